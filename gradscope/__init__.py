@@ -1,0 +1,49 @@
+"""gradscope: what carries signal in a GRPO run, and what does not.
+
+Each command of the app is one function here that takes paths and returns a result object; nothing prints inside it.
+They are imported when first used, so ``import gradscope`` stays instant and loads no third-party package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.check import check_run
+    from gradscope.diagnostics.degeneracy import measure_degeneracy
+    from gradscope.diagnostics.passk import measure_pass_at_k
+    from gradscope.diagnostics.rank import measure_rank
+    from gradscope.diagnostics.replay import replay_run
+    from gradscope.rollouts.detect import read_run
+    from gradscope.training.trainer import train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "check_run",
+    "measure_degeneracy",
+    "measure_pass_at_k",
+    "measure_rank",
+    "read_run",
+    "replay_run",
+    "train",
+]
+
+_HOMES = {
+    "check_run": "gradscope.diagnostics.check",
+    "measure_degeneracy": "gradscope.diagnostics.degeneracy",
+    "measure_pass_at_k": "gradscope.diagnostics.passk",
+    "measure_rank": "gradscope.diagnostics.rank",
+    "read_run": "gradscope.rollouts.detect",
+    "replay_run": "gradscope.diagnostics.replay",
+    "train": "gradscope.training.trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public function, imported on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gradscope' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

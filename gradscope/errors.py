@@ -1,0 +1,41 @@
+"""The errors gradscope raises on purpose: each says what is wrong, where, and what to do next.
+
+A failed rollout is data and never an error; an input that cannot be used is. Errors become exit codes in one
+place, ``gradscope.__main__``. A wrong array handed to a function is a caller's bug and stays a ``ValueError``.
+"""
+
+from __future__ import annotations
+
+
+class GradscopeError(Exception):
+    """An expected failure, with a message for people and a next step.
+
+    Args:
+        message: What is wrong and where, in one or two sentences without a final newline.
+        hint: The next step; where it is a command, it works when pasted.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InputError(GradscopeError):
+    """The input cannot be used: missing, unreadable, inconsistent, or lacking what the command needs."""
+
+
+class UsageError(GradscopeError):
+    """The command line or configuration asks for something that does not exist or does not go together."""
+
+
+class OutputExistsError(GradscopeError):
+    """A file or folder is in the way; nothing is overwritten without ``--force``."""
+
+
+class MissingDependencyError(GradscopeError):
+    """An optional package that this command needs is not installed."""
+
+
+class VerificationError(GradscopeError):
+    """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used."""

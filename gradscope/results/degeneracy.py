@@ -1,0 +1,107 @@
+"""What `gradscope degeneracy` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Quarantine, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSizeDegeneracy:
+    """Degeneracy at one group size."""
+
+    group_size: int
+    """Rollouts a group, G."""
+    degeneracy: Estimate
+    """Share of groups of this size with zero reward range."""
+    iid_prediction: Estimate
+    """p^G + (1-p)^G."""
+    jensen_gap: Estimate
+    """degeneracy - iid_prediction."""
+    method: Literal["observed", "unbiased", "forecast"]
+    """``observed``: groups of this size were logged; ``unbiased``: mean of [C(c,G)+C(n-c,G)]/C(n,G) over larger
+    groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapDecomposition:
+    """The Jensen gap in two parts that add up to it."""
+
+    between_prompts: Estimate
+    """Within a step, prompts differ: mean over steps of (degeneracy - prediction at the step's own p)."""
+    over_time: Estimate
+    """Between steps, p moves: mean over steps of the prediction at the step's p, minus the prediction at the pooled
+    p."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDegeneracy:
+    """One step of the run."""
+
+    step: int
+    """The trainer's step."""
+    num_groups: int
+    """Groups at this step."""
+    frac_reward_zero_std: Estimate
+    """Share of groups with zero reward range."""
+    frac_all_pass: Estimate
+    """Share of groups that all pass."""
+    frac_all_fail: Estimate
+    """Share of groups that all fail."""
+    frac_tied: Estimate
+    """Share of groups with equal rewards that are neither pass nor fail."""
+    pass_rate: Estimate
+    """Mean over groups of the share of passing rollouts."""
+    iid_prediction: Estimate
+    """p^G + (1-p)^G at this step's p (or at the given base pass rate)."""
+    jensen_gap: Estimate
+    """frac_reward_zero_std - iid_prediction."""
+    logged: float | None
+    """The trainer's own ``frac_reward_zero_std`` at this step, where it logged one that covers these groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegeneracyReport:
+    """How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
+
+    source: Source
+    """Where the rollouts came from."""
+    reward: str
+    """Which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function."""
+    success_threshold: float | None
+    """A rollout passes when its reward reaches this; None where rewards are not binary and none was given."""
+    num_groups: int
+    """Groups used."""
+    num_rollouts: int
+    """Rollouts used."""
+    group_size: int | None
+    """Rollouts a group; None when groups differ in size."""
+    pass_rate_origin: str
+    """Which p the i.i.d. prediction used, in words."""
+    frac_reward_zero_std: Estimate
+    """Share of groups with zero reward range."""
+    frac_all_pass: Estimate
+    """Share of groups that all pass."""
+    frac_all_fail: Estimate
+    """Share of groups that all fail."""
+    frac_tied: Estimate
+    """Share of groups with equal rewards that are neither pass nor fail."""
+    pass_rate: Estimate
+    """Mean over groups of the share of passing rollouts, p."""
+    iid_prediction: Estimate
+    """p^G + (1-p)^G."""
+    jensen_gap: Estimate
+    """frac_reward_zero_std - iid_prediction."""
+    by_group_size: tuple[GroupSizeDegeneracy, ...]
+    """One row per group size asked for, the logged one first."""
+    gap_decomposition: GapDecomposition
+    """The gap split into prompts and time."""
+    by_step: tuple[StepDegeneracy, ...]
+    """One row per step."""
+    quarantined: Quarantine
+    """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, in sentences for people."""

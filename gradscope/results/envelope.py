@@ -1,0 +1,94 @@
+"""The JSON document that every command prints with --json and writes with --output.
+
+Strict JSON: floats unrounded, no NaN, shares in [0, 1]; a null has its reason beside it. Two runs on the same input
+differ in ``created_at`` only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gradscope import __version__
+
+SCHEMA_VERSION = 1
+
+
+def to_jsonable(value: Any) -> Any:
+    """A result object as plain JSON types.
+
+    Args:
+        value: Dataclasses, mappings, sequences, paths, numbers, strings, None, nested at will.
+
+    Returns:
+        Dicts with string keys, lists, numbers, strings, booleans and None.
+
+    Raises:
+        TypeError: Something else is in there: a caller's bug.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise TypeError(f"{type(value).__name__} does not belong in a result")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes.
+
+    Args:
+        path: An existing file.
+
+    Returns:
+        Its digest in hexadecimal.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def build_document(
+    name: str, result: Any, *, files: Iterable[str | Path], definitions: Mapping[str, str]
+) -> dict[str, Any]:
+    """The envelope around a result.
+
+    Args:
+        name: The command, as in the schema's name.
+        result: The result object.
+        files: Input files; each is listed with its digest.
+        definitions: Metric -> formula, for the metrics in the result.
+
+    Returns:
+        The document, ready for :func:`render_json`.
+    """
+    return {
+        "schema": f"gradscope/{name}",
+        "schema_version": SCHEMA_VERSION,
+        "gradscope": __version__,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "inputs": [{"path": str(path), "sha256": sha256_of(Path(path))} for path in files],
+        "definitions": dict(definitions),
+        "result": to_jsonable(result),
+    }
+
+
+def render_json(document: Mapping[str, Any]) -> str:
+    """The document as text.
+
+    Args:
+        document: From :func:`build_document`.
+
+    Returns:
+        Indented strict JSON with a final newline.
+    """
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

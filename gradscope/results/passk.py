@@ -1,0 +1,101 @@
+"""What `gradscope passk` finds. Letters: n samples of a prompt, c of them correct, k the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtK:
+    """One row of a table."""
+
+    k: int
+    """The budget."""
+    pass_at_k: Estimate
+    """Chance that at least one of k samples is correct: mean over prompts of 1 - C(n-c,k)/C(n,k)."""
+    pass_hat_k: Estimate
+    """Chance that all k samples are correct (pass^k): mean over prompts of C(c,k)/C(n,k)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtKTable:
+    """pass@k of one file of samples."""
+
+    name: str
+    """The file's name, or the name of the policy within it."""
+    source: Source
+    """Where the samples came from."""
+    num_prompts: int
+    """Prompts used."""
+    num_samples: tuple[int, int]
+    """Fewest and most samples of a prompt."""
+    rows: tuple[PassAtK, ...]
+    """By k."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtKDifference:
+    """Second minus first, paired by prompt."""
+
+    k: int
+    """The budget."""
+    difference: Estimate
+    """pass@k of the second minus pass@k of the first, interval by resampling prompts."""
+    first_wins: int
+    """Prompts on which the first has the higher estimate."""
+    second_wins: int
+    """Prompts on which the second has the higher estimate."""
+    ties: int
+    """Prompts on which they are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """On how many prompts each policy has at least one correct sample."""
+
+    both: int
+    """Prompts solved by both."""
+    first_only: int
+    """Prompts that only the first solves."""
+    second_only: int
+    """Prompts that only the second solves."""
+    neither: int
+    """Prompts that none solves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtKComparison:
+    """Two files of samples of the same prompts."""
+
+    first: str
+    """Name of the first."""
+    second: str
+    """Name of the second."""
+    num_prompts: int
+    """Prompts that both have; the others are left out."""
+    num_unpaired: int
+    """Prompts that only one of them has."""
+    rows: tuple[PassAtKDifference, ...]
+    """By k."""
+    crossover_k: int | None
+    """The smallest k at which the sign of the difference is the opposite of that at the smallest k; None where it
+    never changes."""
+    solved: Solved
+    """Prompts with at least one correct sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtKReport:
+    """pass@k tables, and the comparison of the first two (each further file is compared with the first)."""
+
+    tables: tuple[PassAtKTable, ...]
+    """One per file."""
+    comparison: PassAtKComparison | None
+    """First against second file; None for one file."""
+    further_comparisons: tuple[PassAtKComparison, ...] = ()
+    """First against third, fourth, ..."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, in sentences for people."""

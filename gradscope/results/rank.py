@@ -1,0 +1,126 @@
+"""What `gradscope rank` finds. Shapes: R rollouts, G group size, P parameters, N rows of the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Source
+
+RowKind = Literal["rollout", "group", "weight"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSpectrum:
+    """The singular values of one gradient matrix and what they count as."""
+
+    step: int
+    """The trainer's step."""
+    group_id: str | None
+    """The group whose rollouts are the rows; None for a whole step."""
+    rows: RowKind
+    """What a row of the matrix is."""
+    advantage: str
+    """``logged``, or the formulation that weighs the rows."""
+    group_size: int
+    """Rollouts over which an advantage was computed."""
+    samples: tuple[int, ...]
+    """Which samples of the group are the rows; empty for a whole step."""
+    tensor: str | None
+    """For ``rows = weight``: the parameter's name."""
+    shape: tuple[int, int]
+    """Rows and columns of the matrix."""
+    centered: bool
+    """Whether the mean row was subtracted."""
+    singular_values: tuple[float, ...]
+    """Descending."""
+    noise_floor: float
+    """Singular values below this are arithmetic, not signal."""
+    effective_rank: Estimate
+    """exp H(s / sum s)."""
+    spectral_entropy_rank: Estimate
+    """exp H(s^2 / sum s^2)."""
+    stable_rank: Estimate
+    """sum s^2 / s_1^2."""
+    participation_ratio: Estimate
+    """(sum s^2)^2 / sum s^4."""
+    numerical_rank: Estimate
+    """Number of singular values above the noise floor."""
+    energy_rank_90: Estimate
+    """Fewest singular values with 90 % of sum s^2."""
+    energy_rank_99: Estimate
+    """Fewest singular values with 99 % of sum s^2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCurvePoint:
+    """A rank averaged over the groups of one step."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rows of each matrix."""
+    num_groups: int
+    """Sub-groups of this size at the step."""
+    num_dead: int
+    """Those whose advantages are all zero: their matrix is zero and has no rank."""
+    effective_rank: Estimate
+    """Mean over the live sub-groups, interval by resampling groups."""
+    stable_rank: Estimate
+    """Likewise."""
+    participation_ratio: Estimate
+    """Likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGeometry:
+    """One step's gradient as the optimizer saw it (logged advantage)."""
+
+    step: int
+    """The trainer's step."""
+    weights: str
+    """The weights that the gradients were computed at."""
+    num_rollouts: int
+    """R."""
+    num_inferred_ids: int
+    """Rollouts whose token ids were re-tokenized from text."""
+    grad_norm: Estimate
+    """sqrt(1' G 1), G the Gram of all gradient rows of the step, the KL part included."""
+    logged_grad_norm: float | None
+    """What the trainer logged."""
+    cancellation: Estimate
+    """|sum of rows| / sum of |row|: 1 when all pull one way, 0 when they cancel."""
+    class_subspace_energy: Estimate
+    """Mean over mixed groups of the share of |X|_F^2 in the span of the mean passing and the mean failing row."""
+    sparsity: Mapping[str, Estimate]
+    """How much of the gradient is (near) zero, by definition: see the catalogue's ``sparsity.*``."""
+    verification: Mapping[str, float | str | bool]
+    """The engine's self-check at this step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """Spectra and effective ranks of per-rollout gradients."""
+
+    source: Source
+    """Where the rollouts came from."""
+    rows: RowKind
+    """What a row is."""
+    spectra: tuple[GradientSpectrum, ...]
+    """By step, advantage, group size and group."""
+    curve: tuple[RankCurvePoint, ...]
+    """Effective rank over checkpoints, one point per step, advantage and group size."""
+    steps: tuple[StepGeometry, ...]
+    """By step."""
+    skipped: Mapping[int, str]
+    """Steps that were asked for and could not be computed, with the reason."""
+    gram: Mapping[str, str]
+    """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
+    engine: Mapping[str, object]
+    """Engine, dtype, device, number of parameters, coverage, seconds."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, in sentences for people."""

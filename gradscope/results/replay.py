@@ -1,0 +1,68 @@
+"""What `gradscope replay` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gradscope.results.source import Source
+
+ReplayVerdict = Literal["match", "mismatch", "cannot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """One number that the trainer logged, recomputed."""
+
+    name: str
+    """``reward``, ``advantage``, ``frac_reward_zero_std`` or ``grad_norm``."""
+    verdict: ReplayVerdict
+    """Whether it was reproduced."""
+    cause: str | None
+    """Why not, or how it could be reproduced although something was inferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReplay:
+    """One step, recomputed from its rollouts and the weights before its update."""
+
+    step: int
+    """The trainer's step."""
+    weights: str | None
+    """The weights that were used; None where they are not on disk."""
+    verdict: ReplayVerdict
+    """``mismatch`` if any quantity differs, else ``cannot`` if any could not be recomputed, else ``match``."""
+    cause: str | None
+    """The first cause, for people."""
+    quantities: tuple[Quantity, ...]
+    """The verdict on each."""
+    logged: Mapping[str, float]
+    """What the trainer logged."""
+    recomputed: Mapping[str, float]
+    """The same names, recomputed; a name is absent where it could not be."""
+    relative_error: Mapping[str, float]
+    """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
+    the largest absolute difference over the step's rollouts."""
+    num_inferred_ids: int
+    """Rollouts of the step whose token ids were re-tokenized from text."""
+    frac_kl: float | None
+    """Norm of the KL part of the gradient over the norm of the whole; None without a KL term."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """Does the log reproduce the trainer's numbers?"""
+
+    source: Source
+    """Where the rollouts came from."""
+    steps: tuple[StepReplay, ...]
+    """By step."""
+    verdict: ReplayVerdict
+    """``mismatch`` if any step mismatches, else ``match`` if any step matches, else ``cannot``."""
+    tolerance: float
+    """Largest relative error of ``grad_norm`` that counts as a match."""
+    engine: Mapping[str, object]
+    """Engine, dtype, device, coverage and self-check of the gradient computation."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, in sentences for people."""

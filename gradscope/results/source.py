@@ -1,0 +1,49 @@
+"""Where a result came from: what was recognized, what was inferred, what is missing, what was set aside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineReason:
+    """Rows of a log that could not be used, for one reason."""
+
+    reason: str
+    """Why, in a few words."""
+    num_rows: int
+    """How many rows."""
+    first: str
+    """The first of them, as ``file:line`` (line or row counted from 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """All rows that were set aside, counted by reason."""
+
+    num_rows: int = 0
+    """How many rows in all."""
+    reasons: tuple[QuarantineReason, ...] = ()
+    """Counted apart, most frequent first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One input and what its reader made of it."""
+
+    path: str
+    """The path as given."""
+    format: str
+    """Name of the reader, for example ``trl``."""
+    recognized: str
+    """What it is, in words: "TRL output_dir, 20 files of completions"."""
+    files: tuple[str, ...] = ()
+    """Files that were read, in order."""
+    num_rows: int = 0
+    """Rows that were used."""
+    inferred: tuple[str, ...] = ()
+    """What the log does not state and the reader worked out, one sentence each, with how."""
+    missing: tuple[str, ...] = ()
+    """What the log lacks and a command may need, one sentence each, with what to switch on."""
+    quarantined: Quarantine = Quarantine()
+    """Rows that were set aside."""

@@ -1,0 +1,99 @@
+"""Run: everything that was read from disk about one training run, in the same shape for every trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gradscope.results.source import Source
+from gradscope.rollouts.types import RolloutGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsRef:
+    """A set of weights on disk."""
+
+    num_updates: int
+    """How many optimizer updates they have had: 0 is the model before the first."""
+    path: Path
+    """A Hugging Face model folder or a PEFT adapter folder."""
+    kind: Literal["full", "adapter"]
+    """Whether ``path`` holds the whole model or an adapter."""
+    base: str | None = None
+    """For an adapter: folder or hub id of its base model, with moved relative paths already resolved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """The trainer's arguments, in TRL's names, as far as they are known."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Argument -> value, only those that are known: ``loss_type``, ``beta``, ``temperature``, ``scale_rewards``,
+    ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ..."""
+    origin: str | None = None
+    """Where they come from: a file's path, "the run's manifest"; None where nothing is known."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """One argument.
+
+        Args:
+            name: TRL's name of it.
+            default: What to return where it is not known or null.
+
+        Returns:
+            The argument's value.
+        """
+        value = self.values.get(name)
+        return default if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run as read from disk."""
+
+    path: Path
+    """The folder or file that was given."""
+    source: Source
+    """What was recognized, inferred, missing and quarantined."""
+    groups: tuple[RolloutGroup, ...]
+    """Training rollouts by step, then in the order of the log. Evaluation rows are not among them."""
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""
+    settings: TrainerSettings = TrainerSettings()
+    """The trainer's arguments."""
+    weights: tuple[WeightsRef, ...] = ()
+    """All sets of weights on disk, by ``num_updates``."""
+    tokenizer: Path | None = None
+    """A folder that holds the tokenizer, where one was found."""
+    notes: Mapping[int, str] = field(default_factory=dict)
+    """Step -> why that step's rollouts do not stand for what the trainer logged there (a logging window of several
+    steps, a batch that several updates share, ...)."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Steps that have rollouts, ascending."""
+        return tuple(sorted({group.step for group in self.groups}))
+
+    def groups_at(self, step: int) -> tuple[RolloutGroup, ...]:
+        """The groups of one step.
+
+        Args:
+            step: The trainer's step.
+
+        Returns:
+            Its groups in the order of the log; empty where the step was not logged.
+        """
+        return tuple(group for group in self.groups if group.step == step)
+
+    def weights_before(self, step: int) -> WeightsRef | None:
+        """The weights that the update of ``step`` started from: those after ``step - 1`` updates.
+
+        Args:
+            step: The trainer's step, counted from 1.
+
+        Returns:
+            The weights, or None where they are not on disk.
+        """
+        return next((weights for weights in self.weights if weights.num_updates == step - 1), None)

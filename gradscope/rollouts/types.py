@@ -1,0 +1,78 @@
+"""What was sampled: rollouts and the groups they form.
+
+Shapes: T tokens of a completion, G rollouts of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["completed", "truncated", "error", "unknown"]
+Degeneracy = Literal["mixed", "all_pass", "all_fail", "tied"]
+
+REWARD_TOLERANCE = 1e-8
+"""Rewards of a group closer together than this are equal (absolute; as numpy's ``isclose`` to zero, which TRL uses)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One sampled completion with its reward."""
+
+    group_id: str
+    """The group it belongs to; unique within a run."""
+    sample: int
+    """Index within its group, from 0."""
+    row: int
+    """Row within the step, from 0, in the order of the log."""
+    prompt: str
+    """The prompt's text as logged (for a conversation: the contents of its messages, joined by newlines)."""
+    completion: str
+    """The completion's text as logged."""
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    """The prompt as chat messages, where it was logged so."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Exact prompt token ids; None where only text was logged."""
+    completion_ids: tuple[int, ...] | None = None
+    """Exact completion token ids, end-of-sequence included where it was sampled; None where only text was logged."""
+    reward: float | None
+    """The scalar reward; None where it is missing or not a finite number."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    """Reward per reward function, unweighted."""
+    token_rewards: tuple[float, ...] | None = None
+    """Reward per completion token, [T]."""
+    advantage: float | None = None
+    """The advantage that the optimizer saw."""
+    token_advantages: tuple[float, ...] | None = None
+    """Advantage per completion token, [T], where the trainer used one per token."""
+    logprobs: tuple[float, ...] | None = None
+    """The sampler's log-probability of each completion token, [T]."""
+    mask: tuple[bool, ...] | None = None
+    """Which completion tokens count in the loss, [T]; None: all."""
+    status: Status = "unknown"
+    """How the completion ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutGroup:
+    """The rollouts of one prompt at one step."""
+
+    step: int
+    """The trainer's step: these rollouts feed update number ``step`` (counted from 1)."""
+    group_id: str
+    """Unique within the run."""
+    prompt_id: str
+    """The same for every group of the same prompt: prompts, not groups, are the unit of resampling."""
+    rollouts: tuple[Rollout, ...]
+    """At least one."""
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """Scalar rewards, [G], missing ones as None."""
+        return tuple(rollout.reward for rollout in self.rollouts)
+
+    @property
+    def size(self) -> int:
+        """Number of rollouts, G."""
+        return len(self.rollouts)
