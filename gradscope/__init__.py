@@ -43,7 +43,17 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public function, imported on first use (PEP 562)."""
+    """A public function, imported on first use (PEP 562).
+
+    Args:
+        name: The attribute that was asked for.
+
+    Returns:
+        The function.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module 'gradscope' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""The command line: parse, call, print; no arithmetic; one file a command."""

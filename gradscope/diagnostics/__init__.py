@@ -1,0 +1,1 @@
+"""From inputs to a result object: one file a command, each a plain function."""

@@ -1,0 +1,1 @@
+"""Numbers from numbers: numpy and scipy, no files, no torch."""

@@ -1,0 +1,1 @@
+"""From a result object to a reader: tables, figures, files, wording."""

@@ -1,0 +1,1 @@
+"""What was sampled: types, readers for each trainer's files, the run folder."""

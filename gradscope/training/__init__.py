@@ -1,0 +1,1 @@
+"""Reference runs: TRL's GRPOTrainer with gradscope's advantages plugged in."""
