@@ -1,0 +1,271 @@
+"""Our own run folder: what lies where, and the manifest that says how to repeat the run.
+
+::
+
+    RUN/manifest.json                  RunManifest
+    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store)
+    RUN/metrics.jsonl                  one line a step: {"step": N, <the trainer's metrics>}
+    RUN/heldout/before.jsonl           k rows a prompt: prompt_id, prompt, answer, completion, reward, correct
+    RUN/heldout/after.jsonl
+    RUN/checkpoints/checkpoint-N/      weights after N updates
+    RUN/base_model/                    an adapter's base, where it is part of the run
+
+``checkpoint-0`` holds the weights before the first update. A checkpoint is a Hugging Face model folder or a PEFT
+adapter folder; the trainer's own files for resuming lie in it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gradscope.errors import InputError
+from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.run import WeightsRef
+from gradscope.rollouts.weights import find_base, find_checkpoints
+
+SCHEMA = "gradscope/run"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunManifest:
+    """What it takes to repeat a run and to read its rollouts."""
+
+    run_id: str
+    """A name that is unique among runs."""
+    created_at: str
+    """When it started, ISO 8601 with time zone."""
+    command: str
+    """The command line that started it, or a name for the call."""
+    config: Mapping[str, Any]
+    """The resolved configuration of ``gradscope train``; ``--config`` reads it back."""
+    seed: int
+    """The seed of everything random."""
+    model: str
+    """The model's folder or hub id, as given."""
+    task: str
+    """The task's name."""
+    versions: Mapping[str, str]
+    """Package -> version."""
+    commit: str | None
+    """The commit of the code that ran, where it ran from a checkout."""
+    trainer_arguments: Mapping[str, Any]
+    """The trainer's arguments, in TRL's names."""
+    advantage: str
+    """The advantage formulation that the optimizer saw."""
+
+
+def manifest_path(run: Path) -> Path:
+    """Where the manifest is.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        ``RUN/manifest.json``.
+    """
+    return run / "manifest.json"
+
+
+def rollouts_path(run: Path) -> Path:
+    """The folder of rollouts.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        ``RUN/rollouts``.
+    """
+    return run / "rollouts"
+
+
+def step_path(run: Path, step: int) -> Path:
+    """The file of one step's rollouts.
+
+    Args:
+        run: The run's folder.
+        step: The step, counted from 1.
+
+    Returns:
+        ``RUN/rollouts/step_00001.parquet`` for step 1.
+    """
+    return rollouts_path(run) / f"step_{step:05d}.parquet"
+
+
+def checkpoints_path(run: Path) -> Path:
+    """The folder of checkpoints.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        ``RUN/checkpoints``.
+    """
+    return run / "checkpoints"
+
+
+def checkpoint_path(run: Path, num_updates: int) -> Path:
+    """The weights after some updates.
+
+    Args:
+        run: The run's folder.
+        num_updates: How many updates; 0 is before the first.
+
+    Returns:
+        ``RUN/checkpoints/checkpoint-<num_updates>``.
+    """
+    return checkpoints_path(run) / f"checkpoint-{num_updates}"
+
+
+def base_model_path(run: Path) -> Path:
+    """The base model of a run's adapters.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        ``RUN/base_model``, which need not exist.
+    """
+    return run / "base_model"
+
+
+def metrics_path(run: Path) -> Path:
+    """The trainer's metrics, one line a step.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        ``RUN/metrics.jsonl``.
+    """
+    return run / "metrics.jsonl"
+
+
+def heldout_path(run: Path, when: Literal["before", "after"]) -> Path:
+    """Samples of the held-out prompts.
+
+    Args:
+        run: The run's folder.
+        when: Before or after training.
+
+    Returns:
+        ``RUN/heldout/<when>.jsonl``.
+    """
+    return run / "heldout" / f"{when}.jsonl"
+
+
+def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> None:
+    """Write a run's manifest.
+
+    Args:
+        run: The run's folder; it is made.
+        manifest: What to write; its mappings must be plain JSON.
+        force: Replace the manifest that is there; otherwise ``OutputExistsError``.
+    """
+    document = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **dataclasses.asdict(manifest)}
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    atomic_write(manifest_path(run), text, force=force)
+
+
+def read_manifest(run: Path) -> RunManifest:
+    """Read a run's manifest.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        The manifest; keys that this version does not know are left out.
+
+    Raises:
+        InputError: It is missing, damaged, or of a newer version of gradscope.
+    """
+    path = manifest_path(run)
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{run} has no readable manifest.json.", hint="Name a folder that `gradscope train` wrote."
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"{path} is not JSON: {error}.", hint="Restore the file from where the run was made."
+        ) from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise InputError(f"{path} is not a gradscope manifest.", hint=f'Its "schema" should read "{SCHEMA}".')
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
+            hint="Use the gradscope that wrote the run.",
+        )
+    names = [field.name for field in dataclasses.fields(RunManifest)]
+    absent = [name for name in names if name not in document]
+    if absent:
+        raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
+    return RunManifest(**{name: document[name] for name in names})
+
+
+def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Add one step's line to the metrics; values that are not finite are left out, as JSON has no word for them.
+
+    Args:
+        run: The run's folder.
+        step: The step.
+        metrics: Name -> value.
+    """
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    path = metrics_path(run)
+    cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write("\n" * cut_off + json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+
+
+def read_metrics(run: Path) -> dict[int, dict[str, float]]:
+    """The trainer's metrics by step.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        Step -> name -> value; empty where none were written. A step that was repeated after a resume counts as its
+        last line; a last line that was cut off is left out.
+    """
+    path = metrics_path(run)
+    metrics: dict[int, dict[str, float]] = {}
+    if not path.is_file():
+        return metrics
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            step = int(row.pop("step"))
+            metrics[step] = {name: float(value) for name, value in row.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return metrics
+
+
+def find_weights(run: Path) -> tuple[WeightsRef, ...]:
+    """All complete sets of weights of a run.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        By number of updates. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's
+        config names, else the manifest's model.
+    """
+    folder = checkpoints_path(run)
+    return tuple(find_checkpoints(folder, lambda adapter: _base_of(run, adapter))) if folder.is_dir() else ()
+
+
+def _base_of(run: Path, adapter: Path) -> str | None:
+    own = base_model_path(run)
+    if (own / "config.json").is_file():
+        return str(own)
+    named = find_base(adapter, run)
+    return named if named is not None or not manifest_path(run).is_file() else read_manifest(run).model

@@ -1,0 +1,154 @@
+"""Which folders hold a whole set of weights, and where an adapter's base model is.
+
+Only safetensors count: a pickle is never loaded. A file is whole when it is as long as its own header says, so a
+checkpoint that was cut off while being written or copied is told apart without loading it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from gradscope.errors import InputError
+from gradscope.rollouts.run import WeightsRef
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_MAX_HEADER = 100_000_000
+"""Longest header that the safetensors format allows, in bytes."""
+
+
+def weights_kind(folder: Path) -> Literal["full", "adapter"]:
+    """What a folder of weights holds.
+
+    Args:
+        folder: A Hugging Face model folder or a PEFT adapter folder.
+
+    Returns:
+        ``adapter`` where it has an ``adapter_config.json``, else ``full``.
+
+    Raises:
+        InputError: It holds neither, or its weights are cut off.
+    """
+    kind: Literal["full", "adapter"]
+    files: tuple[Path, ...]
+    if (folder / "adapter_config.json").is_file():
+        kind, files = "adapter", (folder / "adapter_model.safetensors",)
+    elif (folder / "config.json").is_file():
+        kind, files = "full", _model_files(folder)
+    else:
+        raise InputError(
+            f"{folder} holds neither config.json nor adapter_config.json.",
+            hint="Name a Hugging Face model folder or a PEFT adapter folder.",
+        )
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{folder} lacks {file.name}.", hint="Save the weights as safetensors; pickles stay shut.")
+        if not is_whole(file):
+            raise InputError(f"{file} is cut off.", hint="Copy the checkpoint again, or use another one.")
+    return kind
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a safetensors file is as long as its header says.
+
+    Args:
+        file: An existing file.
+
+    Returns:
+        False where it was cut off or is something else.
+    """
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= _MAX_HEADER:
+            return False
+        try:
+            header = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return file.stat().st_size == 8 + length + max(ends, default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return False
+
+
+def find_checkpoints(run: Path, base_of: Callable[[Path], str | None]) -> Iterator[WeightsRef]:
+    """The complete ``checkpoint-N`` folders of a run.
+
+    Args:
+        run: The run's folder.
+        base_of: Adapter folder -> where its base model is.
+
+    Yields:
+        One set of weights per complete checkpoint, by number of updates.
+    """
+    numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in run.iterdir() if path.is_dir())
+    for num_updates, folder in sorted((int(match[1]), path) for match, path in numbered if match):
+        try:
+            yield weights_at(folder, num_updates=num_updates, base_of=base_of)
+        except InputError:  # half-written, or saved as pickles: its step simply has no weights on disk
+            continue
+
+
+def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str | None]) -> WeightsRef:
+    """One set of weights.
+
+    Args:
+        folder: A model or adapter folder.
+        num_updates: How many updates the weights have had.
+        base_of: Adapter folder -> where its base model is.
+
+    Returns:
+        The reference; :func:`weights_kind` raises where the folder holds no whole weights.
+    """
+    kind = weights_kind(folder)
+    return WeightsRef(
+        num_updates=num_updates, path=folder, kind=kind, base=base_of(folder) if kind == "adapter" else None
+    )
+
+
+def find_base(adapter: Path, run: Path) -> str | None:
+    """Where the base model of an adapter is, although the run may have moved.
+
+    Args:
+        adapter: The adapter's folder; its ``adapter_config.json`` names the base.
+        run: The run's folder; a relative name may be meant from here, from the adapter or from the working folder.
+
+    Returns:
+        An existing folder, or the name as written (perhaps a hub id); None where the config names none.
+    """
+    try:
+        name = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(name, str) or not name:
+        return None
+    written = Path(name)
+    places = (written,) if written.is_absolute() else (adapter / written, run / written, written)
+    found = next((place for place in places if (place / "config.json").is_file()), None)
+    return name if found is None else str(found.resolve())
+
+
+def find_tokenizer(*folders: Path | None) -> Path | None:
+    """The first folder that holds a tokenizer.
+
+    Args:
+        *folders: Candidates in order of preference; None and missing ones are skipped.
+
+    Returns:
+        The folder, or None.
+    """
+    candidates = (folder for folder in folders if folder is not None)
+    return next((f for f in candidates if any((f / name).is_file() for name in _TOKENIZER_FILES)), None)
+
+
+def _model_files(folder: Path) -> tuple[Path, ...]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return (folder / "model.safetensors",)
+    try:
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        return tuple(folder / shard for shard in shards)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index} is not a safetensors index.", hint="Copy the checkpoint again.") from error
