@@ -1,0 +1,95 @@
+"""Advantages without a group baseline: a rollout's own reward decides, so groups of equal rewards still push.
+
+Legend: G rewards of a group, along the last axis; leading axes are groups.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def reinforce(rewards: Array) -> Array:
+    """The reward itself.
+
+    Args:
+        rewards: [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> reinforce(np.array([1.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+    return np.array(rewards, dtype=np.float64)
+
+
+def sign(rewards: Array) -> Array:
+    """2r - 1: +1 for a pass, -1 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> sign(np.array([1.0, 0.0])).tolist()
+        [1.0, -1.0]
+    """
+    return np.asarray(2.0 * rewards - 1.0, dtype=np.float64)
+
+
+def positive_only(rewards: Array) -> Array:
+    """+1 for a pass, 0 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> positive_only(np.array([1.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+    return np.array(rewards, dtype=np.float64)
+
+
+def negative_only(rewards: Array) -> Array:
+    """0 for a pass, -1 for a fail.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> negative_only(np.array([1.0, 0.0])).tolist()
+        [0.0, -1.0]
+    """
+    return np.asarray(rewards - 1.0, dtype=np.float64)
+
+
+def tasa(rewards: Array) -> Array:
+    """+1/n_pos for a pass, -1/n_neg for a fail: each class has a total weight of one.
+
+    Sums to zero in a mixed group; a group of one class keeps that class's total of +1 or -1.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> tasa(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
+        [1.0, -0.3333, -0.3333, -0.3333]
+    """
+    num_pass = rewards.sum(axis=-1, keepdims=True)
+    num_fail = rewards.shape[-1] - num_pass
+    return np.asarray(rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(num_fail, 1), dtype=np.float64)

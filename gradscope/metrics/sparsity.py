@@ -1,0 +1,136 @@
+"""How much of a step's gradient is (near) zero: four definitions on the norms of its rows.
+
+A step can be sparse because whole groups are dead (``zero_rows``), because few rollouts outweigh the rest
+(``small_rows``), or in between (``hoyer``, ``gini``). The definitions disagree by design; each keeps its name.
+Legend: R rollouts, x their gradient row norms [R].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+SMALL = 0.01
+"""A row below this share of the largest row norm is small."""
+
+_ALL_ZERO = "every row is zero"
+
+
+def row_sparsity(norms: ArrayLike) -> dict[str, Estimate]:
+    """All definitions at once, under the names of ``StepGeometry.sparsity``.
+
+    Args:
+        norms: Gradient row norms, [R].
+
+    Returns:
+        ``zero_rows``, ``small_rows``, ``hoyer`` and ``gini``.
+
+    Example:
+        >>> {name: round(estimate.value, 3) for name, estimate in row_sparsity([0.0, 0.0, 3.0, 4.0]).items()}
+        {'zero_rows': 0.5, 'small_rows': 0.5, 'hoyer': 0.6, 'gini': 0.536}
+    """
+    return {
+        "zero_rows": zero_rows(norms),
+        "small_rows": small_rows(norms),
+        "hoyer": hoyer(norms),
+        "gini": gini(norms),
+    }
+
+
+def zero_rows(norms: ArrayLike) -> Estimate:
+    """Share of rows that are exactly zero: rollouts with zero advantage, or without a token in the loss.
+
+    Args:
+        norms: Gradient row norms, [R].
+
+    Returns:
+        A share; undefined without rows.
+
+    Example:
+        >>> zero_rows([0.0, 1.0]).value
+        0.5
+    """
+    values = _checked(norms)
+    if not len(values):
+        return Estimate.because("there are no rows")
+    return Estimate.exact(float(np.mean(values == 0.0)), num_units=len(values))
+
+
+def small_rows(norms: ArrayLike) -> Estimate:
+    """Share of rows whose norm is below 1 % of the largest; zero rows among them.
+
+    Args:
+        norms: Gradient row norms, [R].
+
+    Returns:
+        A share; undefined where every row is zero.
+
+    Example:
+        >>> small_rows([0.0, 0.001, 1.0, 2.0]).value
+        0.5
+    """
+    values = _checked(norms)
+    largest = float(np.max(values, initial=0.0))
+    if largest == 0.0:
+        return Estimate.because(_ALL_ZERO, num_units=len(values))
+    return Estimate.exact(float(np.mean(values < SMALL * largest)), num_units=len(values))
+
+
+def hoyer(norms: ArrayLike) -> Estimate:
+    """(sqrt(R) - sum x / sqrt(sum x^2)) / (sqrt(R) - 1): 0 for equal norms, 1 for a single row (Hoyer 2004).
+
+    Args:
+        norms: Gradient row norms, [R].
+
+    Returns:
+        A number from 0 to 1; undefined where every row is zero or there is one row.
+
+    Example:
+        >>> hoyer([0.0, 0.0, 5.0, 0.0]).value
+        1.0
+    """
+    values = _checked(norms)
+    if len(values) < 2:
+        return Estimate.because("one row has nothing to be compared with", num_units=len(values))
+    largest = float(np.max(values))
+    if largest == 0.0:
+        return Estimate.because(_ALL_ZERO, num_units=len(values))
+    scaled = values / largest
+    root = np.sqrt(len(values))
+    share = (root - np.sum(scaled) / np.sqrt(np.sum(scaled**2))) / (root - 1)
+    return Estimate.exact(float(np.clip(share, 0.0, 1.0)), num_units=len(values))
+
+
+def gini(norms: ArrayLike) -> Estimate:
+    """Mean absolute difference of two norms over twice their mean: 0 for equal norms, (R - 1)/R for a single row.
+
+    Args:
+        norms: Gradient row norms, [R].
+
+    Returns:
+        A number from 0 to (R - 1)/R; undefined where every row is zero.
+
+    Example:
+        >>> gini([0.0, 0.0, 5.0, 0.0]).value
+        0.75
+    """
+    values = np.sort(_checked(norms))
+    largest = float(np.max(values, initial=0.0))
+    if largest == 0.0:
+        return Estimate.because(_ALL_ZERO, num_units=len(values))
+    scaled = values / largest
+    num_rows = len(scaled)
+    position = 2 * np.arange(1, num_rows + 1) - num_rows - 1
+    share = float(np.sum(position * scaled) / (num_rows * np.sum(scaled)))
+    return Estimate.exact(max(share, 0.0), num_units=num_rows)
+
+
+def _checked(norms: ArrayLike) -> Array:
+    values = np.asarray(norms, dtype=np.float64)
+    if values.ndim != 1 or not np.all(np.isfinite(values)) or np.any(values < 0):
+        raise ValueError("row norms are finite, non-negative numbers in one dimension")
+    return values
