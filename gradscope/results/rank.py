@@ -118,6 +118,8 @@ class RankReport:
     """By step."""
     skipped: Mapping[int, str]
     """Steps that were asked for and could not be computed, with the reason."""
+    refused: Mapping[str, str]
+    """Advantages that were asked for and cannot be computed from these rollouts, with the reason."""
     gram: Mapping[str, str]
     """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
     engine: Mapping[str, object]

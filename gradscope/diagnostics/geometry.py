@@ -1,0 +1,70 @@
+"""The geometry of one step's gradient as the optimizer saw it: norm, cancellation, class subspace, sparsity.
+
+Shapes: R rollouts of a step, G rollouts of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.steps import describe_weights
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import bootstrap_mean
+from gradscope.metrics.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
+from gradscope.metrics.sparsity import row_sparsity
+from gradscope.results.rank import StepGeometry
+from gradscope.rollouts.run import WeightsRef
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step import StepGram
+
+Array = NDArray[np.float64]
+
+
+def measure_geometry(step: int, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
+    """One step's gradient under the logged advantage.
+
+    Args:
+        step: The trainer's step.
+        weights: The weights it was computed at.
+        gram: The engine's answer.
+        logged: What the trainer logged at this step.
+
+    Returns:
+        Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
+    """
+    full, policy = gram.logged_gram, gram.policy_gram
+    none = Estimate.because("no advantages were logged")
+    return StepGeometry(
+        step=step,
+        weights=describe_weights(weights),
+        num_rollouts=len(gram.group_ids),
+        num_inferred_ids=gram.num_inferred_ids,
+        grad_norm=none if full is None else Estimate.exact(batch_norm(full), num_units=len(full)),
+        logged_grad_norm=logged.get("grad_norm"),
+        cancellation=none if policy is None else cancellation(policy),
+        class_subspace_energy=none if policy is None else _class_energy(gram, policy),
+        sparsity={} if policy is None else row_sparsity(row_norms(policy)),
+        verification=dict(gram.verification.describe()),
+    )
+
+
+def _class_energy(gram: StepGram, policy: Array) -> Estimate:
+    """Mean over the groups whose rewards differ; its interval resamples groups."""
+    group_ids = np.array(gram.group_ids)
+    energies = []
+    for group_id in dict.fromkeys(gram.group_ids):
+        index = np.flatnonzero(group_ids == group_id)
+        rewards = gram.rewards[index]
+        if np.isnan(rewards).any() or rewards.max() == rewards.min():
+            continue
+        energy = class_subspace_energy(policy[np.ix_(index, index)], rewards > rewards.mean())
+        if energy.value is not None:
+            energies.append(energy.value)
+    if not energies:
+        return Estimate.because("no group of this step has rewards that differ and a gradient that is not zero")
+    return bootstrap_mean(energies)

@@ -1,0 +1,250 @@
+"""`gradscope rank`: spectra and effective ranks of per-rollout gradients, on the checkpoints of a run.
+
+One Gram matrix of score vectors a step; every formulation and every group size is then arithmetic on it.
+
+Shapes: R rollouts of a step, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.advantages.registry import FORMULATIONS, formulation
+from gradscope.diagnostics.geometry import measure_geometry
+from gradscope.diagnostics.gram_file import write_gram
+from gradscope.diagnostics.rank_wording import rank_findings
+from gradscope.diagnostics.spectra import LOGGED, StepRows, spectrum_from_values, step_spectra
+from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
+from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step import StepGram
+
+GROUP_SIZES = (2, 4, 8)
+"""Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What has been computed so far."""
+
+    spectra: list[GradientSpectrum] = field(default_factory=list)
+    curve: list[RankCurvePoint] = field(default_factory=list)
+    steps: list[StepGeometry] = field(default_factory=list)
+    skipped: dict[int, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    gram: dict[str, str] = field(default_factory=dict)
+    engine: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked of each step."""
+
+    rows: RowKind
+    advantages: tuple[str, ...]
+    group_sizes: tuple[int, ...]
+    centered: bool
+    output: Path | None
+
+
+def measure_rank(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | None = None,
+    rows: RowKind = "rollout",
+    advantages: Sequence[str] | None = None,
+    group_sizes: Sequence[int] = (),
+    centered: bool = False,
+    format: str | None = None,
+    model: str | None = None,
+    initial: str | Path | None = None,
+    run_config: str | Path | None = None,
+    completion_ids: str | Path | None = None,
+    engine: str = "auto",
+    verify: str = "first",
+    device: str = "auto",
+    dtype: str = "auto",
+    output: str | Path | None = None,
+    strict: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> RankReport:
+    """Spectra of the gradient matrices of a run.
+
+    Args:
+        path: A run folder.
+        steps: Steps to look at; None: all whose weights are on disk.
+        rows: What a row of the matrix is.
+        advantages: ``logged`` and formulations; None: the logged one and every formulation of the registry.
+        group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size.
+        centered: Whether to subtract the mean row first.
+        format: Name of the reader, where it is not to be guessed.
+        model: Base model of an adapter, where it moved.
+        initial: Weights before the first update.
+        run_config: JSON file of the trainer's arguments.
+        completion_ids: File of exact completion ids (step, row, completion_ids).
+        engine: ``auto``, ``loop`` or ``stream``.
+        verify: On which batches the engine checks itself: ``first`` or ``all``.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        dtype: ``auto``, ``float32`` or ``bfloat16``.
+        output: Folder for the Gram matrices, written step by step.
+        strict: Whether a quarantined row is an error.
+        progress: Told after each step.
+
+    Returns:
+        Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
+
+    Raises:
+        InputError: No step could be computed.
+        UsageError: An advantage or group size does not exist.
+    """
+    run = read_run(
+        path,
+        format=format,
+        model=model,
+        initial=initial,
+        run_config=run_config,
+        completion_ids=completion_ids,
+        strict=strict,
+    )
+    chosen = select_steps(run, steps)
+    if steps is None:
+        chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
+    question = _Question(
+        rows=rows,
+        advantages=_known_advantages(advantages),
+        group_sizes=_possible_sizes(run, group_sizes),
+        centered=centered,
+        output=Path(output) if output else None,
+    )
+    found = _Findings()
+    options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype)
+    for measured in measure_steps(run, chosen, options, progress, weight_spectra=rows == "weight"):
+        _examine(run, measured, question, found)
+    if not found.steps:
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(found.skipped.items())[:3])
+        raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=_hint(run))
+    return _report(run, question, found)
+
+
+def _hint(run: Run) -> str:
+    """The next step where nothing could be computed."""
+    if run.weights:
+        return "Save a checkpoint before each step that matters, or pass --initial FOLDER for step 1."
+    return "Point at a run folder with checkpoints, or pass the model before the first update: --initial FOLDER"
+
+
+def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
+    """The findings as a result object."""
+    return RankReport(
+        source=run.source,
+        rows=question.rows,
+        spectra=tuple(found.spectra),
+        curve=tuple(found.curve),
+        steps=tuple(found.steps),
+        skipped=found.skipped,
+        refused=found.refused,
+        gram=found.gram,
+        engine=found.engine,
+        findings=rank_findings(found.curve, found.steps, found.spectra),
+    )
+
+
+def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation."""
+    if names is None or "all" in names:
+        return (LOGGED, *FORMULATIONS)
+    for name in names:
+        if name != LOGGED:
+            formulation(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes that some group of the log can give."""
+    largest = max((group.size for group in run.groups), default=0)
+    for size in sizes:
+        if not 2 <= size <= largest:
+            raise UsageError(
+                f"Groups of {size} cannot be taken from this log: its largest group has {largest} rollouts.",
+                hint=f"Choose a --group-size from 2 to {largest}.",
+            )
+    return tuple(dict.fromkeys(sizes)) if sizes else tuple(size for size in GROUP_SIZES if size < largest)
+
+
+def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Findings) -> None:
+    """Everything that is asked of one step."""
+    gram = measured.gram
+    if gram is None or measured.weights is None:
+        found.skipped[measured.step] = measured.reason or "unknown"
+        return
+    found.engine = gram.describe()
+    found.steps.append(measure_geometry(measured.step, measured.weights, gram, run.metrics.get(measured.step, {})))
+    if question.output:
+        found.gram[str(measured.step)] = write_gram(question.output, measured.step, gram)
+    if question.rows == "weight":
+        found.spectra.extend(_weight_spectra(measured, gram))
+        return
+    rows = _step_rows(measured.step, gram)
+    for advantage, size in _pairs(question, rows):
+        if advantage in found.refused:
+            continue
+        try:
+            spectra, curve = step_spectra(
+                rows, advantage, size, by_group=question.rows == "group", centered=question.centered
+            )
+        except GradscopeError as error:
+            found.refused[advantage] = error.message
+            continue
+        found.spectra.extend(spectra)
+        found.curve.extend(curve)
+
+
+def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | None]]:
+    """Advantage and group size, the logged size first. Logged advantages belong to the logged groups alone."""
+    logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
+    for advantage in question.advantages:
+        yield advantage, None
+        if advantage != LOGGED:
+            yield from ((advantage, size) for size in question.group_sizes if logged_sizes != {size})
+
+
+def _step_rows(step: int, gram: StepGram) -> StepRows:
+    """The part of the engine's answer that the spectra are made from."""
+    return StepRows(
+        step=step,
+        gram=gram.score_gram,
+        logged_gram=gram.policy_gram,
+        rewards=gram.rewards,
+        advantages=gram.advantages,
+        group_ids=gram.group_ids,
+        num_parameters=gram.num_parameters,
+        relative_row_error=gram.relative_row_error,
+    )
+
+
+def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
+    """Spectra of dL/dW, one per matrix of the model."""
+    spectra: Mapping[str, tuple[tuple[int, int], np.ndarray]] = measured.weight_spectra
+    size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
+    for name, (shape, values) in spectra.items():
+        norm = float(np.sqrt(np.sum(values**2)))
+        yield spectrum_from_values(
+            values,
+            step=measured.step,
+            advantage=LOGGED,
+            group_size=size,
+            shape=shape,
+            noise_floor=gram.relative_row_error * norm,
+            rows="weight",
+            tensor=name,
+        )

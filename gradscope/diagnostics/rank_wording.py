@@ -1,0 +1,119 @@
+"""What the ranks of a run say, in sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.diagnostics.spectra import LOGGED
+from gradscope.estimate import Estimate
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
+
+
+def rank_findings(
+    curve: Sequence[RankCurvePoint], steps: Sequence[StepGeometry], spectra: Sequence[GradientSpectrum]
+) -> tuple[str, ...]:
+    """Two to five sentences with their numbers.
+
+    Args:
+        curve: Ranks averaged over groups.
+        steps: Geometry of each step.
+        spectra: All spectra.
+
+    Returns:
+        Sentences.
+    """
+    sentences = [*_by_size(curve), *_over_time(curve), *_dead(curve), *_cancellation(steps), *_against_log(steps)]
+    if not curve and spectra:
+        sentences.insert(0, _of_matrices(spectra))
+    return tuple(sentences)
+
+
+def _number(estimate: Estimate) -> str:
+    """A value with its interval, for a sentence."""
+    if estimate.low is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _preferred(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
+    """The logged advantage where there is one, else the first that was asked for."""
+    names = [point.advantage for point in curve]
+    name = LOGGED if LOGGED in names else (names[0] if names else None)
+    return [point for point in curve if point.advantage == name]
+
+
+def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """Effective rank beside the number of rows: a low number that is just a small group is no finding."""
+    points = [point for point in _preferred(curve) if point.effective_rank.value is not None]
+    if not points:
+        return []
+    last = max(points, key=lambda point: (point.step, point.group_size))
+    return [
+        f"At step {last.step} the gradient matrix of a live group has effective rank "
+        f"{_number(last.effective_rank)} of at most {last.group_size} rows (advantage {last.advantage}, mean over "
+        f"{last.num_groups - last.num_dead} live groups)."
+    ]
+
+
+def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """First against last step at one group size, and whether the intervals keep them apart."""
+    points = [point for point in _preferred(curve) if point.effective_rank.low is not None]
+    size = max((point.group_size for point in points), default=0)
+    points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
+    if len(points) < 2:
+        return []
+    first, last = points[0], points[-1]
+    a, b = first.effective_rank, last.effective_rank
+    assert a.value is not None and a.low is not None and a.high is not None
+    assert b.value is not None and b.low is not None and b.high is not None
+    if a.low <= b.high and b.low <= a.high:
+        verdict = "their intervals overlap, so these steps cannot be told apart"
+    else:
+        verdict = "it fell" if b.value < a.value else "it rose"
+    return [
+        f"Between steps {first.step} and {last.step} the effective rank went from {_number(a)} to {_number(b)}: "
+        f"{verdict}."
+    ]
+
+
+def _dead(curve: Sequence[RankCurvePoint]) -> list[str]:
+    """Groups that have no gradient at all, and hence no rank."""
+    points = [point for point in _preferred(curve) if point.advantage == LOGGED]
+    dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
+    if not dead:
+        return []
+    return [f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."]
+
+
+def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
+    """How much of what the rollouts push survives their sum."""
+    values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
+    if not values:
+        return []
+    mean = sum(values) / len(values)
+    return [f"On average {mean:.0%} of the summed row norms survives in the step's gradient; the rest cancels."]
+
+
+def _against_log(steps: Sequence[StepGeometry]) -> list[str]:
+    """The engine's total beside the trainer's own number: what the spectra rest on."""
+    pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
+    if not pairs:
+        return ["The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."]
+    worst = max(abs(value - logged) / logged for value, logged in pairs)
+    return [
+        f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} (relative) "
+        f"at these {len(pairs)} steps."
+    ]
+
+
+def _of_matrices(spectra: Sequence[GradientSpectrum]) -> str:
+    """For rows = weight or group: the range of effective ranks."""
+    ranked = [s for s in spectra if s.effective_rank.value is not None]
+    if not ranked:
+        return "Every gradient matrix is zero: no rank can be stated."
+    low = min(ranked, key=lambda s: s.effective_rank.value or 0.0)
+    high = max(ranked, key=lambda s: s.effective_rank.value or 0.0)
+    return (
+        f"Effective ranks run from {low.effective_rank.value:.2f} ({low.tensor or f'step {low.step}'}) to "
+        f"{high.effective_rank.value:.2f} ({high.tensor or f'step {high.step}'})."
+    )
