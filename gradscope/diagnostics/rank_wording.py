@@ -62,18 +62,20 @@ def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
     points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
     if len(points) < 2:
         return []
-    first, last = points[0], points[-1]
-    a, b = first.effective_rank, last.effective_rank
-    assert a.value is not None and a.low is not None and a.high is not None
-    assert b.value is not None and b.low is not None and b.high is not None
-    if a.low <= b.high and b.low <= a.high:
-        verdict = "their intervals overlap, so these steps cannot be told apart"
-    else:
-        verdict = "it fell" if b.value < a.value else "it rose"
+    first, last = points[0].effective_rank, points[-1].effective_rank
     return [
-        f"Between steps {first.step} and {last.step} the effective rank went from {_number(a)} to {_number(b)}: "
-        f"{verdict}."
+        f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_number(first)} to "
+        f"{_number(last)}: {_change(first, last)}."
     ]
+
+
+def _change(first: Estimate, last: Estimate) -> str:
+    """Which way a number went, if its intervals say so."""
+    if last.low is not None and first.high is not None and last.low > first.high:
+        return "it rose"
+    if last.high is not None and first.low is not None and last.high < first.low:
+        return "it fell"
+    return "their intervals overlap, so these steps cannot be told apart"
 
 
 def _dead(curve: Sequence[RankCurvePoint]) -> list[str]:
