@@ -1,0 +1,112 @@
+"""The one place where an exception becomes an exit code.
+
+0 done · 1 a check failed or could not be decided, nothing else · 2 usage or unusable input · 3 a bug in gradscope ·
+130 interrupted, by Ctrl-C or because the reader of a pipe went away.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from gradscope.errors import GradscopeError, VerificationError
+
+DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: The arguments after the program's name; None: those of the process.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
+    try:
+        return _run_command(arguments)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        return 130
+    except BrokenPipeError:
+        _drop_stdout()
+        return 130
+    except typer.TyperException as error:
+        _say_error(error.format_message(), _usage_hint(error))
+        return 2
+    except GradscopeError as error:
+        _say_error(error.message, error.hint)
+        return 3 if isinstance(error, VerificationError) else 2
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        _say_error(f"{error.strerror or error}{where}", None)
+        return 2
+    except Exception as error:
+        return _say_bug(error)
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _run_command(arguments: list[str]) -> int:
+    from gradscope.cli.app import command
+
+    code = command().main(args=arguments or ["--help"], prog_name="gradscope", standalone_mode=False)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _print_anything() -> None:
+    """Lets a terminal of any encoding show any text: what it cannot encode is escaped instead of raised."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """Points stdout at nothing, so that Python's own flush at exit stays quiet."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"See `{context.command_path if context else 'gradscope'} --help`."
+
+
+def _say_bug(error: Exception) -> int:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exc()
+    _say_error(
+        f"gradscope stopped at a bug of its own: {type(error).__name__}: {error}",
+        f"Please report it with the command and the traceback, which {DEBUG_VARIABLE}=1 shows.",
+    )
+    return 3
+
+
+def _say_error(message: str, hint: str | None) -> None:
+    _say(f"error: {message}")
+    if hint:
+        _say(f"hint: {hint}")
+
+
+def _say(line: str) -> None:
+    from gradscope.cli.streams import say
+
+    say(line)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,71 @@
+"""`gradscope degeneracy`: groups without a gradient."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.cli import options as o
+from gradscope.cli.columns import column_names
+from gradscope.cli.delivery import delivery
+
+EXAMPLES = (
+    "gradscope degeneracy outputs/my-run",
+    "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2 --group-size 4",
+    "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
+)
+
+GroupSizesOption = Annotated[
+    list[int] | None,
+    typer.Option("--group-size", metavar="G", help="Also at this group size (repeatable).", rich_help_panel="Measure"),
+]
+RewardOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="One reward function instead of the scalar reward.", rich_help_panel="Measure"),
+]
+BasePassRateOption = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="Predict from this pass rate instead of the log's mean.", rich_help_panel="Measure"),
+]
+
+
+def degeneracy(
+    run: o.RunArgument,
+    group_size: GroupSizesOption = None,
+    reward: RewardOption = None,
+    base_pass_rate: BasePassRateOption = None,
+    success_threshold: o.SuccessThresholdOption = None,
+    reader: o.FormatOption = None,
+    prompt_column: o.PromptColumnOption = None,
+    reward_column: o.RewardColumnOption = None,
+    step_column: o.StepColumnOption = None,
+    group_column: o.GroupColumnOption = None,
+    run_config: o.RunConfigOption = None,
+    strict: o.StrictOption = False,
+    as_json: o.JsonOption = False,
+    output: o.OutputOption = None,
+    force: o.ForceOption = False,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Share of groups whose rewards are all equal, so that they give no gradient.
+
+    By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
+    between the two. Reads logs only; no model is loaded.
+    """
+    from gradscope.diagnostics.degeneracy import measure_degeneracy
+
+    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+        result.deliver(
+            measure_degeneracy(
+                run,
+                format=reader,
+                group_sizes=tuple(group_size or ()),
+                success_threshold=success_threshold,
+                base_pass_rate=base_pass_rate,
+                reward=reward,
+                columns=column_names(prompt_column, reward_column, step_column, group_column),
+                run_config=run_config,
+                strict=strict,
+            )
+        )

@@ -1,0 +1,89 @@
+"""How a command hands over its result: a table or one JSON document on stdout, files where asked, talk on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradscope.cli.output_folder import staged_folder
+from gradscope.cli.progress import progress_bar
+from gradscope.cli.streams import say, show, write_data
+from gradscope.progress import ProgressCallback
+from gradscope.report.document import Report, document_of, sources_of
+from gradscope.report.tables import render_table
+from gradscope.results.envelope import render_json
+from gradscope.results.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Where one command's result goes."""
+
+    as_json: bool
+    """Print the JSON document instead of the table."""
+    staging: Path | None
+    """The folder to write into until all files are there; None: no files."""
+    quiet: bool
+    """Say nothing but errors on stderr."""
+
+    def deliver(self, result: Report) -> None:
+        """Prints and writes a result.
+
+        Args:
+            result: What the command found.
+        """
+        if not self.quiet:
+            for source in sources_of(result):
+                _describe(source)
+        document = document_of(result) if self.as_json or self.staging else None
+        if self.staging is not None and document is not None:
+            from gradscope.report.files import write_files
+
+            write_files(result, document, self.staging)
+        if self.as_json and document is not None:
+            write_data(render_json(document))
+        else:
+            show(render_table(result))
+
+    def progress(self) -> AbstractContextManager[ProgressCallback]:
+        """The bar around the work, gone before anything is printed.
+
+        Returns:
+            A context that gives the callback.
+        """
+        return progress_bar(quiet=self.quiet)
+
+
+@contextmanager
+def delivery(*, as_json: bool, output: Path | None, force: bool, quiet: bool) -> Iterator[Delivery]:
+    """Opens the output folder around a command's work.
+
+    Args:
+        as_json: Print the JSON document instead of the table.
+        output: The folder for files; it is refused before any work where something is in the way.
+        force: Write into a folder that is not empty.
+        quiet: Say nothing but errors on stderr.
+
+    Yields:
+        The delivery; at its end the files are in their place and named on stderr.
+    """
+    if output is None:
+        yield Delivery(as_json=as_json, staging=None, quiet=quiet)
+        return
+    with staged_folder(output, force=force) as staging:
+        yield Delivery(as_json=as_json, staging=staging, quiet=quiet)
+        names = sorted(str(file.relative_to(staging)) for file in staging.rglob("*") if file.is_file())
+    if not quiet:
+        for name in names:
+            say(f"wrote {output / name}")
+
+
+def _describe(source: Source) -> None:
+    """What a reader made of its input: a conclusion that is not stated cannot be checked."""
+    say(f"read {source.path}: {source.recognized}, {source.num_rows:,} rows")
+    for sentence in (*source.inferred, *source.missing):
+        say(f"note: {sentence}")
+    for reason in source.quarantined.reasons:
+        say(f"warning: set aside {reason.num_rows:,} rows: {reason.reason} (first at {reason.first})")

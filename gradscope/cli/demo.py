@@ -1,0 +1,95 @@
+"""`gradscope demo`: the whole tour on the embedded default, each command as a person would type it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.cli.streams import show
+from gradscope.errors import OutputExistsError
+from gradscope.report.escape import cell, plain
+
+EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
+
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")
+]
+
+_SIGHTS = (
+    ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
+    ("passk/passk.png", "what training made of pass@k, before and after"),
+    ("replay/replay.png", "the trainer's gradient norm, recomputed"),
+    ("rank/rank_curve.png", "directions a group spans, over checkpoints"),
+    ("rank/rank_spectrum.png", "the singular values behind that number"),
+    ("weights/rank_layers.png", "the same, layer by layer"),
+    ("run/manifest.json", "everything it takes to train this run again"),
+)
+
+
+def demo(
+    folder: FolderArgument = Path("gradscope-demo"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a tour that is already there.")] = False,
+) -> None:
+    """The whole tour: train a small model, then measure its run with every command.
+
+    About three minutes on two CPU cores, without network. Each command is printed as you would type it.
+    """
+    from gradscope.__main__ import main
+
+    if folder.exists() and not force and (folder.is_file() or any(folder.iterdir())):
+        raise OutputExistsError(
+            f"{folder} is already there.", hint="Name another folder, or add --force to replace the tour in it."
+        )
+    for sentence, arguments in _tour(folder):
+        line = shlex.join(["gradscope", *arguments])
+        show(Group(Text(), Text(sentence, style="bold cyan"), Text(f"$ {plain(line)}", style="bold"), Text()))
+        code = main([*arguments, "--force"] if force and "--output" in arguments else arguments)
+        if code != 0:
+            raise typer.Exit(code)
+    show(_sights(folder))
+
+
+def _tour(folder: Path) -> list[tuple[str, list[str]]]:
+    """Sentence and command, in the order in which one question leads to the next."""
+    run = str(folder / "run")
+    heldout = folder / "run" / "heldout"
+    steps = [word for step in (1, 21, 41) for word in ("--step", str(step))]
+
+    def output(name: str) -> list[str]:
+        return ["--output", str(folder / name)]
+
+    return [
+        ("A small model learns sums by GRPO.", ["train", *output("run")]),
+        (
+            "How many groups gave no gradient?",
+            ["degeneracy", run, "--group-size", "2", "--group-size", "4", *output("degeneracy")],
+        ),
+        (
+            "Did training widen what the model can solve, or only sharpen it?",
+            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *output("passk")],
+        ),
+        ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *output("replay")]),
+        (
+            "How many directions do a group's gradients have?",
+            ["rank", run, *steps, "--advantage", "all", "--group-size", "2", "--group-size", "4", *output("rank")],
+        ),
+        ("And in each layer?", ["rank", run, "--step", "41", "--rows", "weight", *output("weights")]),
+        (
+            "What a recipe's CI would ask of this run:",
+            ["check", run, "--require", "frac_reward_zero_std <= 0.9", "--require", "pass@8 >= 0.5", *output("check")],
+        ),
+    ]
+
+
+def _sights(folder: Path) -> Group:
+    sights = Table.grid(padding=(0, 2))
+    for name, words in _SIGHTS:
+        if (folder / name).exists():
+            sights.add_row(cell(str(folder / name), style="bold"), Text(words))
+    return Group(Text(), Text("Look at", style="bold cyan"), sights)

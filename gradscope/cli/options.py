@@ -1,0 +1,119 @@
+"""The options that several commands share, each with its one wording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_INPUT = "Input"
+_MODEL = "Model"
+_OUTPUT = "Output"
+
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A gradscope run folder, a trainer's output folder (TRL, verl), or a JSONL, Parquet or CSV file.",
+        show_default=False,
+    ),
+]
+
+# Input ------------------------------------------------------------------------------------------------------------
+
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="Force a reader instead of detecting it.", rich_help_panel=_INPUT),
+]
+RunConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The trainer's arguments as JSON, where the folder does not tell them.",
+        rich_help_panel=_INPUT,
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse a log with unusable rows.", rich_help_panel=_INPUT)
+]
+SuccessThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="A rollout passes at this reward or more; for rewards that are not 0/1.", rich_help_panel=_INPUT
+    ),
+]
+PromptColumnOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column that names the prompt.", rich_help_panel=_INPUT)
+]
+RewardColumnOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of rewards.", rich_help_panel=_INPUT)
+]
+StepColumnOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of training steps.", rich_help_panel=_INPUT)
+]
+GroupColumnOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column that names the group.", rich_help_panel=_INPUT)
+]
+CompletionIdsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Exact completion token ids (step, row, completion_ids).", rich_help_panel=_INPUT
+    ),
+]
+
+# Model ------------------------------------------------------------------------------------------------------------
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH_OR_ID",
+        help="The base model, where the log names none or its path moved.",
+        rich_help_panel=_MODEL,
+    ),
+]
+InitialOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="The weights before the first update (model or adapter folder), where the run does not hold them.",
+        rich_help_panel=_MODEL,
+    ),
+]
+DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=_MODEL)]
+DtypeOption = Annotated[
+    str, typer.Option(metavar="auto|float32|bfloat16", help="Precision of the model.", rich_help_panel=_MODEL)
+]
+EngineOption = Annotated[
+    str, typer.Option(metavar="auto|loop|stream", help="How gradients are computed.", rich_help_panel=_MODEL)
+]
+VerifyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="first|all",
+        help="Which batches to check against an ordinary backward pass.",
+        rich_help_panel=_MODEL,
+    ),
+]
+
+# Output -----------------------------------------------------------------------------------------------------------
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document and nothing else.", rich_help_panel=_OUTPUT)
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Write JSON, CSV, arrays and figures into this folder.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace files of the same name there.", rich_help_panel=_OUTPUT)
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say nothing but errors on stderr.", rich_help_panel=_OUTPUT)
+]

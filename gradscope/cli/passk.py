@@ -1,0 +1,63 @@
+"""`gradscope passk`: what a policy can solve with k samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.cli import options as o
+from gradscope.cli.columns import column_names
+from gradscope.cli.delivery import delivery
+
+EXAMPLES = (
+    "gradscope passk samples.jsonl",
+    "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1 --k 16",
+)
+
+FilesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="Samples as rows, as lists or as counts (n, c); with two or more files the first is compared with each.",
+        show_default=False,
+    ),
+]
+KOption = Annotated[
+    list[int] | None,
+    typer.Option("--k", metavar="K", help="A budget of samples (repeatable).", rich_help_panel="Measure"),
+]
+
+
+def passk(
+    files: FilesArgument,
+    k: KOption = None,
+    success_threshold: o.SuccessThresholdOption = None,
+    reader: o.FormatOption = None,
+    prompt_column: o.PromptColumnOption = None,
+    reward_column: o.RewardColumnOption = None,
+    strict: o.StrictOption = False,
+    as_json: o.JsonOption = False,
+    output: o.OutputOption = None,
+    force: o.ForceOption = False,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Chance that at least one of k samples is correct (pass@k), and that all are (pass^k).
+
+    Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
+    A k above the number of samples is undefined and says so.
+    """
+    from gradscope.diagnostics.passk import measure_pass_at_k
+
+    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+        result.deliver(
+            measure_pass_at_k(
+                *files,
+                ks=tuple(k or ()),
+                success_threshold=success_threshold,
+                format=reader,
+                columns=column_names(prompt_column, reward_column),
+                strict=strict,
+            )
+        )

@@ -1,0 +1,105 @@
+"""`gradscope rank`: how many directions a run's gradients have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradscope.cli import options as o
+from gradscope.cli.delivery import delivery
+from gradscope.cli.steps import parse_steps
+
+EXAMPLES = (
+    "gradscope rank my-run --step 1 --step 40",
+    "gradscope rank my-run --step 1:10 --advantage all --group-size 2 --group-size 4 --output ranks",
+    "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
+)
+
+StepsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--step", metavar="N|A:B|all", help="Steps to compute (repeatable); all by default.", rich_help_panel="Measure"
+    ),
+]
+RowsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="rollout|group|weight",
+        help="What a row of the matrix is: a rollout's gradient, a group's sum, an output of each weight.",
+        rich_help_panel="Measure",
+    ),
+]
+AdvantagesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--advantage",
+        metavar="NAME",
+        help="'logged' or a formulation (repeatable), or 'all': what the same rollouts would give under it.",
+        rich_help_panel="Measure",
+    ),
+]
+GroupSizesOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--group-size", metavar="G", help="Also on sub-groups of this size (repeatable).", rich_help_panel="Measure"
+    ),
+]
+CenterOption = Annotated[
+    bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")
+]
+
+
+def rank(
+    run: o.RunArgument,
+    step: StepsOption = None,
+    rows: RowsOption = "rollout",
+    advantage: AdvantagesOption = None,
+    group_size: GroupSizesOption = None,
+    center: CenterOption = False,
+    model: o.ModelOption = None,
+    initial: o.InitialOption = None,
+    device: o.DeviceOption = "auto",
+    dtype: o.DtypeOption = "auto",
+    engine: o.EngineOption = "auto",
+    verify: o.VerifyOption = "first",
+    reader: o.FormatOption = None,
+    run_config: o.RunConfigOption = None,
+    completion_ids: o.CompletionIdsOption = None,
+    strict: o.StrictOption = False,
+    as_json: o.JsonOption = False,
+    output: o.OutputOption = None,
+    force: o.ForceOption = False,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Singular-value spectra and effective ranks of per-rollout gradients.
+
+    Recomputes each rollout's gradient at the weights before its update, from the logged rollouts, and counts
+    directions: per group and per step, for the logged advantage and for any other formulation.
+    """
+    from gradscope.diagnostics.rank import measure_rank
+
+    steps = parse_steps(step)
+    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+        with result.progress() as progress:
+            report = measure_rank(
+                run,
+                steps=steps,
+                rows=rows,
+                advantages=tuple(advantage) if advantage else None,
+                group_sizes=tuple(group_size or ()),
+                centered=center,
+                engine=engine,
+                verify=verify,
+                format=reader,
+                device=device,
+                dtype=dtype,
+                model=model,
+                initial=initial,
+                run_config=run_config,
+                completion_ids=completion_ids,
+                output=result.staging,
+                strict=strict,
+                progress=progress,
+            )
+        result.deliver(report)

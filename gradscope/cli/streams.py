@@ -1,0 +1,47 @@
+"""stdout is data, stderr is talk; neither lets a log's text act on the terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from gradscope.report.escape import plain
+
+_PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
+
+
+def say(line: str) -> None:
+    """Talks to the person: one escaped line on stderr.
+
+    Args:
+        line: The line; a leading ``error:``, ``hint:``, ``warning:`` or ``note:`` is colored on a terminal.
+    """
+    text = Text(plain(line))
+    for prefix, style in _PREFIXES.items():
+        if line.startswith(prefix):
+            text.stylize(style, 0, len(prefix))
+    _console(sys.stderr).print(text, soft_wrap=True)
+
+
+def show(renderable: RenderableType) -> None:
+    """Prints a result on stdout.
+
+    Args:
+        renderable: What rich prints, already free of markup.
+    """
+    _console(sys.stdout).print(renderable)
+
+
+def write_data(text: str) -> None:
+    """Writes a document on stdout as it stands.
+
+    Args:
+        text: The document, with its final newline.
+    """
+    sys.stdout.write(text)
+
+
+def _console(stream: object) -> Console:
+    return Console(file=stream, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]

@@ -1,0 +1,74 @@
+"""Replay as a figure: the logged gradient norm with the recomputed one on it, and how far apart they are."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gradscope.report.figure_style import BLUE, INK, MUTED, ORANGE, label_lines, new_figure
+from gradscope.results.replay import ReplayReport
+
+_FLOOR = 1e-16
+"""Where an error of exactly zero is drawn on a logarithmic axis."""
+
+
+def draw_replay(report: ReplayReport) -> dict[str, Figure]:
+    """The figure of a replay.
+
+    Args:
+        report: The measurement.
+
+    Returns:
+        One figure; none where no gradient norm was logged.
+    """
+    if not any("grad_norm" in step.logged for step in report.steps):
+        return {}
+    figure, (above, below) = new_figure(
+        "The trainer's gradient norm, recomputed",
+        "grad_norm = sqrt(1' G 1), G the Gram matrix of the step's rollout gradients; "
+        "error = |recomputed - logged| / |logged|",
+        height=4.8,
+        rows=2,
+        height_ratios=[1.7, 1],
+        hspace=0.16,
+        right=1.25,
+    )
+    _norms(above, report)
+    _errors(below, report)
+    below.set_xlabel("step")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    return {"replay": figure}
+
+
+def _norms(axes: Axes, report: ReplayReport) -> None:
+    logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
+    again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
+    axes.plot(*zip(*logged, strict=True), color=MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white")
+    labels = [(logged[-1][1], "logged", MUTED)]
+    if again:
+        axes.plot(*zip(*again, strict=True), color=BLUE, linestyle="", marker="o", markersize=3.6)
+        labels.append((again[-1][1], "recomputed", BLUE))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("grad_norm")
+    label_lines(axes, labels, gap=0.09)
+
+
+def _errors(axes: Axes, report: ReplayReport) -> None:
+    axes.set_yscale("log")
+    axes.set_ylabel("relative error")
+    errors = [
+        (step.step, max(step.relative_error["grad_norm"], _FLOOR), step.relative_error["grad_norm"] <= report.tolerance)
+        for step in report.steps
+        if "grad_norm" in step.relative_error
+    ]
+    axes.axhline(report.tolerance, color=ORANGE, linestyle="--", linewidth=1.0)
+    for step, error, matches in errors:
+        axes.plot([step], [error], color=BLUE if matches else INK, marker="o" if matches else "X", linestyle="")
+    values = [error for _, error, _ in errors] + [report.tolerance]
+    axes.set_ylim(min(values) / 10, max(values) * 10)
+    label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])
+    without = len(report.steps) - len(errors)
+    if without:
+        words = f"{without} of {len(report.steps)} steps could not be recomputed"
+        axes.text(0.99, 0.06, words, transform=axes.transAxes, ha="right", color=MUTED, fontsize=8)

@@ -1,0 +1,175 @@
+"""How figures look, and how they become files that never differ between two runs.
+
+Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a title
+that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gradscope.report.escape import plain
+
+INK = "#1f2328"
+MUTED = "#6b7280"
+FAINT = "#d7dbe0"
+BLUE = "#0072b2"
+SKY = "#8cc5ea"
+ORANGE = "#d55e00"
+GREEN = "#00795a"
+PURPLE = "#9b4f96"
+SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"))
+"""Color, line style and marker of the first, second, ... line of a figure."""
+
+_STYLE = {
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.grid.axis": "y",
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "hatch.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "gradscope",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+}
+
+_HEAD = 0.85
+"""Inches above the axes for title and subtitle."""
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """The style, for as long as a figure is drawn or saved.
+
+    Yields:
+        Nothing; the caller's own settings are back afterwards.
+    """
+    with matplotlib.rc_context(rc={**matplotlib.rcParamsDefault, **_STYLE}):
+        yield
+
+
+def new_figure(
+    title: str,
+    subtitle: str,
+    *,
+    width: float = 7.2,
+    height: float = 4.2,
+    rows: int = 1,
+    columns: int = 1,
+    right: float = 1.15,
+    hspace: float = 0.35,
+    height_ratios: Sequence[float] | None = None,
+    share_x: bool = True,
+) -> tuple[Figure, list[Axes]]:
+    """A titled figure with room on the right for the labels of its lines.
+
+    Args:
+        title: What is shown, in a few words.
+        subtitle: Formula and what the numbers were computed from; line breaks are kept.
+        width: Inches.
+        height: Inches, title included.
+        rows: Rows of axes.
+        columns: Columns of axes.
+        right: Inches to the right of the axes.
+        hspace: Gap between rows, in axes heights.
+        height_ratios: Relative heights of the rows.
+        share_x: Whether all axes share their x axis.
+
+    Returns:
+        The figure and its axes, row by row.
+    """
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    head = _HEAD + 0.16 * subtitle.count("\n")
+    grid = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        sharex=share_x,
+        gridspec_kw={
+            "left": 0.62 / width,
+            "right": 1 - right / width,
+            "bottom": 0.52 / height,
+            "top": 1 - head / height,
+            "hspace": hspace,
+            "wspace": 0.18,
+            "height_ratios": height_ratios,
+        },
+    )
+    left = 0.18 / width
+    figure.text(left, 1 - 0.18 / height, title, fontsize=12.5, fontweight="bold", va="top")
+    figure.text(left, 1 - 0.44 / height, subtitle, fontsize=8.5, color=MUTED, va="top", linespacing=1.35)
+    return figure, list(grid.flat)
+
+
+def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
+    """Names lines at their right end, moved apart where they would overlap.
+
+    Args:
+        axes: Where the lines are; its y limits must be final.
+        labels: Height in data coordinates, text and color, of each line.
+        gap: Least distance between two labels, as a share of the axes' height.
+    """
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [float(to_axes.transform((1.0, height))[1]) for height, _, _ in labels]
+    placed: list[float] = []
+    order = sorted(range(len(labels)), key=lambda index: heights[index])
+    for index in order:
+        placed.append(max(heights[index], placed[-1] + gap) if placed else heights[index])
+    overshoot = max(0.0, placed[-1] - 1.0) if placed else 0.0
+    for place, index in enumerate(order):
+        _, text, color = labels[index]
+        ceiling = placed[place] - overshoot
+        axes.text(1.015, ceiling, text, transform=axes.transAxes, color=color, fontsize=8.5, va="center")
+
+
+def name_of(text: str, *, limit: int = 24) -> str:
+    """A name from a log as a figure can draw it.
+
+    Args:
+        text: Anything.
+        limit: Longest result.
+
+    Returns:
+        The name with every character outside ASCII escaped: a figure's font may lack it.
+    """
+    return plain(plain(text).encode("ascii", "backslashreplace").decode("ascii"), limit=limit)
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
+
+    Args:
+        figure: The figure.
+        stem: Path without suffix.
+
+    Returns:
+        The two files.
+    """
+    picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    with figure_style():
+        figure.savefig(picture, dpi=200, metadata={"Software": None})
+        figure.savefig(drawing, metadata={"Date": None, "Creator": None})
+    return [picture, drawing]

@@ -1,0 +1,95 @@
+"""How a number reads: `0.412 [0.33, 0.49]`, and a dash with a footnote where there is none."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradscope.estimate import Estimate
+
+Style = Literal["share", "gap", "rank", "norm", "count"]
+"""``share`` in [0, 1]; ``gap`` a signed difference of shares; ``rank`` around 1 to 100; ``norm`` any magnitude;
+``count`` a whole number."""
+
+UNDEFINED = "—"
+
+
+class Footnotes:
+    """The reasons why numbers of one table are undefined, each said once."""
+
+    def __init__(self) -> None:
+        self._reasons: list[str] = []
+
+    def mark(self, reason: str) -> str:
+        """The dash that stands for an undefined number.
+
+        Args:
+            reason: Why it is undefined.
+
+        Returns:
+            A dash with the footnote's number.
+        """
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        return f"{UNDEFINED}({self._reasons.index(reason) + 1})"
+
+    def lines(self) -> tuple[str, ...]:
+        """The footnotes.
+
+        Returns:
+            One line per reason, numbered as the marks are.
+        """
+        return tuple(f"({number}) {reason}" for number, reason in enumerate(self._reasons, start=1))
+
+
+def format_number(value: float, style: Style) -> str:
+    """One number.
+
+    Args:
+        value: A finite number.
+        style: What kind of number it is.
+
+    Returns:
+        The number with as many digits as its kind bears.
+
+    Example:
+        >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
+        ('0.412', '1.8e-05', '-0.250')
+    """
+    if style == "count":
+        return f"{value:,.0f}"
+    if style == "norm":
+        return f"{value:.4g}"
+    sign = "+" if style == "gap" else ""
+    if style == "rank":
+        return f"{value:{sign}.2f}"
+    if 0 < abs(value) < 0.0005:
+        return f"{value:{sign}.1e}"
+    return f"{value:{sign}.3f}"
+
+
+def format_estimate(estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True) -> str:
+    """An estimate with its interval.
+
+    Args:
+        estimate: The number, or the reason why there is none.
+        notes: Where the reason goes.
+        style: What kind of number it is.
+        interval: Whether to print the interval where there is one.
+
+    Returns:
+        ``0.412 [0.33, 0.49]``, or the dash that points to the footnote.
+    """
+    if estimate.value is None:
+        return notes.mark(estimate.undefined or "undefined")
+    text = format_number(estimate.value, style)
+    if not interval or estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{_end(estimate.low, estimate, style)}, {_end(estimate.high, estimate, style)}]"
+
+
+def _end(value: float, estimate: Estimate, style: Style) -> str:
+    """One end of an interval: two decimals, three where the interval is narrow."""
+    if style in {"share", "gap"}:
+        narrow = (estimate.high or 0.0) - (estimate.low or 0.0) < 0.05
+        return f"{value:{'+' if style == 'gap' else ''}.{3 if narrow else 2}f}"
+    return format_number(value, style)

@@ -1,0 +1,41 @@
+"""Which table shows which result."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from rich.console import Group
+
+from gradscope.report.table_check import check_table
+from gradscope.report.table_degeneracy import degeneracy_table
+from gradscope.report.table_passk import pass_at_k_table
+from gradscope.report.table_rank import rank_table
+from gradscope.report.table_replay import replay_table
+from gradscope.results.check import CheckReport
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankReport
+from gradscope.results.replay import ReplayReport
+
+
+@singledispatch
+def render_table(result: object) -> Group:
+    """A result for a terminal, right at 80 columns.
+
+    Args:
+        result: What a command found.
+
+    Returns:
+        What rich prints.
+
+    Raises:
+        TypeError: No table shows this type: a caller's bug.
+    """
+    raise TypeError(f"no table shows a {type(result).__name__}")
+
+
+render_table.register(CheckReport)(check_table)
+render_table.register(DegeneracyReport)(degeneracy_table)
+render_table.register(PassAtKReport)(pass_at_k_table)
+render_table.register(RankReport)(rank_table)
+render_table.register(ReplayReport)(replay_table)
