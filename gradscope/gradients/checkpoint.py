@@ -1,0 +1,227 @@
+"""Weights from disk: safetensors only, no pickle, no remote code, and a clear sentence for whatever does not fit."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftConfig, get_peft_model, set_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as progress
+
+from gradscope.errors import InputError
+from gradscope.rollouts.run import WeightsRef
+
+_ADAPTER = "adapter_model.safetensors"
+
+
+def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
+    """A whole causal language model.
+
+    Args:
+        source: A model folder, or a hub id.
+        dtype: The dtype to load in; None: the checkpoint's own.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: There is no model, it is not in safetensors, or its tensors do not fit its configuration.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        _require_safetensors(folder)
+    try:
+        with _quiet():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(source),
+                dtype=dtype if dtype is not None else "auto",
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"{source} does not load as a causal language model: {first_line}",
+            hint="Point --model at a Hugging Face model folder with config.json and model.safetensors.",
+        ) from error
+    _require_same_tensors(str(source), report)
+    return model
+
+
+def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
+    """A LoRA adapter on its base model, its own parameters trainable.
+
+    Args:
+        weights: The adapter; ``base`` names the base model's folder or hub id.
+        dtype: The dtype to load in; None: the checkpoint's own.
+
+    Returns:
+        The model with the adapter.
+
+    Raises:
+        InputError: The base is missing, the adapter is not LoRA in safetensors, or it does not fit the base.
+    """
+    base = weights.base
+    if base is None or (not Path(base).is_dir() and (Path(base).is_absolute() or base.startswith((".", "~")))):
+        raise InputError(
+            f"{weights.path} is an adapter, and its base model {base or '(not named)'} is not there.",
+            hint="Name the base model with --model PATH_OR_ID.",
+        )
+    config = _adapter_config(weights.path)
+    tensors = _adapter_tensors(weights.path)
+    model = load_model(base, dtype)
+    with _quiet():
+        try:
+            model = get_peft_model(model, config)
+            result = set_peft_model_state_dict(model, tensors)
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
+                hint="Point --model at the base model that it was trained on.",
+            ) from error
+    missing = [name for name, p in model.named_parameters() if p.requires_grad and name in set(result.missing_keys)]
+    wrong = [*missing, *result.unexpected_keys]
+    if wrong:
+        raise InputError(
+            f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
+            f"({len(wrong)} such tensors).",
+            hint="Point --model at the base model that it was trained on.",
+        )
+    return model
+
+
+def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
+    """The tokenizer in the first folder that has one.
+
+    Args:
+        folders: Where to look, in order.
+        vocab_size: Number of token ids that the model can read.
+
+    Returns:
+        The tokenizer, or None where no folder has one.
+
+    Raises:
+        InputError: The tokenizer does not load, or knows more tokens than the model.
+    """
+    names = ("tokenizer.json", "tokenizer_config.json")
+    folder = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+    if folder is None:
+        return None
+    try:
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InputError(f"{folder} does not load as a tokenizer: {first_line}") from error
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"The tokenizer in {folder} has {len(tokenizer)} tokens and the model a vocabulary of {vocab_size}.",
+            hint="Point --model at the model that this tokenizer belongs to.",
+        )
+    return tokenizer
+
+
+def require_finite(model: nn.Module, source: str) -> None:
+    """Refuse weights that are not numbers.
+
+    Args:
+        model: The model.
+        source: Where its weights came from.
+
+    Raises:
+        InputError: A parameter holds NaN or infinity.
+    """
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise InputError(
+                f"{source}: {name} holds values that are not finite.",
+                hint="The run diverged before this checkpoint; use an earlier one.",
+            )
+
+
+def _require_safetensors(folder: Path) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
+    found = f"only {pickles[0]}, a pickle, which is never loaded" if pickles else "no weights"
+    raise InputError(
+        f"{folder} has no *.safetensors: {found}.",
+        hint="Save it again with save_pretrained(), which writes safetensors.",
+    )
+
+
+def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
+    hint = "The folder's config.json and its weights are not from the same model."
+    for name, found, wanted in sorted(report["mismatched_keys"]):
+        raise InputError(
+            f"{source}: {name} has the shape {tuple(found)} and the model wants {tuple(wanted)}.", hint=hint
+        )
+    for name in sorted(report["missing_keys"]):
+        raise InputError(f"{source}: the tensor {name} is missing.", hint=hint)
+
+
+def _adapter_config(folder: Path) -> LoraConfig:
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error
+    if not isinstance(config, LoraConfig):
+        raise InputError(
+            f"{folder} is an adapter of the kind {config.peft_type}; only LoRA is supported.",
+            hint="Merge it into its base model and give the merged folder.",
+        )
+    config.inference_mode = False
+    return config
+
+
+def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    path = folder / _ADAPTER
+    if not path.is_file():
+        _require_safetensors(folder)
+        raise InputError(f"{folder} has no {_ADAPTER}.", hint="Save it again with save_pretrained().")
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a readable safetensors file: {error}") from error
+
+
+def _second_line(error: Exception) -> str:
+    """PyTorch lists the tensors that do not fit below a headline."""
+    lines = str(error).strip().splitlines()
+    return lines[min(1, len(lines) - 1)].strip()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Loaders talk about what is checked here anyway.
+
+    Yields:
+        Nothing.
+    """
+    bars = progress.is_progress_bar_enabled()
+    loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
+    levels = [logger.level for logger in loggers]
+    try:
+        progress.disable_progress_bar()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            progress.enable_progress_bar()

@@ -1,0 +1,146 @@
+"""What one use of a parameter adds to the gradient of each row, kept in factors until a slice of it is asked for.
+
+A row's weight gradient is never stored whole: it is formed for a slice of the parameter's first dimension, added to a
+buffer, and dropped. Tied weights need no rule of their own: their uses add to the same buffer.
+
+Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+class Contribution(Protocol):
+    """The gradient of one parameter through one use, row by row."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add a slice of one row's gradient.
+
+        Args:
+            row: The row within its batch.
+            start: First index of the slice along the parameter's first dimension.
+            out: Where to add; its first dimension is the slice, the rest the parameter's other dimensions, flat.
+        """
+
+    def to(self, device: torch.device) -> Contribution:
+        """The same contribution on another device.
+
+        Args:
+            device: Where its tensors go.
+
+        Returns:
+            The contribution; itself where nothing moves.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterProduct:
+    """sum_t left_t right_t^T: a matrix that multiplies tokens (linear layers)."""
+
+    left: tuple[torch.Tensor, ...]
+    """The factor along the parameter's first dimension, per row, [B][T, O]."""
+    right: tuple[torch.Tensor, ...]
+    """The factor along its second dimension, per row, [B][T, I]."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add rows ``start:start + len(out)`` of the outer product.
+
+        Args:
+            row: The row within its batch.
+            start: First output.
+            out: Where to add, [slice, I].
+        """
+        left = self.left[row][:, start : start + out.shape[0]].to(out)
+        out.addmm_(left.t(), self.right[row].to(out))
+
+    def to(self, device: torch.device) -> OuterProduct:
+        """The same factors on another device.
+
+        Args:
+            device: Where they go.
+
+        Returns:
+            The contribution.
+        """
+        return OuterProduct(
+            left=tuple(part.to(device) for part in self.left), right=tuple(part.to(device) for part in self.right)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """sum over tokens with an id of the output gradient: a table that is looked up (embeddings)."""
+
+    ids: tuple[torch.Tensor, ...]
+    """The ids looked up, without those that get no gradient, per row, [B][T]."""
+    grads: tuple[torch.Tensor, ...]
+    """The gradient of what was looked up, per row, [B][T, H]."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add the gradients of ids ``start:start + len(out)``.
+
+        Args:
+            row: The row within its batch.
+            start: First id.
+            out: Where to add, [slice, H].
+        """
+        ids = self.ids[row].to(out.device) - start
+        inside = (ids >= 0) & (ids < out.shape[0])
+        out.index_add_(0, ids[inside], self.grads[row].to(out)[inside])
+
+    def to(self, device: torch.device) -> Scatter:
+        """The same ids and gradients on another device.
+
+        Args:
+            device: Where they go.
+
+        Returns:
+            The contribution.
+        """
+        return Scatter(
+            ids=tuple(part.to(device) for part in self.ids), grads=tuple(part.to(device) for part in self.grads)
+        )
+
+    def renumbered(self, seen: torch.Tensor) -> Scatter:
+        """The same with ids counted among those that occur, so that a table's unused rows cost nothing.
+
+        Args:
+            seen: All ids that occur, sorted, on the device of ``ids``.
+
+        Returns:
+            The contribution to the table's rows ``seen``.
+        """
+        return Scatter(ids=tuple(torch.searchsorted(seen, ids) for ids in self.ids), grads=self.grads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """A gradient small enough to be kept whole: biases and norm weights."""
+
+    rows: torch.Tensor
+    """The gradient of each row, flat, [B, O]."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add elements ``start:start + len(out)``.
+
+        Args:
+            row: The row within its batch.
+            start: First element.
+            out: Where to add, [slice, 1].
+        """
+        out[:, 0] += self.rows[row, start : start + out.shape[0]].to(out)
+
+    def to(self, device: torch.device) -> Summed:
+        """The same on another device.
+
+        Args:
+            device: Where it goes.
+
+        Returns:
+            The contribution.
+        """
+        return Summed(rows=self.rows.to(device))

@@ -1,0 +1,60 @@
+"""One forward pass: log-probabilities of completion tokens, at the trainer's temperature.
+
+Shapes: B rows, S padded length, T tokens of a completion, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from gradscope.gradients.batches import Batch
+
+
+def completion_logprobs(model: Any, batch: Batch, temperature: float) -> list[torch.Tensor]:
+    """Log pi of each completion token.
+
+    Logits are formed only from the last prompt token on, where the model allows that.
+
+    Args:
+        model: A causal language model.
+        batch: The sequences.
+        temperature: Logits are divided by it.
+
+    Returns:
+        Per row its log-probabilities, in float32 or better, with their graph, [B][T].
+    """
+    starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
+    first = min(starts)
+    accepted = _forward_arguments(type(_base_model(model)))
+    arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    if "position_ids" in accepted:
+        arguments["position_ids"] = batch.position_ids
+    if "logits_to_keep" in accepted:
+        arguments["logits_to_keep"] = batch.length - first
+    if "use_cache" in accepted:
+        arguments["use_cache"] = False
+    logits = model(**arguments).logits
+    offset = batch.length - logits.shape[1]
+    # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
+    return [
+        _token_logprobs(row[start - offset : start - offset + num], ids[start + 1 : start + 1 + num], temperature)
+        for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True)
+    ]
+
+
+def _token_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+
+
+def _base_model(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@lru_cache
+def _forward_arguments(kind: type) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)

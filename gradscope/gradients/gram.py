@@ -1,0 +1,85 @@
+"""The Gram matrix of all rows, added up slice by slice in float64; no row of all parameters ever exists.
+
+Shapes: N rows, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.gradients.contributions import Contribution, Scatter
+
+SLICE_BYTES = 64 * 2**20
+"""Memory for the slice of all rows' gradients that exists at one time."""
+
+
+class GramAccumulator:
+    """Adds up K = sum over parameters of (rows' gradients) (rows' gradients)^T.
+
+    Products of float32 slices are formed and added in float64: a float32 Gram sees no singular value below about
+    2e-4 of the largest.
+
+    Args:
+        num_rows: N.
+        device: Where slices are formed.
+        slice_bytes: Memory for one slice.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
+        self.gram = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
+        self._slice_bytes = slice_bytes
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.gram.shape[0])
+
+    def add_rows(self, rows: torch.Tensor) -> None:
+        """Add a block of columns of the gradient matrix.
+
+        Args:
+            rows: [N, columns].
+        """
+        width = max(1, self._slice_bytes // (8 * self.num_rows))
+        for start in range(0, rows.shape[1], width):
+            wide = rows[:, start : start + width].double()
+            self.gram += wide @ wide.t()
+
+    def add_parameter(
+        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+    ) -> None:
+        """Add one parameter's gradients.
+
+        Args:
+            shape: The parameter's shape.
+            dtype: The parameter's dtype.
+            parts: Per batch the indices of its rows and the contributions of all uses of the parameter.
+        """
+        length = shape[0]
+        width = shape.numel() // length
+        if all(isinstance(contribution, Scatter) for _, uses in parts for contribution in uses):
+            parts, length = _renumber(parts)
+        working = torch.promote_types(dtype, torch.float32)
+        # Per element: the working copy and its float64 copy.
+        per_index = width * self.num_rows * (working.itemsize + 8)
+        step = max(1, min(length, self._slice_bytes // per_index))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            slices = torch.zeros(self.num_rows, stop - start, width, dtype=working, device=self.gram.device)
+            for rows, uses in parts:
+                for local, row in enumerate(rows):
+                    for contribution in uses:
+                        contribution.add_to(local, start, slices[row])
+            self.add_rows(slices.flatten(1))
+
+
+def _renumber(
+    parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]],
+) -> tuple[list[tuple[Sequence[int], list[Contribution]]], int]:
+    """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
+    scatters = [use for _, uses in parts for use in uses if isinstance(use, Scatter)]
+    seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids]))
+    renumbered = [(rows, [use.renumbered(seen) for use in uses if isinstance(use, Scatter)]) for rows, uses in parts]
+    return [(rows, list(uses)) for rows, uses in renumbered], max(1, int(seen.numel()))

@@ -1,0 +1,211 @@
+"""The rule of each layer kind: from its input and output gradient to what each row adds to its parameters.
+
+A rule applies only where it is exact. A module whose forward is not what the rule assumes (a subclass that computes
+something else, a norm that is not affine in its weight, tensors without a batch and token axis) gets no rule, and its
+parameters go the slow exact way.
+
+Shapes: B rows, S padded length, I inputs, O outputs, H width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
+
+from gradscope.gradients.contributions import Contribution, OuterProduct, Scatter, Summed
+
+Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One call of a module during one forward pass."""
+
+    module: nn.Module
+    """The module."""
+    input: torch.Tensor
+    """What it was given, [B, ...]."""
+    grad: torch.Tensor
+    """The gradient of what it returned, [B, ...]."""
+    spans: Spans
+    """First and last-plus-one position of each row's tokens, [B]."""
+    length: int
+    """The padded length, S."""
+
+    def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A tensor's real tokens, row by row.
+
+        A head that was only given the last positions has a shorter token axis, aligned at its end.
+
+        Args:
+            tensor: [B, at most S, ...].
+
+        Returns:
+            Per row, [B][T, ...].
+        """
+        missing = self.length - tensor.shape[1]
+        return tuple(
+            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
+        )
+
+
+Rule = Callable[[Use], Mapping[str, Contribution]]
+"""From a use to the contribution of each of the module's own parameters, by their local names."""
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule of a module that owns parameters.
+
+    Args:
+        module: The module.
+
+    Returns:
+        Its rule, or None where there is none.
+    """
+    forward = type(module).forward
+    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
+        return linear
+    if isinstance(module, Conv1D) and forward is Conv1D.forward:
+        return conv1d
+    if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
+        return embedding
+    if "Norm" in type(module).__name__ and _own_parameters(module) in ({"weight"}, {"weight", "bias"}):
+        return norm
+    return None
+
+
+def fits(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_rows: int, length: int) -> bool:
+    """Whether a rule's assumptions hold for one call.
+
+    Args:
+        module: A module that has a rule.
+        given: Its input.
+        returned: Its output.
+        num_rows: B.
+        length: S.
+
+    Returns:
+        True where rows are the first axis and, except for norms, tokens the second; and where a norm is affine in its
+        weight and an embedding only scales what it looks up.
+    """
+    if given.shape[0] != num_rows or returned.shape[0] != num_rows:
+        return False
+    if rule_for(module) is norm:
+        return _is_affine(module, given, returned)
+    by_token = given.dim() == (2 if isinstance(module, nn.Embedding) else 3) and returned.dim() == 3
+    if not by_token or given.shape[1] > length or returned.shape[1] != given.shape[1]:
+        return False
+    return not isinstance(module, nn.Embedding) or _embedding_scale(module, given) is not None
+
+
+def linear(use: Use) -> Mapping[str, Contribution]:
+    """``nn.Linear``: dW = sum_t d_t a_t^T, db = sum_t d_t.
+
+    Args:
+        use: One call, input [B, S, I] and output gradient [B, S, O].
+
+    Returns:
+        Contributions to ``weight`` [O, I] and ``bias`` [O].
+    """
+    weight = OuterProduct(left=use.tokens(use.grad), right=use.tokens(use.input))
+    return {"weight": weight, "bias": _summed(use.grad)}
+
+
+def conv1d(use: Use) -> Mapping[str, Contribution]:
+    """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T.
+
+    Args:
+        use: One call, input [B, S, I] and output gradient [B, S, O].
+
+    Returns:
+        Contributions to ``weight`` [I, O] and ``bias`` [O].
+    """
+    weight = OuterProduct(left=use.tokens(use.input), right=use.tokens(use.grad))
+    return {"weight": weight, "bias": _summed(use.grad)}
+
+
+def embedding(use: Use) -> Mapping[str, Contribution]:
+    """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens.
+
+    Args:
+        use: One call, ids [B, S] and output gradient [B, S, H].
+
+    Returns:
+        Contribution to ``weight`` [V, H].
+    """
+    module = use.module
+    assert isinstance(module, nn.Embedding), "the rule is chosen by type"
+    scale = _embedding_scale(module, use.input)
+    ids, grads = use.tokens(use.input), use.tokens(use.grad)
+    if module.padding_idx is not None:
+        # PyTorch gives this row no gradient, also where the id was sampled and not padded.
+        kept = [row != module.padding_idx for row in ids]
+        ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
+        grads = tuple(row[keep] for row, keep in zip(grads, kept, strict=True))
+    return {"weight": Scatter(ids=ids, grads=tuple(row * scale for row in grads))}
+
+
+def norm(use: Use) -> Mapping[str, Contribution]:
+    """LayerNorm and RMSNorm in any variant: dw = sum_t x_hat_t d_t with x_hat = f(x; w=1) - f(x; w=0), db = sum_t d_t.
+
+    Args:
+        use: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
+
+    Returns:
+        Contributions to ``weight`` [H] and ``bias`` [H].
+    """
+    normalized = _with_weight(use.module, use.input, 1.0) - _with_weight(use.module, use.input, 0.0)
+    wide = torch.promote_types(use.grad.dtype, torch.float32)
+    return {"weight": _summed(normalized.to(wide) * use.grad.to(wide)), "bias": _summed(use.grad)}
+
+
+def _summed(grad: torch.Tensor) -> Summed:
+    """Sum over every axis but the first and last; padding adds nothing, for no loss flows from it."""
+    wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
+    return Summed(rows=wide.flatten(1, -2).sum(1))
+
+
+def _own_parameters(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters(recurse=False) if parameter.dim() == 1}
+
+
+def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:
+    weight = module.get_parameter("weight")
+    result = functional_call(module, {"weight": torch.full_like(weight, value)}, (given,))
+    assert isinstance(result, torch.Tensor), "a norm returns one tensor"
+    return result.detach()
+
+
+def _is_affine(module: nn.Module, given: torch.Tensor, returned: torch.Tensor) -> bool:
+    """Whether f(x; w) = f(x; 0) + w (f(x; 1) - f(x; 0)), on the first row."""
+    sample = given[:1].detach()
+    without = _with_weight(module, sample, 0.0)
+    weight = module.get_parameter("weight").detach()
+    rebuilt = without + weight * (_with_weight(module, sample, 1.0) - without)
+    expected = returned[:1].detach()
+    if rebuilt.shape != expected.shape:
+        return False
+    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
+    return bool((rebuilt - expected).abs().max() <= tolerance)
+
+
+def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | None:
+    """What the module multiplies a looked-up row by, [1] or [H]; None where it does something else."""
+    if type(module).forward is nn.Embedding.forward:
+        return torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
+    others = ids.flatten()[:1].reshape(1, 1)
+    ones, zeros = (
+        torch.full((), value, dtype=module.weight.dtype).to(module.weight).expand_as(module.weight)
+        for value in (1.0, 0.0)
+    )
+    scale = functional_call(module, {"weight": ones}, (others,)).detach().flatten()
+    offset = functional_call(module, {"weight": zeros}, (others,)).detach()
+    looked_up = nn.functional.embedding(others, module.weight).detach()
+    whole = module.forward(others).detach()
+    close = torch.allclose(whole, looked_up * scale, rtol=64 * torch.finfo(whole.dtype).eps)
+    return scale if close and not bool(offset.any()) else None
