@@ -1,0 +1,69 @@
+"""Which checkpoints of a run are complete, and what is needed to go on from one.
+
+A checkpoint counts once our own marker lies in it, written after everything else; a folder that was cut off has none.
+The optimizer's state is kept in the newest complete checkpoint only: resuming needs no other, and it is twice the size
+of the weights. What the trainer loads on resume it wrote itself, and with ``weights_only``: no pickle runs code.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, read_metrics
+from gradscope.rollouts.store import step_files
+
+MARKER = "gradscope_checkpoint.json"
+_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
+_UNUSED = "training_args.bin"
+"""A pickle that nothing needs: the manifest holds the arguments as JSON."""
+
+
+def mark_complete(run: Path, num_updates: int) -> None:
+    """Note that a checkpoint is complete, and take from older ones what only resuming needs.
+
+    Args:
+        run: The run's folder.
+        num_updates: The checkpoint's number of updates.
+    """
+    folder = checkpoint_path(run, num_updates)
+    (folder / _UNUSED).unlink(missing_ok=True)
+    atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
+    for older in complete_checkpoints(run):
+        if older < num_updates:
+            for name in _RESUME_ONLY:
+                (checkpoint_path(run, older) / name).unlink(missing_ok=True)
+
+
+def complete_checkpoints(run: Path) -> tuple[int, ...]:
+    """The checkpoints that can be relied on.
+
+    Args:
+        run: The run's folder.
+
+    Returns:
+        Their numbers of updates, ascending.
+    """
+    markers = checkpoints_path(run).glob(f"checkpoint-*/{MARKER}")
+    return tuple(sorted(int(marker.parent.name.removeprefix("checkpoint-")) for marker in markers))
+
+
+def rewind(run: Path, num_updates: int) -> None:
+    """Take away what lies after a checkpoint: steps that will be made again, and checkpoints that were cut off.
+
+    Args:
+        run: The run's folder.
+        num_updates: The checkpoint to go on from.
+    """
+    complete = {checkpoint_path(run, number).name for number in complete_checkpoints(run)}
+    for folder in checkpoints_path(run).glob("checkpoint-*"):
+        if folder.name not in complete:
+            shutil.rmtree(folder)
+    for file in step_files(run):
+        if int(file.stem.removeprefix("step_")) > num_updates:
+            file.unlink()
+    kept = {step: values for step, values in read_metrics(run).items() if step <= num_updates}
+    lines = (json.dumps({"step": step, **values}) + "\n" for step, values in sorted(kept.items()))
+    atomic_write(metrics_path(run), "".join(lines), force=True)

@@ -1,0 +1,198 @@
+"""TrainConfig: everything that decides a reference run, plain enough to travel as JSON in its manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from gradscope.errors import InputError, UsageError
+
+EMBEDDED_MODEL = "embedded"
+"""The name of the packaged model."""
+TASKS = ("running-sums", "gsm8k", "jsonl")
+LOSS_TYPES = ("dapo", "dr_grpo", "bnpo", "grpo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """The configuration of one reference run; the defaults are the demo."""
+
+    output: str = "run"
+    """The run's folder; it must not exist."""
+    task: Literal["running-sums", "gsm8k", "jsonl"] = "running-sums"
+    """What is trained: the embedded task, GSM8K's own files, or any file of prompts and answers."""
+    data: str | None = None
+    """The file of prompts, for the tasks ``gsm8k`` and ``jsonl``."""
+    heldout_data: str | None = None
+    """A file of held-out prompts; without it the last ``heldout_prompts`` of ``data`` are held out."""
+    model: str = EMBEDDED_MODEL
+    """``embedded``, a Hugging Face model folder, or a hub id."""
+    advantage: str = "grpo"
+    """The advantage formulation, by its name in the registry."""
+    group_size: int = 8
+    """Rollouts of a prompt, G."""
+    num_prompts: int = 16
+    """Prompts of a step."""
+    steps: int = 60
+    """Optimizer updates."""
+    train_prompts: int | None = 256
+    """How many distinct prompts are trained on, in turn; null for all that the file has."""
+    seed: int = 0
+    """Seed of prompts, their order, initial adapter weights and sampling."""
+    learning_rate: float = 3e-4
+    """AdamW's learning rate, constant over the run."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this norm; the logged norm is the one before."""
+    gradient_accumulation_steps: int = 1
+    """Parts in which a step's rollouts go through the model."""
+    lora_rank: int | None = None
+    """Rank of a LoRA adapter on all linear layers but the output layer; null trains all weights."""
+    lora_alpha: float | None = None
+    """LoRA's scale; null is twice the rank."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    max_completion_length: int | None = None
+    """Most tokens of a completion; null is 27 for running-sums and 256 for the others."""
+    beta: float = 0.0
+    """Weight of the KL penalty towards the weights before training."""
+    loss_type: Literal["dapo", "dr_grpo", "bnpo", "grpo"] = "dapo"
+    """How TRL averages the loss over tokens; ``dapo``, TRL's own default, divides by the step's tokens."""
+    checkpoint_every: int = 10
+    """Weights are saved before the first update, after each so many updates, and after the last."""
+    heldout_prompts: int = 64
+    """Held-out prompts sampled before and after training; 0 for none."""
+    heldout_samples: int = 16
+    """Samples of each held-out prompt."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it runs; ``auto`` takes a GPU where there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value!r}; the least is {least}.", hint=f"Give {name} a larger value.")
+        for name in ("learning_rate", "temperature", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be above zero.", hint="See --help.")
+        if (self.data is None) != (self.task == "running-sums"):
+            raise UsageError(*_data_complaint(self.task))
+        if self.data is None and self.heldout_data is not None:
+            raise UsageError("heldout_data is for the tasks gsm8k and jsonl.", hint="Leave out heldout_data.")
+        if self.lora_alpha is not None and self.lora_rank is None:
+            raise UsageError("lora_alpha is given without lora_rank.", hint="Give lora_rank too, for example 8.")
+        if (self.num_prompts * self.group_size) % self.gradient_accumulation_steps:
+            raise UsageError(
+                f"{self.num_prompts} prompts x {self.group_size} rollouts do not divide into "
+                f"{self.gradient_accumulation_steps} parts.",
+                hint="Choose gradient_accumulation_steps so that it divides num_prompts x group_size.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as plain JSON values; nulls are kept, so it round-trips exactly.
+
+        Returns:
+            Field -> value.
+        """
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], *, origin: str = "the configuration") -> TrainConfig:
+        """A configuration from plain JSON values.
+
+        Args:
+            values: Field -> value; fields left out take their defaults.
+            origin: Where the values are from, for messages.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            UsageError: A key is unknown or a value is of the wrong type or out of range.
+        """
+        hints = get_type_hints(cls)
+        for name, value in values.items():
+            if name not in hints:
+                near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
+                hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(hints)}."
+                raise UsageError(f"{origin} has an unknown key {name!r}.", hint=hint)
+            if not _fits(value, hints[name]):
+                raise UsageError(
+                    f"{origin} has {name} = {value!r}, which does not fit.", hint=f"Expected: {_spell(hints[name])}."
+                )
+        return cls(**values)
+
+
+_LEAST = {
+    "group_size": 2,
+    "num_prompts": 1,
+    "steps": 1,
+    "train_prompts": 1,
+    "seed": 0,
+    "gradient_accumulation_steps": 1,
+    "lora_rank": 1,
+    "max_completion_length": 1,
+    "beta": 0,
+    "checkpoint_every": 1,
+    "heldout_prompts": 0,
+    "heldout_samples": 1,
+}
+
+
+def read_config(path: Path) -> TrainConfig:
+    """A configuration from a file: a run's manifest, or the configuration by itself.
+
+    Args:
+        path: A JSON file, or a run folder that holds ``manifest.json``.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        InputError: The file is missing or not a JSON object.
+    """
+    file = path / "manifest.json" if path.is_dir() else path
+    try:
+        document = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be read: {error.strerror}.", hint="Name a run's manifest.json or a file of settings."
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{file} is not JSON: {error}.", hint="Name a run's manifest.json.") from error
+    values = document.get("config", document) if isinstance(document, dict) else None
+    if not isinstance(values, dict):
+        raise InputError(f"{file} holds no configuration.", hint="Expected: a JSON object of settings, or a manifest.")
+    return TrainConfig.from_json(values, origin=str(file))
+
+
+def _data_complaint(task: str) -> tuple[str]:
+    if task == "running-sums":
+        return ("The task running-sums makes its own prompts and takes no data (did you mean task jsonl?).",)
+    return (f"The task {task} needs data, a file of prompts (--data FILE).",)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value has the type of a field; whole numbers also fit where a fraction may stand."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is types.UnionType:
+        return any(_fits(value, part) for part in get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _spell(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    if get_origin(hint) is types.UnionType:
+        return " or ".join(_spell(part) for part in get_args(hint))
+    return {int: "a whole number", float: "a number", str: "a text", types.NoneType: "null"}[hint]

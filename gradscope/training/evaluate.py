@@ -1,0 +1,98 @@
+"""Held-out samples: k completions of each prompt, graded, before and after training.
+
+Sampling draws from a generator state of its own, so whether and how much is held out does not change the training.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradscope.progress import ProgressCallback
+from gradscope.rollouts.files import atomic_write
+from gradscope.training.policy import Policy
+from gradscope.training.tasks import Problem, Task
+
+_ROWS_AT_ONCE = 256
+
+
+def write_heldout(
+    path: Path,
+    policy: Policy,
+    task: Task,
+    *,
+    num_samples: int,
+    max_completion_length: int,
+    temperature: float,
+    seed: int,
+    label: str,
+    progress: ProgressCallback,
+) -> None:
+    """Sample the held-out prompts and write a row a sample.
+
+    Args:
+        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists.
+        policy: The policy as it is now.
+        task: The task.
+        num_samples: Samples of each prompt, k.
+        max_completion_length: Most tokens of a completion.
+        temperature: Sampling temperature.
+        seed: Seed of the sampling.
+        label: What the progress is called.
+        progress: Told after each batch of prompts.
+    """
+    import torch
+
+    size = max(1, _ROWS_AT_ONCE // num_samples)
+    rows: list[dict[str, Any]] = []
+    training = policy.model.training
+    policy.model.eval()
+    device = policy.model.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(seed)
+        for start in range(0, len(task.heldout), size):
+            problems = task.heldout[start : start + size]
+            completions = _sample(policy, problems, num_samples, max_completion_length, temperature)
+            for index, completion in enumerate(completions):
+                rows.append(_row(task, problems[index // num_samples], completion))
+            progress(start + len(problems), len(task.heldout), label)
+    policy.model.train(training)
+    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
+
+
+def _row(task: Task, problem: Problem, completion: str) -> dict[str, Any]:
+    reward = task.grade(completion, problem.answer)
+    return {
+        "prompt_id": problem.prompt_id,
+        "prompt": problem.prompt,
+        "answer": problem.answer,
+        "completion": completion,
+        "reward": reward,
+        "correct": reward == len(task.graders),
+    }
+
+
+def _sample(
+    policy: Policy, problems: tuple[Problem, ...], num_samples: int, max_completion_length: int, temperature: float
+) -> list[str]:
+    """Texts of the completions, the samples of a prompt in a row."""
+    from transformers import GenerationConfig
+
+    batch = policy.tokenizer.pad(
+        {"input_ids": [policy.encode(problem) for problem in problems]}, return_tensors="pt", padding_side="left"
+    ).to(policy.model.device)
+    sampling = GenerationConfig(
+        do_sample=True,
+        temperature=temperature,
+        top_p=1.0,
+        top_k=0,
+        repetition_penalty=1.0,
+        max_new_tokens=max_completion_length,
+        num_return_sequences=num_samples,
+        pad_token_id=policy.tokenizer.pad_token_id,
+        eos_token_id=sorted(policy.eos_ids()),
+    )
+    output = policy.model.generate(**batch, generation_config=sampling)
+    texts: list[str] = policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    return texts

@@ -1,0 +1,128 @@
+"""The middle of a run: initial weights, held-out samples, the training itself, held-out samples again.
+
+Each part leaves a file once it is complete, so going on after an interruption means doing what is not there yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset
+from transformers.trainer_callback import PrinterCallback
+
+from gradscope.progress import ProgressCallback
+from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
+from gradscope.training.arguments import grpo_config, lora_config
+from gradscope.training.checkpoints import complete_checkpoints, mark_complete, rewind
+from gradscope.training.config import TrainConfig
+from gradscope.training.evaluate import write_heldout
+from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
+from gradscope.training.policy import Policy
+from gradscope.training.recorder import Recorder
+from gradscope.training.tasks import Problem, Task
+
+
+def fit(
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    *,
+    on_cpu: bool,
+    progress: ProgressCallback,
+) -> None:
+    """Do what a run folder still lacks.
+
+    Args:
+        run: The run's folder, which has its manifest.
+        config: The configuration.
+        task: The task.
+        policy: The policy with the weights before the first update.
+        arguments: The trainer's arguments.
+        on_cpu: Whether to stay off the GPU.
+        progress: Told after each step, and while held-out prompts are sampled.
+    """
+    trainer = _make_trainer(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+    policy = dataclasses.replace(policy, model=trainer.model)
+    newest = max(complete_checkpoints(run), default=None)
+    rewind(run, newest or 0)
+    if newest is None:
+        trainer.save_model(str(checkpoint_path(run, 0)))
+        mark_complete(run, 0)
+    if not newest:
+        _sample_heldout("before", run, config, task, policy, arguments, progress)
+        trainer.train()
+    elif newest < config.steps:
+        trainer.train(resume_from_checkpoint=str(checkpoint_path(run, newest)))
+    else:
+        trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
+    _sample_heldout("after", run, config, task, policy, arguments, progress)
+
+
+def _make_trainer(
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    *,
+    on_cpu: bool,
+    progress: ProgressCallback,
+) -> RecordingTrainer:
+    recorder = Recorder(run, task, policy, config.group_size)
+
+    def on_step(step: int, logs: dict[str, Any]) -> None:
+        recorder.write(step, logs)
+        progress(step, config.steps, "steps")
+
+    trainer = RecordingTrainer(
+        advantage=config.advantage,
+        rewards=RewardFunctions(task),
+        recorder=recorder,
+        model=policy.model,
+        processing_class=policy.tokenizer,
+        args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
+        train_dataset=Dataset.from_list([_row(policy, problem) for problem in task.train]),
+        peft_config=lora_config(config),
+        callbacks=[StepCallback(on_step, lambda num_updates: mark_complete(run, num_updates))],
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
+    return trainer
+
+
+def _row(policy: Policy, problem: Problem) -> dict[str, Any]:
+    """A row of TRL's dataset; what TRL does not know comes back with the batch."""
+    return {
+        "prompt": policy.messages(problem) or problem.prompt,
+        "answer": problem.answer,
+        "prompt_id": problem.prompt_id,
+        "text": problem.prompt,
+    }
+
+
+def _sample_heldout(
+    when: Literal["before", "after"],
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    progress: ProgressCallback,
+) -> None:
+    path = heldout_path(run, when)
+    if task.heldout and not path.exists():
+        write_heldout(
+            path,
+            policy,
+            task,
+            num_samples=config.heldout_samples,
+            max_completion_length=arguments["max_completion_length"],
+            temperature=config.temperature,
+            seed=config.seed,
+            label=f"held-out prompts {when}",
+            progress=progress,
+        )

@@ -1,0 +1,183 @@
+"""TRL's GRPOTrainer with two things added: the advantages are ours, and every step is recorded.
+
+One method of the training is overridden, ``_generate_and_score_completions``; its name and the keys of its result have
+been stable where its body was not. Rewards come through ordinary reward functions that keep what they return.
+
+Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from gradscope.advantages.registry import compute_advantages
+from gradscope.training.recorder import Recorder, SampledRow
+from gradscope.training.tasks import Grader, Problem, Task
+
+
+class RewardFunctions:
+    """A task's graders as TRL's reward functions, which keep the rewards of the batch scored last.
+
+    Args:
+        task: The task.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.last: dict[str, list[float]] = {}
+        """Reward function -> rewards of the last batch, [R]."""
+        self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
+        """What TRL calls, in the order of the task's graders."""
+
+    def _wrap(self, name: str, grader: Grader) -> Callable[..., list[float]]:
+        def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+            self.last[name] = [
+                grader(completion_text(completion), expected)
+                for completion, expected in zip(completions, answer, strict=True)
+            ]
+            return self.last[name]
+
+        reward.__name__ = name  # TRL's name for the column
+        return reward
+
+
+def completion_text(completion: str | list[dict[str, Any]]) -> str:
+    """The text of a completion as TRL hands it to reward functions.
+
+    Args:
+        completion: Plain text, or the assistant's messages.
+
+    Returns:
+        The text.
+    """
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(str(message.get("content") or "") for message in completion)
+
+
+class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
+    """GRPOTrainer with an exchangeable advantage and a recorder.
+
+    Args:
+        advantage: Name of the formulation in the registry.
+        rewards: The reward functions, which also go to TRL.
+        recorder: Where each step's rollouts go.
+        **trl: The arguments of TRL's trainer.
+    """
+
+    def __init__(self, *, advantage: str, rewards: RewardFunctions, recorder: Recorder, **trl: Any) -> None:
+        super().__init__(reward_funcs=rewards.functions, **trl)
+        self._advantage = advantage
+        self._rewards = rewards
+        self._recorder = recorder
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        per_function = self._rewards.last
+        totals = np.sum([np.asarray(values, dtype=np.float64) for values in per_function.values()], axis=0)
+        advantages = compute_advantages(self._advantage, totals.reshape(-1, self.num_generations))
+        output["advantages"] = torch.as_tensor(advantages.reshape(-1)).to(output["advantages"])
+        prompt_ids = _unpad(output["prompt_ids"], output["prompt_mask"])
+        completion_ids = _unpad(output["completion_ids"], output["completion_mask"])
+        logprobs = self._sampler_logprobs(prompt_ids, completion_ids)
+        self._recorder.stage(
+            self.state.global_step + 1,
+            [
+                SampledRow(
+                    problem=Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]),
+                    prompt_ids=prompt_ids[index],
+                    completion_ids=completion_ids[index],
+                    logprobs=logprobs[index],
+                    rewards={name: values[index] for name, values in per_function.items()},
+                    advantage=float(output["advantages"][index]),
+                )
+                for index, row in enumerate(inputs)
+            ],
+        )
+        return output
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Write no model card: TRL would put one beside the checkpoints of every run.
+
+        Args:
+            *_: Ignored.
+            **__: Ignored.
+        """
+
+    @torch.no_grad()
+    def _sampler_logprobs(
+        self, prompt_ids: list[tuple[int, ...]], completion_ids: list[tuple[int, ...]]
+    ) -> list[tuple[float, ...]]:
+        """The log-probability of each sampled token, R times [T], by one forward with the weights that sampled it.
+
+        Hugging Face's generation returns none. Rows are padded on the right, so that each token has the position it
+        was sampled at whatever kind of positions the model has.
+
+        Args:
+            prompt_ids: Exact ids of the prompts, [R].
+            completion_ids: Exact ids of the completions, [R].
+
+        Returns:
+            The log-probabilities at the sampling temperature, in float32.
+        """
+        size = self.args.per_device_train_batch_size
+        rows = [
+            torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
+        ]
+        logprobs: list[tuple[float, ...]] = []
+        for start in range(0, len(rows), size):
+            ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
+            with self.accelerator.autocast():
+                logits = self.model(input_ids=ids).logits
+            scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
+            taken = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu()
+            for index in range(len(taken)):
+                begin = len(prompt_ids[start + index]) - 1
+                logprobs.append(tuple(taken[index, begin : begin + len(completion_ids[start + index])].tolist()))
+        return logprobs
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Tells when a step is logged and when a checkpoint is complete.
+
+    Args:
+        on_step: Called with (step, what was logged) once a step is done.
+        on_checkpoint: Called with the number of updates once a checkpoint is written.
+    """
+
+    def __init__(self, on_step: Callable[[int, dict[str, Any]], None], on_checkpoint: Callable[[int], None]) -> None:
+        self._on_step = on_step
+        self._on_checkpoint = on_checkpoint
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Pass on a step's log entry; the summary at the end of training is none.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            logs: The entry.
+            **_: What else the trainer passes.
+        """
+        if logs is not None and "grad_norm" in logs:
+            self._on_step(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Pass on that a checkpoint is complete.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            **_: What else the trainer passes.
+        """
+        self._on_checkpoint(state.global_step)
+
+
+def _unpad(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:
+    return [tuple(row[keep.bool()].tolist()) for row, keep in zip(ids, mask, strict=True)]

@@ -1,0 +1,64 @@
+"""From a configuration to its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradscope.errors import InputError
+from gradscope.training import data_files, running_sums
+from gradscope.training.config import TrainConfig
+from gradscope.training.tasks import Task
+
+DEFAULT_TRAIN_PROMPTS = 256
+_DEFAULT_COMPLETION_LENGTH = 256
+
+
+def load_task(config: TrainConfig) -> Task:
+    """The task with its prompts.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: There are fewer training prompts than one step needs.
+    """
+    if config.data is None:
+        return Task(
+            name=config.task,
+            train=running_sums.make_problems(
+                config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False
+            ),
+            heldout=running_sums.make_problems(config.heldout_prompts, seed=config.seed, heldout=True),
+            graders={"answer": running_sums.grade_answer},
+            step_grader=running_sums.grade_steps,
+        )
+    read = data_files.read_gsm8k if config.task == "gsm8k" else data_files.read_jsonl
+    task = read(
+        Path(config.data),
+        None if config.heldout_data is None else Path(config.heldout_data),
+        heldout_prompts=config.heldout_prompts,
+        train_prompts=config.train_prompts,
+    )
+    if len(task.train) < config.num_prompts:
+        raise InputError(
+            f"{config.data} leaves {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
+            hint="Lower --num-prompts or --heldout-prompts, or give a larger file.",
+        )
+    return task
+
+
+def max_completion_length(config: TrainConfig) -> int:
+    """Most tokens of a completion.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        What it says, else what the task needs.
+    """
+    if config.max_completion_length is not None:
+        return config.max_completion_length
+    return running_sums.MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH

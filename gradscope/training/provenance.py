@@ -1,0 +1,70 @@
+"""What a run's manifest says about where it came from: command, versions, commit."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gradscope
+from gradscope.rollouts.run_folder import RunManifest
+from gradscope.training.config import TrainConfig
+
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
+
+
+def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any]) -> RunManifest:
+    """The manifest of a run that starts now.
+
+    Args:
+        config: Its configuration.
+        trainer_arguments: The trainer's arguments, in TRL's names.
+
+    Returns:
+        The manifest.
+    """
+    return RunManifest(
+        run_id=f"{config.task}-{config.advantage}-{config.seed}-{uuid.uuid4().hex[:8]}",
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=_command(),
+        config=config.to_json(),
+        seed=config.seed,
+        model=config.model,
+        task=config.task,
+        versions={
+            "gradscope": gradscope.__version__,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in _PACKAGES},
+        },
+        commit=_commit(),
+        trainer_arguments=dict(trainer_arguments),
+        advantage=config.advantage,
+    )
+
+
+def _command() -> str:
+    """The command line where the program runs, else the function's name."""
+    if Path(sys.argv[0]).name in {"gradscope", "__main__.py"}:
+        return shlex.join(["gradscope", *sys.argv[1:]])
+    return "gradscope.train"
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file is in; None for an installed package."""
+    root = Path(gradscope.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

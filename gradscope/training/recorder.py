@@ -1,0 +1,132 @@
+"""From a trainer's batch to rollouts on disk: one Parquet a step, written when the step is done.
+
+A step is first staged, when its completions are sampled and scored, and kept aside while the update is made. It is
+written together with the step's metrics once the trainer logs it, so a file on disk always stands for a finished step.
+
+Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.run_folder import append_metrics
+from gradscope.rollouts.store import write_step
+from gradscope.rollouts.types import REWARD_TOLERANCE, Rollout, RolloutGroup
+from gradscope.training.policy import Policy
+from gradscope.training.tasks import Problem, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRow:
+    """One completion as the trainer has it."""
+
+    problem: Problem
+    """What was asked."""
+    prompt_ids: tuple[int, ...]
+    """Exact ids of the prompt."""
+    completion_ids: tuple[int, ...]
+    """Exact ids of the completion, end of sequence included, [T]."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each completion token, [T]."""
+    rewards: Mapping[str, float]
+    """Reward per reward function."""
+    advantage: float | tuple[float, ...]
+    """What the optimizer sees: one number, or one per token."""
+
+
+class Recorder:
+    """Writes a run's rollouts and metrics.
+
+    Args:
+        run: The run's folder.
+        task: The task, whose steps are graded where it can.
+        policy: The policy, for its tokenizer.
+        group_size: Rollouts of a group, G.
+    """
+
+    def __init__(self, run: Path, task: Task, policy: Policy, group_size: int) -> None:
+        self._run = run
+        self._task = task
+        self._policy = policy
+        self._group_size = group_size
+        self._eos_ids = policy.eos_ids()
+        self._pieces: dict[int, str] = {}
+        self._staged: dict[int, tuple[RolloutGroup, ...]] = {}
+
+    def stage(self, step: int, rows: Sequence[SampledRow]) -> None:
+        """Keep a step's rollouts until the step is done.
+
+        Args:
+            step: The step, counted from 1.
+            rows: Its rows, [R], each G in a row a group.
+        """
+        self._staged = {step: tuple(self._group(step, rows, start) for start in range(0, len(rows), self._group_size))}
+
+    def write(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Write the step that is now done.
+
+        Args:
+            step: The step.
+            logs: What the trainer logged for it.
+        """
+        groups = self._staged.pop(step)
+        write_step(self._run, step, groups, force=True)
+        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        append_metrics(
+            self._run,
+            step,
+            numbers | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))},
+        )
+
+    def _group(self, step: int, rows: Sequence[SampledRow], start: int) -> RolloutGroup:
+        group_id = f"{step:05d}-{start // self._group_size:03d}"
+        return RolloutGroup(
+            step=step,
+            group_id=group_id,
+            prompt_id=rows[start].problem.prompt_id,
+            rollouts=tuple(
+                self._rollout(group_id, sample, start + sample, rows[start + sample])
+                for sample in range(self._group_size)
+            ),
+        )
+
+    def _rollout(self, group_id: str, sample: int, row: int, sampled: SampledRow) -> Rollout:
+        messages = self._policy.messages(sampled.problem)
+        per_token = sampled.advantage if isinstance(sampled.advantage, tuple) else None
+        return Rollout(
+            group_id=group_id,
+            sample=sample,
+            row=row,
+            prompt=sampled.problem.prompt,
+            messages=None if messages is None else tuple(messages),
+            completion=self._policy.tokenizer.decode(list(sampled.completion_ids), skip_special_tokens=True),
+            prompt_ids=sampled.prompt_ids,
+            completion_ids=sampled.completion_ids,
+            reward=sum(sampled.rewards.values()),
+            rewards=dict(sampled.rewards),
+            token_rewards=self._grade_steps(sampled),
+            advantage=None if isinstance(sampled.advantage, tuple) else sampled.advantage,
+            token_advantages=per_token,
+            logprobs=sampled.logprobs,
+            status="completed" if sampled.completion_ids[-1] in self._eos_ids else "truncated",
+        )
+
+    def _grade_steps(self, sampled: SampledRow) -> tuple[float, ...] | None:
+        if self._task.step_grader is None:
+            return None
+        pieces = [self._piece(token) for token in sampled.completion_ids]
+        return self._task.step_grader(sampled.problem.prompt, pieces)
+
+    def _piece(self, token: int) -> str:
+        if token not in self._pieces:
+            self._pieces[token] = self._policy.tokenizer.decode([token], skip_special_tokens=True)
+        return self._pieces[token]
+
+
+def _is_degenerate(group: RolloutGroup) -> bool:
+    rewards = [reward for reward in group.rewards if reward is not None]
+    return max(rewards) - min(rewards) <= REWARD_TOLERANCE

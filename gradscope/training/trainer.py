@@ -1,0 +1,147 @@
+"""train: one reference run from its configuration to its folder, resumable at every moment.
+
+The folder's layout is that of :mod:`gradscope.rollouts.run_folder`. The same configuration gives the same rollouts and
+weights on one machine, whether or not the run was interrupted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradscope.advantages.registry import formulation
+from gradscope.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
+from gradscope.training.checkpoints import complete_checkpoints
+from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
+from gradscope.training.load_task import load_task, max_completion_length
+
+if TYPE_CHECKING:
+    from gradscope.training.tasks import Task
+
+_FREE_ON_RESUME = ("output", "device")
+"""What a run may go on with differently; everything else decides its result."""
+_SMALL_MODEL = 5_000_000
+"""Parameters below which one thread is fastest on a CPU: more only wait for each other."""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Path:
+    """Make a reference run: sample, score, update, record.
+
+    Interrupted at any moment, it keeps every finished step, and with ``resume`` goes on from the newest complete
+    checkpoint to the same rollouts and weights that it would have had.
+
+    Args:
+        config: What to run.
+        resume: Go on with the run in ``config.output``; a finished one is left as it is.
+        force: Replace the run in ``config.output``.
+        progress: Told after each step, and while held-out prompts are sampled.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        MissingDependencyError: TRL is not installed.
+        UsageError: ``resume`` and ``force`` together, or settings that do not go together.
+    """
+    if resume and force:
+        raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
+    smallest = formulation(config.advantage).min_group_size
+    if config.group_size < smallest:
+        raise UsageError(f"{config.advantage} needs groups of at least {smallest}.", hint="Raise --group-size.")
+    if any(util.find_spec(package) is None for package in ("trl", "datasets")):
+        raise MissingDependencyError(
+            "Training needs TRL, which is not installed.", hint="pip install 'gradscope[train]'"
+        )
+    run = Path(config.output)
+    if not resume:
+        _check_free(run, force=force)
+    elif _is_finished(run, config):
+        return run
+    _run(run, config, load_task(config), resume=resume, progress=progress)
+    return run
+
+
+def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
+    """Load, check, and only then touch the folder."""
+    from gradscope.training.arguments import trainer_arguments
+    from gradscope.training.fit import fit
+    from gradscope.training.policy import check_lengths, load_policy
+    from gradscope.training.provenance import make_manifest
+    from gradscope.training.surroundings import own_random_state, quiet_libraries, torch_threads
+
+    on_cpu = _on_cpu(config.device)
+    with quiet_libraries(), own_random_state():
+        half = config.dtype == "bfloat16" and config.lora_rank is not None
+        policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
+        length = max_completion_length(config)
+        check_lengths(policy, (*task.train, *task.heldout), length)
+        arguments = trainer_arguments(config, length)
+        if not resume:
+            _clear(run)
+            write_manifest(run, make_manifest(config, arguments))
+            if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
+                policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
+                policy.tokenizer.save_pretrained(base_model_path(run))
+        small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
+        with torch_threads(1 if on_cpu and small else None):
+            fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+
+
+def _check_free(run: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run."""
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return
+    if not force:
+        raise OutputExistsError(
+            f"{run} already exists.",
+            hint="Name another --output, go on with that run by --resume, or replace it with --force.",
+        )
+    if not manifest_path(run).is_file():
+        raise OutputExistsError(
+            f"{run} is not a run of gradscope; --force replaces runs only.", hint="Name another --output."
+        )
+
+
+def _is_finished(run: Path, config: TrainConfig) -> bool:
+    """Whether nothing is left to do; refuses a run that was made with other settings."""
+    before, now = dict(read_manifest(run).config), config.to_json()
+    different = [name for name in now if name not in _FREE_ON_RESUME and before.get(name) != now[name]]
+    if different:
+        listed = ", ".join(f"{name} ({before.get(name)!r}, now {now[name]!r})" for name in different)
+        raise UsageError(
+            f"{run} was started with other settings: {listed}.",
+            hint=f"gradscope train --resume --config {manifest_path(run)} --output {run}",
+        )
+    sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
+    return sampled and max(complete_checkpoints(run), default=0) == config.steps
+
+
+def _clear(run: Path) -> None:
+    if run.exists():
+        shutil.rmtree(run)
+    run.mkdir(parents=True)
+
+
+def _on_cpu(device: str) -> bool:
+    """Whether the run stays off the GPU, with one GPU at most: more would need a launcher."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device.", hint="Leave out --device, or give --device cpu.")
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if not on_cpu and torch.cuda.device_count() > 1:
+        raise UsageError(
+            f"{torch.cuda.device_count()} GPUs are visible, and a run uses one.",
+            hint="Set CUDA_VISIBLE_DEVICES=0 (or another one) before the command.",
+        )
+    return on_cpu
