@@ -5,12 +5,14 @@ Shapes: R rollouts of a step, G rollouts of a group.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.step_rows import StepRows
 from gradscope.diagnostics.steps import describe_weights
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_mean
@@ -25,41 +27,41 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-def measure_geometry(step: int, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
+def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
     """One step's gradient under the logged advantage.
 
     Args:
-        step: The trainer's step.
-        weights: The weights it was computed at.
-        gram: The engine's answer.
+        rows: The step's Gram matrices.
+        weights: The weights they were computed at.
+        gram: The engine's answer that they come from.
         logged: What the trainer logged at this step.
 
     Returns:
         Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
     """
-    full, policy = gram.logged_gram, gram.policy_gram
+    full, policy = rows.full_gram, rows.policy_gram
     none = Estimate.because("no advantages were logged")
     return StepGeometry(
-        step=step,
+        step=rows.step,
         weights=describe_weights(weights),
-        num_rollouts=len(gram.group_ids),
+        num_rollouts=len(rows.group_ids),
         num_inferred_ids=gram.num_inferred_ids,
         grad_norm=none if full is None else Estimate.exact(batch_norm(full), num_units=len(full)),
         logged_grad_norm=logged.get("grad_norm"),
         cancellation=none if policy is None else cancellation(policy),
-        class_subspace_energy=none if policy is None else _class_energy(gram, policy),
+        class_subspace_energy=none if policy is None else _class_energy(rows, policy),
         sparsity={} if policy is None else row_sparsity(row_norms(policy)),
-        verification=dict(gram.verification.describe()),
+        verification=dataclasses.asdict(gram.verification),
     )
 
 
-def _class_energy(gram: StepGram, policy: Array) -> Estimate:
+def _class_energy(rows: StepRows, policy: Array) -> Estimate:
     """Mean over the groups whose rewards differ; its interval resamples groups."""
-    group_ids = np.array(gram.group_ids)
+    group_ids = np.array(rows.group_ids)
     energies = []
-    for group_id in dict.fromkeys(gram.group_ids):
+    for group_id in dict.fromkeys(rows.group_ids):
         index = np.flatnonzero(group_ids == group_id)
-        rewards = gram.rewards[index]
+        rewards = rows.rewards[index]
         if np.isnan(rewards).any() or rewards.max() == rewards.min():
             continue
         energy = class_subspace_energy(policy[np.ix_(index, index)], rewards > rewards.mean())

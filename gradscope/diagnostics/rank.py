@@ -18,8 +18,9 @@ from gradscope.advantages.registry import FORMULATIONS, formulation
 from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.rank_wording import rank_findings
-from gradscope.diagnostics.spectra import LOGGED, StepRows, spectrum_from_values, step_spectra
-from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
+from gradscope.diagnostics.spectra import LOGGED, spectrum_from_values, step_spectra
+from gradscope.diagnostics.step_rows import StepRows, step_rows
+from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
@@ -128,7 +129,7 @@ def measure_rank(
     )
     found = _Findings()
     options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype)
-    for measured in measure_steps(run, chosen, options, progress, weight_spectra=rows == "weight"):
+    for measured in measure_steps(run, chosen, options, progress):
         _examine(run, measured, question, found)
     if not found.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(found.skipped.items())[:3])
@@ -187,14 +188,14 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
     if gram is None or measured.weights is None:
         found.skipped[measured.step] = measured.reason or "unknown"
         return
-    found.engine = gram.describe()
-    found.steps.append(measure_geometry(measured.step, measured.weights, gram, run.metrics.get(measured.step, {})))
+    rows = step_rows(gram)
+    found.engine = describe_engine(gram)
+    found.steps.append(measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {})))
     if question.output:
-        found.gram[str(measured.step)] = write_gram(question.output, measured.step, gram)
+        found.gram[str(measured.step)] = write_gram(question.output, rows)
     if question.rows == "weight":
         found.spectra.extend(_weight_spectra(measured, gram))
         return
-    rows = _step_rows(measured.step, gram)
     for advantage, size in _pairs(question, rows):
         if advantage in found.refused:
             continue
@@ -216,20 +217,6 @@ def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | Non
         yield advantage, None
         if advantage != LOGGED:
             yield from ((advantage, size) for size in question.group_sizes if logged_sizes != {size})
-
-
-def _step_rows(step: int, gram: StepGram) -> StepRows:
-    """The part of the engine's answer that the spectra are made from."""
-    return StepRows(
-        step=step,
-        gram=gram.score_gram,
-        logged_gram=gram.policy_gram,
-        rewards=gram.rewards,
-        advantages=gram.advantages,
-        group_ids=gram.group_ids,
-        num_parameters=gram.num_parameters,
-        relative_row_error=gram.relative_row_error,
-    )
 
 
 def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:

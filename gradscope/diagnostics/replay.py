@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
-from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, describe_weights, measure_steps, select_steps
+from gradscope.diagnostics.step_rows import step_rows
+from gradscope.diagnostics.steps import (
+    EngineOptions,
+    MeasuredStep,
+    describe_engine,
+    describe_weights,
+    measure_steps,
+    select_steps,
+)
 from gradscope.metrics.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
@@ -76,7 +84,7 @@ def replay_run(
     for measured in measure_steps(run, chosen, options, progress):
         results.append(_replay_step(run, measured, tolerance))
         if measured.gram is not None:
-            described = measured.gram.describe()
+            described = describe_engine(measured.gram)
     return ReplayReport(
         source=run.source,
         steps=tuple(results),
@@ -124,7 +132,7 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         recomputed=recomputed,
         relative_error=errors,
         num_inferred_ids=gram.num_inferred_ids if gram else 0,
-        frac_kl=gram.frac_kl if gram else None,
+        frac_kl=step_rows(gram).frac_kl if gram else None,
     )
 
 
@@ -136,7 +144,7 @@ def _replay_grad_norm(
     gram = measured.gram
     if gram is None:
         return Quantity(name="grad_norm", verdict="cannot", cause=measured.reason), None, None
-    gradient = gram.logged_gram
+    gradient = step_rows(gram).full_gram
     if gradient is None:
         return Quantity(name="grad_norm", verdict="cannot", cause="no advantages were logged"), None, None
     value = batch_norm(gradient)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_advantages
+from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_mean
@@ -35,28 +36,6 @@ from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind
 
 LOGGED = "logged"
 """The name of the advantage that the optimizer saw."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
-    """What the spectra of one step are computed from."""
-
-    step: int
-    """The trainer's step."""
-    gram: NDArray[np.float64]
-    """Gram matrix K of score vectors, [R, R]."""
-    logged_gram: NDArray[np.float64] | None
-    """Gram matrix of the rows A_i s_i with the logged advantages, [R, R]; None where none were logged."""
-    rewards: NDArray[np.float64]
-    """Scalar rewards, NaN where missing, [R]."""
-    advantages: NDArray[np.float64] | None
-    """Logged advantages (for per-token advantages: 1 where any token's is not zero), [R]."""
-    group_ids: tuple[str, ...]
-    """The group of each rollout, [R]."""
-    num_parameters: int
-    """P."""
-    relative_row_error: float
-    """Relative error of a row, which sets the noise floor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +74,7 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
                 SubGroup(
                     group_id=group_id,
                     index=np.array(index[start : start + size]),
-                    samples=tuple(range(start, start + size)),
+                    samples=tuple(rows.samples[row] for row in index[start : start + size]),
                 )
             )
     return parts
@@ -110,7 +89,7 @@ def part_advantages(rows: StepRows, part: SubGroup, advantage: str) -> NDArray[n
         advantage: ``logged`` or a formulation.
 
     Returns:
-        Advantages, [G].
+        Advantages, [G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
 
     Raises:
         InputError: A reward or an advantage that is needed was not logged.
@@ -120,16 +99,18 @@ def part_advantages(rows: StepRows, part: SubGroup, advantage: str) -> NDArray[n
         if np.isnan(rewards).any():
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
         return compute_advantages(advantage, rewards)
-    if rows.advantages is None:
+    if rows.advantages is not None:
+        return rows.advantages[part.index]
+    if rows.is_live is None:
         raise InputError(f"No advantages were logged at step {rows.step}.", hint="Name one: --advantage dr_grpo")
-    return rows.advantages[part.index]
+    return rows.is_live[part.index].astype(np.float64)
 
 
 def _part_gram(rows: StepRows, part: SubGroup, advantage: str) -> NDArray[np.float64]:
     """Gram matrix of the gradient rows of one part, [G, G]."""
     square = np.ix_(part.index, part.index)
-    if advantage == LOGGED and rows.logged_gram is not None:
-        return np.asarray(rows.logged_gram[square], dtype=np.float64)
+    if advantage == LOGGED and rows.policy_gram is not None:
+        return np.asarray(rows.policy_gram[square], dtype=np.float64)
     return gradient_gram(rows.gram[square], part_advantages(rows, part, advantage))
 
 
@@ -291,8 +272,8 @@ class _Maker:
         """The spectrum of all rows of the step, or of the sums over its groups."""
         index = np.concatenate([part.index for part in parts])
         square = np.ix_(index, index)
-        if self.advantage == LOGGED and self.rows.logged_gram is not None:
-            gram = np.asarray(self.rows.logged_gram[square], dtype=np.float64)
+        if self.advantage == LOGGED and self.rows.policy_gram is not None:
+            gram = np.asarray(self.rows.policy_gram[square], dtype=np.float64)
         else:
             gram = gradient_gram(self.rows.gram[square], np.concatenate(weights))
         if by_group:

@@ -17,16 +17,17 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step import StepGram
+    from gradscope.gradients.objective import Objective
+    from gradscope.gradients.step import Engine, StepGram, Verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """How the gradients are computed."""
 
-    engine: str = "auto"
+    engine: Engine = "auto"
     """``auto``, ``loop`` or ``stream``."""
-    verify: str = "first"
+    verify: Verify = "first"
     """On which batches the engine checks itself: ``first`` or ``all``."""
     device: str = "auto"
     """``auto``, ``cpu`` or ``cuda``."""
@@ -115,30 +116,57 @@ def measure_steps(
 def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
     """One step: refuse with a reason, or load the weights and compute."""
     from gradscope.gradients.objective import Objective
+
+    groups, weights = run.groups_at(step), run.weights_before(step)
+    objective = Objective.from_settings(run.settings)
+    reason = _reason_against(run, step, objective)
+    if reason is not None or weights is None:
+        return MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
+    return MeasuredStep(
+        step=step,
+        groups=groups,
+        weights=weights,
+        gram=_gram(run, groups, weights, objective, options),
+        reason=None,
+    )
+
+
+def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
+    """Why the gradient of a step cannot be formed, the most useful reason first."""
+    if step in run.notes:
+        return run.notes[step]
+    if objective.cannot is not None:
+        return objective.cannot
+    weights = run.weights_before(step)
+    if weights is None:
+        return missing_weights(run, step)
+    if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
+        return "the KL term needs the weights before the first update; pass them with --initial"
+    return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
+
+
+def _gram(
+    run: Run, groups: tuple[RolloutGroup, ...], weights: WeightsRef, objective: Objective, options: EngineOptions
+) -> StepGram:
+    """Load the weights and compute; the reference policy is loaded only where the loss has a KL term."""
     from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
 
-    groups = run.groups_at(step)
-    weights = run.weights_before(step)
-    objective = Objective.from_settings(run.settings)
-    reason = run.notes.get(step)
-    if reason is None and weights is None:
-        reason = missing_weights(run, step)
-    if reason is None and isinstance(objective, str):
-        reason = objective
-    if reason is not None or weights is None or isinstance(objective, str):
-        return MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
     policy = load_policy(
         weights,
         device=options.device,
         dtype=options.dtype,
         tokenizer=run.tokenizer,
-        initial=run.weights_before(1),
+        initial=run.weights_before(1) if objective.beta else None,
     )
-    gram = measure_step(
-        policy, groups, objective, engine=options.engine, verify=options.verify, batch_tokens=options.batch_tokens
+    return measure_step(
+        policy,
+        groups,
+        objective,
+        engine=options.engine,
+        verify=options.verify,
+        batch_tokens=options.batch_tokens,
     )
-    return MeasuredStep(step=step, groups=groups, weights=weights, gram=gram, reason=None)
 
 
 def describe_weights(weights: WeightsRef) -> str:
@@ -151,3 +179,24 @@ def describe_weights(weights: WeightsRef) -> str:
         The folder's name.
     """
     return Path(weights.path).name
+
+
+def describe_engine(gram: StepGram) -> dict[str, object]:
+    """How a Gram matrix was computed, for the result.
+
+    Args:
+        gram: The engine's answer.
+
+    Returns:
+        Engine, arithmetic, number of parameters, coverage and notes.
+    """
+    return {
+        "engine": gram.engine,
+        "dtype": gram.dtype,
+        "device": gram.device,
+        "num_parameters": gram.num_parameters,
+        "coverage": gram.coverage,
+        "slow_parameters": gram.slow_parameters,
+        "relative_row_error": gram.relative_row_error,
+        "notes": gram.notes,
+    }

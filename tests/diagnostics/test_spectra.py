@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gradscope.advantages.registry import compute_advantages
-from gradscope.diagnostics.spectra import LOGGED, StepRows, part_advantages, step_spectra, sub_groups
+from gradscope.diagnostics.spectra import LOGGED, part_advantages, step_spectra, sub_groups
+from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 
 NUM_PARAMETERS = 40
@@ -17,13 +18,19 @@ def make_rows(
 ) -> tuple[StepRows, np.ndarray]:
     scores = np.random.default_rng(seed).normal(size=(len(rewards), NUM_PARAMETERS))
     logged = None if advantages is None else np.array(advantages)
+    policy = None if logged is None else np.outer(logged, logged) * (scores @ scores.T)
+    seen: dict[str, int] = {}
+    samples = [seen.update({name: seen.get(name, -1) + 1}) or seen[name] for name in group_ids]
     rows = StepRows(
         step=3,
         gram=scores @ scores.T,
-        logged_gram=None if logged is None else np.outer(logged, logged) * (scores @ scores.T),
+        policy_gram=policy,
+        full_gram=policy,
+        frac_kl=None,
         rewards=np.array(rewards),
         advantages=logged,
         group_ids=tuple(group_ids),
+        samples=tuple(samples),
         num_parameters=NUM_PARAMETERS,
         relative_row_error=1e-7,
     )
