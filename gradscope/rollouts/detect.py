@@ -1,0 +1,170 @@
+"""What format is this? One function that reads any run, and the list of readers that it asks in turn."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.readers import generic, own, samples, trl, verl
+from gradscope.rollouts.readers.columns import list_names
+from gradscope.rollouts.readers.quarantine import refuse_quarantined
+from gradscope.rollouts.readers.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.tables import SUFFIXES, expand
+from gradscope.rollouts.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One format."""
+
+    name: str
+    """Its name in ``--format`` and ``Source.format``."""
+    looks_for: str
+    """What it recognizes, for people."""
+    recognizes: Callable[[ReadRequest], bool]
+    """Whether it knows the path."""
+    read: Callable[[ReadRequest], Run]
+    """Read it."""
+
+
+READERS = (
+    Reader(
+        name="gradscope",
+        looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
+        recognizes=own.recognizes,
+        read=own.read,
+    ),
+    Reader(
+        name="trl",
+        looks_for="completions/completions_*.parquet (TRL)",
+        recognizes=trl.recognizes,
+        read=trl.read,
+    ),
+    Reader(
+        name="verl",
+        looks_for="<step>.jsonl with input, output, score and step (verl)",
+        recognizes=verl.recognizes,
+        read=verl.read,
+    ),
+    Reader(
+        name="samples",
+        looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
+        recognizes=samples.recognizes,
+        read=samples.read,
+    ),
+    Reader(
+        name="generic",
+        looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
+        recognizes=generic.recognizes,
+        read=generic.read,
+    ),
+)
+"""In the order in which they are asked."""
+
+
+def read_run(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    model: str | Path | None = None,
+    initial: str | Path | None = None,
+    run_config: str | Path | None = None,
+    completion_ids: str | Path | None = None,
+    columns: ColumnNames | None = None,
+    strict: bool = False,
+) -> Run:
+    """Read a run, whatever wrote it.
+
+    Args:
+        path: A run folder, a file, a folder of files or a glob.
+        format: The name of a reader, instead of recognizing one.
+        model: The base model of the run's adapters, where the log names none or a path that moved.
+        initial: The weights before the first update, model or adapter folder.
+        run_config: The trainer's arguments as JSON, where the folder does not tell them.
+        completion_ids: Parquet or JSONL with step, row and completion_ids: the exact ids of a log of text.
+        columns: Columns of a generic log, where their names are not usual.
+        strict: Refuse a log with rows that cannot be used, instead of setting them aside.
+
+    Returns:
+        The run, with what was recognized, inferred, missing and set aside in ``source``.
+    """
+    request = ReadRequest(
+        path=Path(path),
+        model=None if model is None else str(model),
+        initial=None if initial is None else Path(initial),
+        run_config=None if run_config is None else Path(run_config),
+        completion_ids=None if completion_ids is None else Path(completion_ids),
+        columns=columns or ColumnNames(),
+    )
+    _require_input(request.path)
+    reader = _recognize(request) if format is None else reader_named(format)
+    run = reader.read(request)
+    if strict:
+        refuse_quarantined(run.source.quarantined)
+    return run
+
+
+def reader_named(name: str) -> Reader:
+    """A reader by its name.
+
+    Args:
+        name: As in ``--format``.
+
+    Returns:
+        The reader.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    names = [reader.name for reader in READERS]
+    if name in names:
+        return READERS[names.index(name)]
+    near = difflib.get_close_matches(name, names, n=1)
+    known = f"The formats are {', '.join(names)}."
+    raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {known}" if near else known)
+
+
+def _require_input(path: Path) -> None:
+    if path.is_dir():
+        if not any(path.iterdir()):
+            raise InputError(f"The folder {path} is empty.", hint="Name the folder that the trainer wrote its logs to.")
+    elif not path.exists() and not expand(path):
+        what = "file matches" if any(letter in str(path) for letter in "*?[") else "file or folder"
+        raise InputError(f"There is no {what} {path}.", hint="Check the path; relative paths start where you are.")
+    elif path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
+
+
+def _recognize(request: ReadRequest) -> Reader:
+    found = next((reader for reader in READERS if reader.recognizes(request)), None)
+    if found is not None:
+        return found
+    below = _recognized_below(request.path)
+    if below is not None:
+        raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
+    columns = generic.column_names(generic.peek(request.path))
+    seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    looked = "; ".join(reader.looks_for for reader in READERS)
+    raise InputError(
+        f"{request.path} is not a log that gradscope knows. {seen} Looked for {looked}.",
+        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
+        "or the reader with --format.",
+    )
+
+
+def _recognized_below(path: Path) -> Path | None:
+    """A run one folder below, for somebody who named the folder above it.
+
+    Args:
+        path: What was given.
+
+    Returns:
+        The first folder in it that holds a trainer's run.
+    """
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+    requests = [ReadRequest(path=folder) for folder in folders]
+    trainers = READERS[:3]
+    return next((r.path for r in requests if any(reader.recognizes(r) for reader in trainers)), None)

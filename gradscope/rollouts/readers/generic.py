@@ -1,0 +1,272 @@
+"""Any log with a row a rollout: JSON lines, JSON, Parquet or CSV with a reward and something to group by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.results.source import Source
+from gradscope.rollouts.readers.columns import list_names, resolve_columns, reward_columns
+from gradscope.rollouts.readers.grouping import Record, build_groups, describe_sizes
+from gradscope.rollouts.readers.quarantine import QuarantineLog
+from gradscope.rollouts.readers.request import ColumnNames, ReadRequest, read_settings
+from gradscope.rollouts.readers.tables import Row, expand, is_untyped, read_rows, suffix_of
+from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, parse_messages, parse_reward, text_of
+from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.weights import find_base, find_tokenizer, weights_at
+
+_NUM_PEEKED = 50
+"""Rows that are looked at to learn the columns: not every row of a log names every key."""
+
+
+def peek(path: Path) -> list[dict[str, Any]]:
+    """The first rows of a log.
+
+    Args:
+        path: A file, folder or glob.
+
+    Returns:
+        The first readable rows of its first file that has any.
+    """
+    for file in expand(path):
+        rows = [row for _, row in islice(read_rows(file, QuarantineLog()), _NUM_PEEKED)]
+        if rows:
+            return rows
+    return []
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path holds rows with a reward and something to group by, under usual names.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True if so.
+    """
+    columns = resolve_columns(column_names(peek(request.path)), request.columns)
+    return columns.reward is not None and _key(columns) is not None
+
+
+def read(request: ReadRequest) -> Run:
+    """Read a log with a row a rollout.
+
+    Args:
+        request: What to read.
+
+    Returns:
+        The run.
+    """
+    return read_flat(request, format="generic", with_steps=True)
+
+
+def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
+    """Read rows that are rollouts.
+
+    Args:
+        request: What to read.
+        format: The reader's name.
+        with_steps: Whether a column of steps splits groups; without, all rows of a prompt are one group.
+
+    Returns:
+        The run.
+    """
+    names = column_names(peek(request.path))
+    columns = _require(resolve_columns(names, request.columns), names, request.path)
+    columns = columns if with_steps else dataclasses.replace(columns, step=None)
+    quarantine = QuarantineLog()
+    files = expand(request.path)
+    rewards = reward_columns(names, columns.reward or "")
+    records = (
+        record
+        for file in files
+        for record in _records(read_rows(file, quarantine), columns, rewards, quarantine, is_untyped(file))
+    )
+    return assemble(
+        request,
+        records=records,
+        quarantine=quarantine,
+        format=format,
+        recognized=_describe(files),
+        inferred=_inferred(columns, request.columns),
+    )
+
+
+def assemble(
+    request: ReadRequest,
+    *,
+    records: Iterable[Record],
+    quarantine: QuarantineLog,
+    format: str,
+    recognized: str,
+    inferred: Iterable[str] = (),
+    missing: Iterable[str] = (),
+    files: tuple[Path, ...] | None = None,
+) -> Run:
+    """A run from flat records.
+
+    Args:
+        request: What was asked for.
+        records: Usable rows; reading them fills ``quarantine``.
+        quarantine: Rows that were set aside.
+        format: The reader's name.
+        recognized: What the input is, in words.
+        inferred: What was worked out.
+        missing: What the log lacks.
+        files: The files that were read; by default those that the path means.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: No row can be used.
+    """
+    groups = build_groups(records)
+    set_aside = quarantine.result()
+    if not groups:
+        why = (
+            f"; {set_aside.num_rows} were set aside, first {set_aside.reasons[0].first}: {set_aside.reasons[0].reason}"
+        )
+        raise InputError(
+            f"{request.path} has no usable rows{why if set_aside.num_rows else ''}.",
+            hint="A row needs a finite number as reward and something to group by.",
+        )
+    initial = _initial(request)
+    source = Source(
+        path=str(request.path),
+        format=format,
+        recognized=recognized,
+        files=tuple(map(str, expand(request.path) if files is None else files)),
+        num_rows=sum(group.size for group in groups),
+        inferred=(*inferred, *describe_sizes(groups)),
+        missing=tuple(missing),
+        quarantined=set_aside,
+    )
+    return Run(
+        path=request.path,
+        source=source,
+        groups=groups,
+        settings=read_settings(request.run_config),
+        weights=initial,
+        tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
+    )
+
+
+def _initial(request: ReadRequest) -> tuple[WeightsRef, ...]:
+    if request.initial is None:
+        return ()
+    beside = request.path if request.path.is_dir() else request.path.parent
+    return (
+        weights_at(request.initial, num_updates=0, base_of=lambda adapter: request.model or find_base(adapter, beside)),
+    )
+
+
+def column_names(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns of some rows.
+
+    Args:
+        rows: Rows.
+
+    Returns:
+        Every key, in order of first appearance.
+    """
+    return tuple({name: None for row in rows for name in row})
+
+
+def _key(columns: ColumnNames) -> str | None:
+    return columns.group or columns.prompt_id or columns.prompt
+
+
+def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:
+    if columns.reward is None:
+        raise InputError(
+            f"{path} has no column that is known to be a reward; its columns are {list_names(names)}.",
+            hint="Name it: --reward-column NAME.",
+        )
+    if _key(columns) is None:
+        raise InputError(
+            f"{path} has no column to group rollouts by; its columns are {list_names(names)}.",
+            hint="Name one: --group-column NAME, or --prompt-column NAME.",
+        )
+    return columns
+
+
+def _records(
+    rows: Iterable[Row], columns: ColumnNames, rewards: tuple[str, ...], quarantine: QuarantineLog, from_text: bool
+) -> Iterator[Record]:
+    for place, row in rows:
+        reward = parse_reward(row.get(columns.reward or "", ABSENT), from_text=from_text)
+        step = _step(row, columns.step)
+        key = row.get(_key(columns) or "")
+        if isinstance(reward, str):
+            quarantine.add(reward, place)
+        elif step is None:
+            quarantine.add("the step is not a whole number", place)
+        elif key is None or key == "":
+            quarantine.add(f"{_key(columns)} is missing", place)
+        else:
+            yield _record(row, columns, step, reward, {name: _further(row.get(name), from_text) for name in rewards})
+
+
+def _record(
+    row: Mapping[str, Any], columns: ColumnNames, step: int, reward: float, rewards: Mapping[str, float | None]
+) -> Record:
+    prompt = row.get(columns.prompt or "")
+    by_prompt = columns.group is None and columns.prompt_id is None
+    prompt_id = _prompt_id(row, columns)
+    return Record(
+        step=step,
+        group=prompt_id if by_prompt else text_of(row[_key(columns) or ""]),
+        prompt_id=prompt_id,
+        prompt=text_of(prompt),
+        completion=text_of(row.get(columns.completion or "")),
+        reward=reward,
+        rewards=rewards,
+        messages=parse_messages(prompt),
+        advantage=finite_or_none(row.get(columns.advantage or "")),
+    )
+
+
+def _prompt_id(row: Mapping[str, Any], columns: ColumnNames) -> str:
+    if columns.prompt_id is not None and row.get(columns.prompt_id) is not None:
+        return text_of(row[columns.prompt_id])
+    if columns.prompt is not None and row.get(columns.prompt) is not None:
+        prompt = row[columns.prompt]
+        return digest(parse_messages(prompt) or text_of(prompt))
+    return text_of(row[_key(columns) or ""])
+
+
+def _further(value: Any, from_text: bool) -> float | None:
+    number = parse_reward(value, from_text=from_text)
+    return None if isinstance(number, str) else number
+
+
+def _step(row: Mapping[str, Any], column: str | None) -> int | None:
+    if column is None:
+        return 0
+    try:
+        number = float(row[column])
+        return int(number) if number.is_integer() else None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _describe(files: tuple[Path, ...]) -> str:
+    kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
+    return f"{' and '.join(kinds)} with a row a rollout, {len(files)} file{'s' * (len(files) > 1)}"
+
+
+def _inferred(columns: ColumnNames, given: ColumnNames) -> Iterator[str]:
+    roles = [("reward", columns.reward, given.reward), ("step", columns.step, given.step)]
+    guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
+    key = _key(columns)
+    if key not in {given.group, given.prompt_id, given.prompt}:
+        guessed.append(f"groups from {key!r}")
+    if guessed:
+        yield f"Columns were guessed by their names: {', '.join(guessed)}."
+    if key == columns.prompt:
+        yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."

@@ -1,0 +1,161 @@
+"""Rows of a file or of many, whatever holds them: JSON lines, a JSON document, Parquet or CSV."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.jsonl import read_bytes, read_jsonl
+from gradscope.rollouts.readers.quarantine import QuarantineLog
+
+Row = tuple[str, dict[str, Any]]
+"""``file:line`` and the row's cells."""
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+
+
+def expand(path: Path) -> tuple[Path, ...]:
+    """The files that a path means.
+
+    Args:
+        path: A file, a folder (its files of rows, not those of its folders) or a glob.
+
+    Returns:
+        Files in natural order: ``2.jsonl`` before ``10.jsonl``.
+    """
+    if path.is_file():
+        return (path,)
+    if path.is_dir():
+        return tuple(sorted((file for file in path.iterdir() if file.is_file() and suffix_of(file)), key=natural))
+    return tuple(sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural))
+
+
+def natural(path: Path) -> tuple[int, str]:
+    """A sorting key that puts numbered files in order of their numbers.
+
+    Args:
+        path: A file.
+
+    Returns:
+        The number in its name (the last one; 0 without any) and the name.
+    """
+    digits = "".join(letter if letter.isdigit() else " " for letter in path.name.split(".")[0]).split()
+    return (int(digits[-1]) if digits else 0, path.name)
+
+
+def suffix_of(path: Path) -> str | None:
+    """What kind of rows a file's name promises.
+
+    Args:
+        path: A file.
+
+    Returns:
+        One of ``SUFFIXES``, ``.gz`` set aside; None for other files.
+    """
+    name = path.name.removesuffix(".gz")
+    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
+
+
+def is_untyped(path: Path) -> bool:
+    """Whether a file's cells are all text.
+
+    Args:
+        path: A file.
+
+    Returns:
+        True for CSV.
+    """
+    return suffix_of(path) == ".csv"
+
+
+def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The rows of one file.
+
+    Args:
+        path: An existing file; names without a known ending are read as JSON lines.
+        quarantine: Takes the lines that hold no row.
+
+    Yields:
+        ``file:line`` (line or row counted from 1) and the cells.
+    """
+    match suffix_of(path):
+        case ".parquet":
+            yield from ((f"{path}:{i}", row) for i, row in enumerate(read_parquet(path).to_pylist(), start=1))
+        case ".csv":
+            yield from _read_csv(path, quarantine)
+        case ".json":
+            yield from _read_json(path, quarantine)
+        case _:
+            yield from read_jsonl(path, quarantine)
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A Parquet file.
+
+    Args:
+        path: An existing file.
+        columns: Which columns; all by default.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: The file is damaged. Part of a Parquet file cannot be trusted, so nothing of it is used.
+    """
+    try:
+        with path.open("rb") as stream:  # an open file: a name with "=" in its folders would grow partition columns
+            return pq.read_table(stream, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}).",
+            hint="It was probably cut off: copy it again, or move it out of the folder.",
+        ) from error
+
+
+def _read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB
+    data = b"".join(read_bytes(path))
+    reader = csv.reader(io.StringIO(data.decode("utf-8-sig", errors="surrogateescape"), newline=""))
+    header = next(reader, [])
+    for cells in reader:
+        place = f"{path}:{reader.line_num}"
+        if not any(cells):
+            quarantine.add("the line is blank", place)
+        elif len(cells) != len(header):
+            quarantine.add("the row has more or fewer cells than the header", place)
+        elif any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
+            quarantine.add("the line is not UTF-8", place)
+        else:
+            yield place, dict(zip(header, cells, strict=True))
+
+
+def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """One document; where it is none, JSON lines under a document's name.
+
+    Args:
+        path: The file.
+        quarantine: Takes the elements that are no rows.
+
+    Yields:
+        The elements of a list, or the one object.
+    """
+    try:
+        document = json.loads(b"".join(read_bytes(path)).decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        yield from read_jsonl(path, quarantine)
+        return
+    for number, row in enumerate(document if isinstance(document, list) else [document], start=1):
+        if isinstance(row, dict):
+            yield f"{path}:{number}", row
+        else:
+            quarantine.add("the element is not a JSON object", f"{path}:{number}")

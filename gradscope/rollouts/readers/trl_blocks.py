@@ -1,0 +1,104 @@
+"""How many rollouts a TRL group has: the rows come in blocks of G, and the log does not say what G is.
+
+Grouping by the prompt's text would merge two groups of one prompt, so blocks are cut by position. Shapes: G rollouts of
+a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradscope.errors import InputError
+from gradscope.rollouts.run import TrainerSettings
+
+_TOLERANCE = 1e-3
+"""Largest deviation from the group's line, relative to the largest advantage; TRL's 1e-4 beside the std stays below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The rows of one step, as far as cutting needs them."""
+
+    path: Path
+    """Their file."""
+    prompts: tuple[str, ...]
+    """A name for each row's prompt."""
+    rewards: tuple[float | None, ...]
+    """Scalar rewards."""
+    advantages: tuple[Any, ...]
+    """Logged advantages."""
+
+
+def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
+    """Rollouts per group.
+
+    Args:
+        blocks: All training steps.
+        settings: The trainer's arguments.
+
+    Returns:
+        G, and what was inferred, in sentences.
+
+    Raises:
+        InputError: ``num_generations`` was given and the rows are not blocks of that size.
+    """
+    given = settings.get("num_generations")
+    if given is not None:
+        misfit = next((block for block in blocks if not _is_cut_by(block, given)), None)
+        if misfit is not None:
+            raise InputError(
+                f"{settings.origin} gives num_generations {given!r}, but the rows of {misfit.path} are not blocks of "
+                "that many rollouts of one prompt.",
+                hint="Check that the arguments belong to this run.",
+            )
+        return int(given), ()
+    longest = math.gcd(*(len(list(run)) for block in blocks for _, run in groupby(block.prompts)))
+    sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
+    fitting = next((size for size in sizes if all(_explains(block, size) for block in blocks)), None)
+    how = "greatest common divisor of the runs of equal prompts"
+    if fitting is None:
+        return longest, (f"Groups are blocks of {longest} rows ({how}; the logged advantages do not confirm it).",)
+    confirmed = "confirmed by the logged advantages"
+    if fitting < longest:
+        return fitting, (
+            f"Groups are blocks of {fitting} rows: runs of {longest} equal prompts, cut where the "
+            "logged advantages center.",
+        )
+    return fitting, (f"Groups are blocks of {fitting} rows ({how}, {confirmed}).",)
+
+
+def _is_cut_by(block: Block, size: Any) -> bool:
+    if not isinstance(size, int) or size < 1 or len(block.prompts) % size:
+        return False
+    return all(len(set(block.prompts[at : at + size])) == 1 for at in range(0, len(block.prompts), size))
+
+
+def _explains(block: Block, size: int) -> bool:
+    """Whether advantages are a multiple of reward minus mean within every block of this size.
+
+    Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
+    is not centered.
+
+    Args:
+        block: One step.
+        size: A candidate for G.
+
+    Returns:
+        True also where every advantage is zero, which excludes no size.
+    """
+    if any(value is None or not math.isfinite(value) for value in (*block.rewards, *block.advantages)):
+        return True  # a row without reward says nothing about the size
+    advantages = np.array(block.advantages, dtype=float).reshape(-1, size)  # [groups, G]
+    rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
+    centered = rewards - rewards.mean(axis=1, keepdims=True)
+    energy = (centered**2).sum(axis=1, keepdims=True)
+    slope = (advantages * centered).sum(axis=1, keepdims=True) / np.where(energy > 0, energy, 1.0)
+    deviation = np.abs(advantages - slope * centered).max()
+    return bool(deviation <= _TOLERANCE * np.abs(advantages).max())

@@ -1,0 +1,100 @@
+"""``trainer_state.json``: what TRL's trainer logged, and which steps its entries stand for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_EVAL_PREFIX = "eval_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlState:
+    """The trainer's log."""
+
+    path: Path | None = None
+    """The file; None where the run has none."""
+    last_step: int = 0
+    """The log ends at this step."""
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Step -> what was logged about training."""
+    eval_steps: frozenset[int] = frozenset()
+    """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
+    damaged: tuple[Path, ...] = ()
+    """State files that could not be read."""
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the reward functions, as the trainer logged their means."""
+        keys = {key: None for metrics in self.metrics.values() for key in metrics}
+        return tuple(
+            key.removeprefix("rewards/").removesuffix("/mean")
+            for key in keys
+            if key.startswith("rewards/") and key.endswith("/mean")
+        )
+
+    def window(self, step: int) -> int:
+        """Over how many steps the trainer averaged what it logged at a step.
+
+        Args:
+            step: A step.
+
+        Returns:
+            Steps since the entry before it; 0 where nothing was logged at this step.
+        """
+        if step not in self.metrics:
+            return 0
+        return step - max((logged for logged in self.metrics if logged < step), default=0)
+
+
+def read_state(run: Path) -> TrlState:
+    """The newest state of a run.
+
+    Args:
+        run: TRL's ``output_dir``.
+
+    Returns:
+        The state that reaches furthest, of the run's root and its checkpoints.
+    """
+    found: list[tuple[int, Path, dict[str, Any]]] = []
+    damaged: list[Path] = []
+    for path in sorted([*run.glob("trainer_state.json"), *run.glob("checkpoint-*/trainer_state.json")]):
+        try:
+            document = json.loads(path.read_bytes())
+            found.append((int(document["global_step"]), path, document))
+            _metrics_of(document)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            damaged.append(path)
+            found = [entry for entry in found if entry[1] != path]
+    if not found:
+        return TrlState(damaged=tuple(damaged))
+    last_step, path, document = max(found, key=lambda entry: entry[0])
+    return TrlState(
+        path=path,
+        last_step=last_step,
+        metrics=_metrics_of(document),
+        eval_steps=frozenset(int(entry["step"]) for entry in document["log_history"] if _is_eval(entry)),
+        damaged=tuple(damaged),
+    )
+
+
+def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    metrics: dict[int, dict[str, float]] = {}
+    for entry in document["log_history"]:
+        if _is_eval(entry):
+            continue
+        finite = {
+            name: float(value)
+            for name, value in entry.items()
+            if name != "step" and isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        metrics[int(entry["step"])] = {**finite, **metrics.get(int(entry["step"]), {})}
+    return metrics
+
+
+def _is_eval(entry: Mapping[str, Any]) -> bool:
+    return any(name.startswith(_EVAL_PREFIX) for name in entry)

@@ -1,0 +1,135 @@
+"""What a cell of a foreign log means: a reward, a message, an identity. Text is kept raw; output escapes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ABSENT = object()
+"""Stands for a key that a row does not have."""
+
+
+def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
+    """A reward, or the reason why it is none.
+
+    Booleans count 1 and 0. Text is no number, even where it looks like one: a log that mixes both was written by a
+    program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read.
+
+    Args:
+        value: The cell.
+        from_text: The file has no types, so text is parsed.
+
+    Returns:
+        A finite number, or a few words for the quarantine.
+    """
+    if value is ABSENT:
+        return "the reward is missing"
+    if value is None or (from_text and value == ""):
+        return "the reward is null"
+    if isinstance(value, str) and from_text:
+        word = value.strip().lower()
+        if word in {"true", "false"}:
+            return float(word == "true")
+        try:
+            value = float(word)
+        except ValueError:
+            return "the reward is text"
+    if isinstance(value, str):
+        return "the reward is text"
+    if not isinstance(value, (bool, int, float)):
+        return f"the reward is a {type(value).__name__}, not a number"
+    try:
+        number = float(value)
+    except OverflowError:
+        return "the reward is not finite"
+    return number if math.isfinite(number) else "the reward is not finite"
+
+
+def finite_or_none(value: Any) -> float | None:
+    """A number where there is one.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        Its value; None where it is missing, no number or not finite.
+    """
+    number = parse_reward(value)
+    return None if isinstance(number, str) else number
+
+
+def is_number(value: Any) -> bool:
+    """Whether a cell is a number or a boolean.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        True for finite and other numbers alike.
+    """
+    return isinstance(value, (bool, int, float))
+
+
+def digest(*parts: Any) -> str:
+    """A short name for long content, the same in every file.
+
+    Args:
+        *parts: Plain JSON values.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
+    """Chat messages, without the null keys that Arrow adds when it unifies structs.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        The messages; None where the cell is not a list of messages.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        return None
+    if not all(isinstance(message, Mapping) and "role" in message for message in value):
+        return None
+    return tuple(_without_null(message) for message in value)
+
+
+def text_of(value: Any) -> str:
+    """The text of a prompt or completion.
+
+    Args:
+        value: Text, a list of messages, or anything else.
+
+    Returns:
+        The text; the messages' contents joined by newlines; else its JSON. Empty for null.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or value is ABSENT:
+        return ""
+    messages = parse_messages(value)
+    if messages is None:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return "\n".join(_content_of(message) for message in messages)
+
+
+def _content_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("text"))
+    return content if isinstance(content, str) else ""
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value]
+    return value

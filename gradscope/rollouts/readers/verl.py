@@ -1,0 +1,134 @@
+"""verl's JSONL dumps of rollouts: the V1 trainer's, which name the group, and the legacy trainer's, which do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.generic import assemble, peek
+from gradscope.rollouts.readers.grouping import Record
+from gradscope.rollouts.readers.jsonl import read_jsonl
+from gradscope.rollouts.readers.quarantine import QuarantineLog
+from gradscope.rollouts.readers.request import ReadRequest
+from gradscope.rollouts.readers.tables import expand
+from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
+from gradscope.rollouts.run import Run
+
+_UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
+_NUMBERED = re.compile(r"\d+\.jsonl(\.gz)?")
+_BASE_KEYS = frozenset({"input", "output", "gts", "score", "step", "uid", "request_id", "reward"})
+_GROUPED_BY_TEXT = (
+    "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
+    "prompts at one step merge."
+)
+_MISSING = (
+    "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers.",
+    "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial.",
+)
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path is a dump of verl's.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for rows with input, output, score and step.
+    """
+    rows = peek(_rollouts(request.path))
+    return bool(rows) and {"input", "output", "score", "step"} <= rows[0].keys()
+
+
+def read(request: ReadRequest) -> Run:
+    """Read a dump of rollouts.
+
+    Args:
+        request: A ``rollout_data_dir``, the folder above it, or one file.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: There are no dumps of rollouts.
+    """
+    folder = _rollouts(request.path)
+    files = expand(folder)
+    if not files:
+        raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
+    quarantine = QuarantineLog()
+    rows = [row for file in files for row in read_jsonl(file, quarantine)]
+    named = any("uid" in row for _, row in rows)
+    inferred = [] if named else [_GROUPED_BY_TEXT]
+    if folder != request.path:
+        inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
+    return assemble(
+        request,
+        records=list(_records(_last_turns(rows) if named else rows, quarantine)),
+        quarantine=quarantine,
+        format="verl",
+        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {len(files)} files",
+        inferred=inferred,
+        missing=_MISSING,
+        files=files,
+    )
+
+
+def _rollouts(path: Path) -> Path:
+    """The folder of rollouts: the one given, or its folder ``rollout``.
+
+    Args:
+        path: What was given.
+
+    Returns:
+        Where the files are.
+    """
+    below = path / "rollout"
+    has_own = path.is_dir() and any(_NUMBERED.fullmatch(file.name) for file in path.iterdir())
+    return below if below.is_dir() and not has_own else path
+
+
+def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """One row a session: several outputs of one agent loop share its score and are one rollout.
+
+    Args:
+        rows: Places and rows.
+
+    Returns:
+        The last output of each session, in the order of the sessions; rows without a proper uid stay.
+    """
+    kept: dict[Any, tuple[str, dict[str, Any]]] = {}
+    for place, row in rows:
+        match = _UID.fullmatch(str(row.get("uid")))
+        key = (row.get("step"), match["group"], match["session"]) if match else place
+        kept[key] = (place, row)
+    return list(kept.values())
+
+
+def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog) -> Iterator[Record]:
+    named = False
+    for place, row in rows:
+        named = named or "uid" in row
+        reward = parse_reward(row.get("score", ABSENT))
+        match = _UID.fullmatch(str(row.get("uid")))
+        prompt_id = digest(row.get("input"), row.get("gts"))
+        if isinstance(reward, str):
+            quarantine.add(reward, place)
+        elif type(row.get("step")) is not int:
+            quarantine.add("the step is not a whole number", place)
+        elif named and match is None:
+            quarantine.add("the uid is not <group>_<session>_<index>", place)
+        else:
+            extra = {name: finite_or_none(row[name]) for name in row if name not in _BASE_KEYS and is_number(row[name])}
+            yield Record(
+                step=row["step"],
+                group=match["group"] if match else prompt_id,
+                prompt_id=prompt_id,
+                prompt=text_of(row.get("input")),
+                completion=text_of(row.get("output")),
+                reward=reward,
+                rewards={"score": reward, **extra},
+            )
