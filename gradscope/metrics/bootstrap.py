@@ -106,7 +106,7 @@ def bootstrap_means(
     means = bootstrap_statistics(
         lambda sums: sums[..., :-1] / sums[..., -1:], units, num_resamples=num_resamples, seed=seed
     )
-    return tuple(_with_wilson(mean) if share else mean for mean in means)
+    return tuple(or_wilson(mean) if share else mean for mean in means)
 
 
 def bootstrap_mean(
@@ -225,6 +225,25 @@ def wilson_interval(share: float, num_units: int) -> tuple[float, float]:
     return low, high
 
 
+def or_wilson(share: Estimate) -> Estimate:
+    """A share with Wilson's interval over its units where it has none of its own.
+
+    Args:
+        share: An estimate in [0, 1].
+
+    Returns:
+        The estimate itself where it is undefined or has an interval.
+
+    Example:
+        >>> round(or_wilson(Estimate.exact(0.0, num_units=30)).high, 4)
+        0.1135
+    """
+    if share.value is None or share.low is not None:
+        return share
+    low, high = wilson_interval(share.value, share.num_units)
+    return Estimate(value=share.value, low=low, high=high, num_units=share.num_units)
+
+
 # Column sums of resamples, in chunks [b, m] that add up to B rows.
 def _resampled_sums(units: Array, num_resamples: int, seed: int) -> Iterator[Array]:
     rng = np.random.default_rng(seed)
@@ -259,11 +278,3 @@ def _estimate(value: float, ends: tuple[float, float] | None, num_units: int) ->
     if ends is None:
         return Estimate.exact(value, num_units=num_units)
     return Estimate(value=float(value), low=ends[0], high=ends[1], num_units=num_units)
-
-
-# A share whose resamples are all equal gets Wilson's interval over its units.
-def _with_wilson(mean: Estimate) -> Estimate:
-    if mean.value is None or mean.low is not None:
-        return mean
-    low, high = wilson_interval(mean.value, mean.num_units)
-    return Estimate(value=mean.value, low=low, high=high, num_units=mean.num_units)

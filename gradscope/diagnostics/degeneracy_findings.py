@@ -1,0 +1,109 @@
+"""What a degeneracy report says in words: number, what it means, what to try."""
+
+from __future__ import annotations
+
+from gradscope.diagnostics.group_rewards import GroupRewards
+from gradscope.results.degeneracy import DegeneracyReport
+
+_SAME = 1e-6
+"""Shares closer than this are the same: trainers log float32."""
+
+
+def degeneracy_findings(report: DegeneracyReport, chosen: GroupRewards) -> tuple[str, ...]:
+    """The sentences of a report.
+
+    Args:
+        report: The report, without its findings.
+        chosen: The groups it was made from, with the number left out.
+
+    Returns:
+        Sentences for people: the share and its kinds, the gap and its parts, what to try, and what does not fit.
+    """
+    sentences = [_share(report), _gap(report), _advice(report), _disagreement(report), _left_out(chosen)]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _share(report: DegeneracyReport) -> str:
+    estimate = report.frac_reward_zero_std
+    share = estimate.value or 0.0
+    interval = (
+        ""
+        if estimate.low is None or estimate.high is None
+        else f" [{_percent(estimate.low)}, {_percent(estimate.high)}]"
+    )
+    num_dead = round(share * report.num_groups)
+    text = f"{num_dead} of {report.num_groups} groups ({_percent(share)}{interval}) have equal rewards"
+    kinds = []
+    for name, kind in (
+        ("all pass", report.frac_all_pass),
+        ("all fail", report.frac_all_fail),
+        ("tied", report.frac_tied),
+    ):
+        if kind.value:
+            kinds.append(f"{round(kind.value * report.num_groups)} {name}")
+    if not num_dead:
+        return f"{text}: every group can move the policy."
+    return f"{text} and give a group-mean baseline no gradient: {', '.join(kinds)}."
+
+
+def _gap(report: DegeneracyReport) -> str:
+    predicted, gap = report.iid_prediction, report.jensen_gap
+    parts = report.gap_decomposition
+    if predicted.value is None or gap.value is None or report.pass_rate.value is None:
+        return f"Pass rate and prediction are undefined: {predicted.undefined}."
+    text = (
+        f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {_percent(predicted.value)} "
+        f"of groups degenerate; the gap is {100 * gap.value:+.1f} points"
+    )
+    between, over_time = parts.between_prompts.value, parts.over_time.value
+    if between is None or over_time is None or len(report.by_step) < 2:
+        return f"{text}."
+    return (
+        f"{text}, {100 * between:+.1f} from prompts that differ within a step and {100 * over_time:+.1f} from a pass "
+        "rate that moves between steps."
+    )
+
+
+def _advice(report: DegeneracyReport) -> str:
+    all_pass, all_fail = report.frac_all_pass.value, report.frac_all_fail.value
+    if not report.frac_reward_zero_std.value:
+        return ""
+    if all_pass is None or all_fail is None:
+        return "Say what counts as a pass (--success-threshold) to see whether these groups are too easy or too hard."
+    if all_fail > 2 * all_pass:
+        return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
+    if all_pass > 2 * all_fail:
+        return "Most of them pass throughout: try harder prompts, or leave out prompts that are solved."
+    return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
+
+
+def _disagreement(report: DegeneracyReport) -> str:
+    compared = [
+        (row.step, row.logged, row.frac_reward_zero_std.value)
+        for row in report.by_step
+        if row.logged is not None and row.frac_reward_zero_std.value is not None
+    ]
+    different = [(step, logged, own) for step, logged, own in compared if abs(logged - own) > _SAME]
+    if not compared:
+        return ""
+    if not different:
+        return f"The trainer's own frac_reward_zero_std is the same at all {len(compared)} steps that it logged."
+    step, logged, own = different[0]
+    return (
+        f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
+        f"{step}: {logged:.4f}, here {own:.4f}. Rows that are missing from the log, or equal rewards that it rounds "
+        "apart, make such a difference."
+    )
+
+
+def _left_out(chosen: GroupRewards) -> str:
+    parts = []
+    if chosen.num_singletons:
+        parts.append(f"{chosen.num_singletons} with a single rollout")
+    if chosen.num_incomplete:
+        parts.append(f"{chosen.num_incomplete} with a missing reward")
+    return f"Left out: groups {' and '.join(parts)}." if parts else ""

@@ -1,0 +1,70 @@
+"""What a pass@k report says in words, never more than its intervals carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.diagnostics.samples import Samples
+from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
+
+
+def passk_findings(
+    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], samples: Sequence[Samples]
+) -> tuple[str, ...]:
+    """The sentences of a report.
+
+    Args:
+        tables: One per file.
+        comparisons: Of the first file with each other one.
+        samples: What the tables were made from.
+
+    Returns:
+        Sentences for people.
+    """
+    sentences = [_reach(table) for table in tables]
+    sentences += [sentence for comparison in comparisons for sentence in (_winner(comparison), _unpaired(comparison))]
+    sentences += [
+        f"{one.name}: {one.num_missing} samples have no reward and are not counted."
+        for one in samples
+        if one.num_missing
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _reach(table: PassAtKTable) -> str:
+    known = [row for row in table.rows if row.pass_at_k.value is not None]
+    if not known:
+        return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."
+    ends = known[:1] if len(known) == 1 else [known[0], known[-1]]
+    figures = " and ".join(f"pass@{row.k} = {row.pass_at_k.value:.4f}" for row in ends)
+    return f"{table.name}: {figures} over {table.num_prompts} prompts."
+
+
+def _winner(comparison: PassAtKComparison) -> str:
+    known = [row for row in comparison.rows if row.difference.value is not None]
+    if not known:
+        return f"{comparison.first} and {comparison.second} have no budget in common."
+    small, large = known[0], known[-1]
+    text = f"{comparison.second} against {comparison.first}: {_signed(small)}"
+    if large is not small:
+        text += f", {_signed(large)}"
+    if comparison.crossover_k is not None:
+        return f"{text}; the sign turns at k = {comparison.crossover_k}."
+    return f"{text}."
+
+
+def _signed(row: PassAtKDifference) -> str:
+    difference = row.difference
+    if difference.low is None or difference.high is None:
+        return f"{difference.value:+.4f} at k = {row.k}"
+    decided = "" if difference.low > 0 or difference.high < 0 else ", undecided"
+    return f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] at k = {row.k}{decided}"
+
+
+def _unpaired(comparison: PassAtKComparison) -> str:
+    if not comparison.num_unpaired:
+        return ""
+    return (
+        f"{comparison.num_unpaired} prompts are in only one of {comparison.first} and {comparison.second} and are left "
+        "out of their comparison."
+    )

@@ -1,0 +1,127 @@
+"""Files of samples reduced to two numbers a prompt: n samples, c of them correct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.errors import InputError
+from gradscope.metrics.groups import binary_threshold, passes
+from gradscope.results.source import Source
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.run_folder import heldout_path
+
+Counts = NDArray[np.int64]
+
+_WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The samples of one policy."""
+
+    name: str
+    """What tables call it."""
+    source: Source
+    """Where they came from."""
+    prompts: tuple[str, ...]
+    """Prompt ids, [P], in the order of the file."""
+    num_samples: Counts
+    """n, [P]."""
+    num_correct: Counts
+    """c, [P]."""
+    num_missing: int
+    """Samples without a verdict; they are not counted in n."""
+
+
+def sample_files(path: str | Path) -> tuple[Path, ...]:
+    """The files of samples that a path stands for.
+
+    Args:
+        path: A file, or a run folder with samples of held-out prompts.
+
+    Returns:
+        The held-out samples before and after training, as far as they are there; else the path itself.
+    """
+    folder = Path(path)
+    heldout = tuple(file for when in _WHEN if (file := heldout_path(folder, when)).is_file())
+    return heldout or (folder,)
+
+
+def read_samples(
+    path: str | Path,
+    *,
+    success_threshold: float | None = None,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    strict: bool = False,
+) -> Samples:
+    """Read one file of samples.
+
+    Args:
+        path: The file.
+        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        format: Name of the reader; None: recognized.
+        columns: Which column of a generic file means what.
+        strict: Whether a row that cannot be used is an error.
+
+    Returns:
+        The samples, counted by prompt.
+    """
+    from gradscope.rollouts.detect import read_run
+
+    run = read_run(path, format=format, columns=columns, strict=strict)
+    return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
+
+
+def samples_of_run(run: Run, *, name: str, success_threshold: float | None = None) -> Samples:
+    """Count the samples of a run that was already read.
+
+    Args:
+        run: The run; all its groups are of one step, so of one policy.
+        name: What tables call it.
+        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+
+    Returns:
+        The samples, counted by prompt.
+
+    Raises:
+        InputError: It is a log of several steps, it holds no reward, or what counts as correct is not known.
+    """
+    if len(run.steps) > 1:
+        raise InputError(
+            f"{run.path} logs {len(run.steps)} training steps, each from another policy: they have no common pass@k.",
+            hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
+        )
+    rewards: dict[str, list[float]] = {}
+    num_missing = 0
+    for group in run.groups:
+        known = [reward for reward in group.rewards if reward is not None]
+        num_missing += group.size - len(known)
+        if known:
+            rewards.setdefault(group.prompt_id, []).extend(known)
+    if not rewards:
+        raise InputError(
+            f"{run.path} holds no sample with a reward.", hint="Name the column of verdicts with --reward-column."
+        )
+    threshold = success_threshold
+    if threshold is None:
+        threshold = binary_threshold([value for values in rewards.values() for value in values])
+    if threshold is None:
+        raise InputError(
+            f"{run.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
+            hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
+        )
+    return Samples(
+        name=name,
+        source=run.source,
+        prompts=tuple(rewards),
+        num_samples=np.array([len(values) for values in rewards.values()], dtype=np.int64),
+        num_correct=np.array([int(passes(values, threshold).sum()) for values in rewards.values()], dtype=np.int64),
+        num_missing=num_missing,
+    )
