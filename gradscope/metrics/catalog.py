@@ -1,59 +1,54 @@
 """The metric catalogue: what every number is called, how it is computed, and where it comes from.
 
 Every table caption, figure, JSON document, check message and `gradscope explain` reads this one list, so a name never
-means two things.
+means two things. The entries stand in one file a family.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Iterable
 
 from gradscope.errors import UsageError
+from gradscope.metrics.catalog_entry import Direction, Metric
+from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
+from gradscope.metrics.catalog_groups import GROUP_METRICS
+from gradscope.metrics.catalog_samples import SAMPLE_METRICS
+from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
 
-Direction = Literal["higher", "lower", "neither"]
+__all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "definitions", "metric", "near_names"]
 
+CATALOG: dict[str, Metric] = {
+    entry.name: entry
+    for family in (GROUP_METRICS, SAMPLE_METRICS, SPECTRUM_METRICS, GRADIENT_METRICS)
+    for entry in family
+}
+"""Name -> entry, by family."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric of the catalogue."""
-
-    name: str
-    """The name in JSON, requirements and code."""
-    title: str
-    """The name in tables and figures."""
-    formula: str
-    """How it is computed, in one line of plain text."""
-    meaning: str
-    """What it tells, in one or two sentences."""
-    range: str
-    """The values it can take."""
-    better: Direction
-    """Which way is better, where one is."""
-    moved_by: str
-    """What makes it rise or fall."""
-    source: str
-    """The paper or program that the formula is from."""
-    command: str
-    """The command that computes it."""
+_BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
 
 
 def metric(name: str) -> Metric:
     """A catalogue entry by its name.
 
     Args:
-        name: The metric's name.
+        name: The metric's name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
 
     Returns:
         Its entry.
 
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
+
+    Example:
+        >>> metric("effective_rank").formula
+        'exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)'
     """
-    if name in CATALOG:
-        return CATALOG[name]
-    near = difflib.get_close_matches(name, CATALOG, n=3, cutoff=0.5)
+    resolved = catalog_name(name)
+    if resolved in CATALOG:
+        return CATALOG[resolved]
+    near = near_names(name, CATALOG)
     hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
     raise UsageError(f"There is no metric {name!r}.", hint=hint)
 
@@ -66,23 +61,62 @@ def definitions(*names: str) -> dict[str, str]:
 
     Returns:
         Name -> formula.
+
+    Example:
+        >>> definitions("pass@8")
+        {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
     """
     return {name: metric(name).formula for name in names}
 
 
-_ENTRIES: tuple[Metric, ...] = (
-    Metric(
-        name="frac_reward_zero_std",
-        title="degenerate groups",
-        formula="(number of groups with max(r) - min(r) <= 1e-8) / (number of groups)",
-        meaning="Share of groups whose rollouts all have the same reward. A group-mean baseline gives each of them "
-        "zero advantage, so the group contributes nothing to the policy gradient.",
-        range="[0, 1]",
-        better="lower",
-        moved_by="Prompts that are too hard or too easy for the policy, small groups, rewards with few levels.",
-        source="TRL logs it under this name; arXiv 2605.07689 studies it.",
-        command="degeneracy",
-    ),
-)
+def catalog_name(name: str) -> str:
+    """The entry that a name stands for.
 
-CATALOG: dict[str, Metric] = {entry.name: entry for entry in _ENTRIES}
+    Args:
+        name: A metric's name, or ``pass@<k>`` or ``pass^<k>`` with a number.
+
+    Returns:
+        ``pass_at_k`` or ``pass_hat_k`` for those two, else the name itself.
+
+    Example:
+        >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
+        ('pass_at_k', 'pass_hat_k', 'stable_rank')
+    """
+    found = _BUDGET.fullmatch(name)
+    if found is None:
+        return name
+    return "pass_at_k" if found[1] == "@" else "pass_hat_k"
+
+
+def budget_of(name: str) -> int | None:
+    """The k of ``pass@<k>`` or ``pass^<k>``.
+
+    Args:
+        name: A metric's name.
+
+    Returns:
+        The budget; None for any other name.
+
+    Example:
+        >>> budget_of("pass@16"), budget_of("stable_rank")
+        (16, None)
+    """
+    found = _BUDGET.fullmatch(name)
+    return None if found is None else int(found[2])
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """What a mistyped name was probably meant to be.
+
+    Args:
+        name: The name as typed.
+        known: The names that exist.
+
+    Returns:
+        At most three of them, the nearest first.
+
+    Example:
+        >>> near_names("effective_rnk", CATALOG)[0]
+        'effective_rank'
+    """
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)

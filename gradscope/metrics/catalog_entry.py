@@ -1,0 +1,32 @@
+"""The shape of a catalogue entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric of the catalogue."""
+
+    name: str
+    """The name in JSON, requirements and code."""
+    title: str
+    """The name in tables and figures."""
+    formula: str
+    """How it is computed, in one line of plain text."""
+    meaning: str
+    """What it tells, in one or two sentences."""
+    range: str
+    """The values it can take."""
+    better: Direction
+    """Which way is better, where one is."""
+    moved_by: str
+    """What makes it rise or fall."""
+    source: str
+    """The paper or program that the formula is from."""
+    command: str
+    """The command that computes it."""

@@ -1,0 +1,124 @@
+"""Catalogue: groups without a gradient, and the prediction beside them. Letters: G rollouts a group, p pass rate."""
+
+from __future__ import annotations
+
+from gradscope.metrics.catalog_entry import Metric
+
+_DEGENERACY = "degeneracy"
+_DIFFICULTY = "Prompts that are too hard or too easy for the policy, small groups, rewards with few levels."
+
+GROUP_METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="frac_reward_zero_std",
+        title="degenerate groups",
+        formula="(number of groups with max(r) - min(r) <= 1e-8) / (number of groups)",
+        meaning="Share of groups whose rollouts all have the same reward. A group-mean baseline gives each of them "
+        "zero advantage, so the group contributes nothing to the policy gradient.",
+        range="[0, 1]",
+        better="lower",
+        moved_by=_DIFFICULTY,
+        source="TRL logs it under this name; arXiv 2605.07689 studies it.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="frac_all_pass",
+        title="all pass",
+        formula="(number of degenerate groups whose rollouts all pass) / (number of groups)",
+        meaning="Share of groups that are solved: nothing is left to learn from them at this group size.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Prompts that are too easy for the policy; it rises as training succeeds.",
+        source="A kind of frac_reward_zero_std.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="frac_all_fail",
+        title="all fail",
+        formula="(number of degenerate groups whose rollouts all fail) / (number of groups)",
+        meaning="Share of groups without one success: the policy cannot find what it should reinforce.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Prompts that are too hard for the policy, small groups, a verifier that refuses right answers.",
+        source="A kind of frac_reward_zero_std.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="frac_tied",
+        title="tied",
+        formula="(number of degenerate groups that are neither all pass nor all fail) / (number of groups)",
+        meaning="Share of groups with equal rewards where no success threshold says whether that is a pass or a fail.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Rewards with few levels, a reward function that ignores what differs between completions.",
+        source="A kind of frac_reward_zero_std.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="pass_rate",
+        title="pass rate",
+        formula="p = mean over groups of (passing rollouts) / (rollouts)",
+        meaning="How often a rollout passes; a rollout passes when its reward reaches the success threshold.",
+        range="[0, 1]",
+        better="higher",
+        moved_by="The policy, the difficulty of the prompts, the verifier.",
+        source="Pass rate; pass@1 where each prompt has one group.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="iid_prediction",
+        title="i.i.d. prediction",
+        formula="mean over groups of p^G + (1-p)^G",
+        meaning="Share of degenerate groups if every rollout of every prompt were a coin flip with the same p.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="p near 0 or 1, small G.",
+        source="The binomial distribution.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="jensen_gap",
+        title="Jensen gap",
+        formula="frac_reward_zero_std - iid_prediction",
+        meaning="Degenerate groups beyond the prediction. p^G + (1-p)^G is convex, so a spread of pass rates between "
+        "prompts or over time makes more dead groups than their mean does.",
+        range="[-1, 1]",
+        better="lower",
+        moved_by="Prompts of very different difficulty; a pass rate that moves during the run.",
+        source="Jensen's inequality; 2 Var(p_x) in the population at G = 2, 3 Var(p_x) at G = 3.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="gap_between_prompts",
+        title="gap between prompts",
+        formula="sum over steps s of w_s (frac_reward_zero_std at s - iid_prediction at p_s), w_s its share of groups",
+        meaning="The part of the Jensen gap within steps: prompts of one step differ in difficulty.",
+        range="[-1, 1]",
+        better="lower",
+        moved_by="The mix of prompts in a step.",
+        source="Exact decomposition: adds up to jensen_gap with gap_over_time.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="gap_over_time",
+        title="gap over time",
+        formula="sum over steps s of w_s iid_prediction at p_s - iid_prediction at p, w_s its share of groups",
+        meaning="The part of the Jensen gap that pooling makes: the pass rate moves between steps.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Learning, a curriculum, few groups a step.",
+        source="Exact decomposition: adds up to jensen_gap with gap_between_prompts.",
+        command=_DEGENERACY,
+    ),
+    Metric(
+        name="degeneracy",
+        title="degenerate groups at G",
+        formula="mean over groups of sum over reward levels l of C(c_l, G) / C(n, G)",
+        meaning="Share of degenerate groups at a group size G up to the n rollouts that were logged, without bias. "
+        "For binary rewards: [C(c, G) + C(n-c, G)] / C(n, G).",
+        range="[0, 1]",
+        better="lower",
+        moved_by=_DIFFICULTY,
+        source="U-statistic (Hoeffding 1948); the plug-in p^G + (1-p)^G is biased upward.",
+        command=_DEGENERACY,
+    ),
+)
