@@ -59,6 +59,8 @@ class RunManifest:
     """The trainer's arguments, in TRL's names."""
     advantage: str
     """The advantage formulation that the optimizer saw."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the run should know, one sentence each: where log-probabilities come from, rows left out."""
 
 
 def manifest_path(run: Path) -> Path:
@@ -203,11 +205,11 @@ def read_manifest(run: Path) -> RunManifest:
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
         )
-    names = [field.name for field in dataclasses.fields(RunManifest)]
+    names = [field.name for field in dataclasses.fields(RunManifest) if field.name != "notes"]
     absent = [name for name in names if name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
-    return RunManifest(**{name: document[name] for name in names})
+    return RunManifest(**{name: document[name] for name in names}, notes=tuple(document.get("notes", ())))
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
