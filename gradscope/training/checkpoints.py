@@ -11,6 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
+from gradscope.errors import InputError
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, read_metrics
 from gradscope.rollouts.store import step_files
@@ -48,6 +49,29 @@ def complete_checkpoints(run: Path) -> tuple[int, ...]:
     """
     markers = checkpoints_path(run).glob(f"checkpoint-*/{MARKER}")
     return tuple(sorted(int(marker.parent.name.removeprefix("checkpoint-")) for marker in markers))
+
+
+def resumable(run: Path, num_updates: int) -> Path:
+    """A checkpoint to go on from, with the optimizer's and the random generators' state in it.
+
+    Args:
+        run: The run's folder.
+        num_updates: The checkpoint's number of updates.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        InputError: The state was removed; without it the run would go on differently and not say so.
+    """
+    folder = checkpoint_path(run, num_updates)
+    absent = [name for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth") if not (folder / name).is_file()]
+    if absent:
+        raise InputError(
+            f"{folder} lacks {', '.join(absent)}, so the run cannot go on as it was.",
+            hint=f"Start it again: gradscope train --config {run / 'manifest.json'} --force",
+        )
+    return folder
 
 
 def rewind(run: Path, num_updates: int) -> None:

@@ -41,8 +41,8 @@ class TrainConfig:
     """Prompts of a step."""
     steps: int = 60
     """Optimizer updates."""
-    train_prompts: int | None = 256
-    """How many distinct prompts are trained on, in turn; null for all that the file has."""
+    train_prompts: int | None = None
+    """How many distinct prompts are trained on, in turn; null is 256 for running-sums and all rows of a file."""
     seed: int = 0
     """Seed of prompts, their order, initial adapter weights and sampling."""
     learning_rate: float = 3e-4

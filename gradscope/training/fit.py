@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.arguments import grpo_config, lora_config
-from gradscope.training.checkpoints import complete_checkpoints, mark_complete, rewind
+from gradscope.training.checkpoints import complete_checkpoints, mark_complete, resumable, rewind
 from gradscope.training.config import TrainConfig
 from gradscope.training.evaluate import write_heldout
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
@@ -57,7 +57,7 @@ def fit(
         _sample_heldout("before", run, config, task, policy, arguments, progress)
         trainer.train()
     elif newest < config.steps:
-        trainer.train(resume_from_checkpoint=str(checkpoint_path(run, newest)))
+        trainer.train(resume_from_checkpoint=str(resumable(run, newest)))
     else:
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
     _sample_heldout("after", run, config, task, policy, arguments, progress)

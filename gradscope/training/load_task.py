@@ -25,29 +25,34 @@ def load_task(config: TrainConfig) -> Task:
     Raises:
         InputError: There are fewer training prompts than one step needs.
     """
-    if config.data is None:
-        return Task(
-            name=config.task,
-            train=running_sums.make_problems(
-                config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False
-            ),
-            heldout=running_sums.make_problems(config.heldout_prompts, seed=config.seed, heldout=True),
-            graders={"answer": running_sums.grade_answer},
-            step_grader=running_sums.grade_steps,
+    task = _running_sums(config) if config.data is None else _from_files(config, Path(config.data))
+    if len(task.train) < config.num_prompts:
+        raise InputError(
+            f"There are {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
+            hint="Lower --num-prompts or --heldout-prompts, or give more prompts.",
         )
+    return task
+
+
+def _running_sums(config: TrainConfig) -> Task:
+    num_prompts = config.train_prompts or DEFAULT_TRAIN_PROMPTS
+    return Task(
+        name=config.task,
+        train=running_sums.make_problems(num_prompts, seed=config.seed, heldout=False),
+        heldout=running_sums.make_problems(config.heldout_prompts, seed=config.seed, heldout=True),
+        graders={"answer": running_sums.grade_answer},
+        step_grader=running_sums.grade_steps,
+    )
+
+
+def _from_files(config: TrainConfig, data: Path) -> Task:
     read = data_files.read_gsm8k if config.task == "gsm8k" else data_files.read_jsonl
-    task = read(
-        Path(config.data),
+    return read(
+        data,
         None if config.heldout_data is None else Path(config.heldout_data),
         heldout_prompts=config.heldout_prompts,
         train_prompts=config.train_prompts,
     )
-    if len(task.train) < config.num_prompts:
-        raise InputError(
-            f"{config.data} leaves {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
-            hint="Lower --num-prompts or --heldout-prompts, or give a larger file.",
-        )
-    return task
 
 
 def max_completion_length(config: TrainConfig) -> int:

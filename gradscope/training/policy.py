@@ -29,6 +29,8 @@ class Policy:
     """A ``PreTrainedTokenizerBase`` that pads on the left."""
     chat: bool
     """Whether prompts are put as messages through the tokenizer's chat template."""
+    notes: tuple[str, ...] = ()
+    """How what the tokenizer lacks was made up for, one sentence each, for the manifest."""
 
     def messages(self, problem: Problem) -> list[dict[str, str]] | None:
         """A prompt as a conversation.
@@ -116,9 +118,14 @@ def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
             hint="Name a folder that holds config.json, tokenizer.json and model.safetensors, or a hub id.",
         ) from error
     _check(name, model, tokenizer)
+    notes = []
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return Policy(model=model, tokenizer=tokenizer, chat=chat and tokenizer.chat_template is not None)
+        notes.append("The tokenizer has no padding token; its end of sequence pads.")
+    if chat and tokenizer.chat_template is None:
+        chat = False
+        notes.append("The tokenizer has no chat template; prompts are put as plain text.")
+    return Policy(model=model, tokenizer=tokenizer, chat=chat, notes=tuple(notes))
 
 
 def check_lengths(policy: Policy, problems: Sequence[Problem], max_completion_length: int) -> None:

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,13 +19,19 @@ from gradscope.training.config import TrainConfig
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 
+LOGPROBS_NOTE = (
+    "The log-probabilities in the rollouts are recomputed, by one forward with the weights that sampled: "
+    "Hugging Face's generation returns none."
+)
 
-def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any]) -> RunManifest:
+
+def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str] = ()) -> RunManifest:
     """The manifest of a run that starts now.
 
     Args:
         config: Its configuration.
         trainer_arguments: The trainer's arguments, in TRL's names.
+        notes: What the task and the model add to what a reader should know.
 
     Returns:
         The manifest.
@@ -46,6 +52,7 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any]) -> 
         commit=_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
+        notes=(LOGPROBS_NOTE, *notes),
     )
 
 

@@ -1,8 +1,8 @@
 """The embedded task: sums whose every step is written down and can be checked.
 
 The prompt ``a7b5c8d9=`` labels its operands; the right completion is ``b12c20d29#29``: after each label the running
-sum, after ``#`` the answer. Difficulty is the number of carries, from none to seven: a calculator that forgets each carry
-with probability 1/2 solves a prompt with c carries with probability 2^-c, so groups of every kind occur at once.
+sum, after ``#`` the answer. Difficulty is the number of carries, from none to seven: a calculator that forgets each
+carry with probability 1/2 solves a prompt with c carries with probability 2^-c, so groups of every kind occur at once.
 
 Training and held-out prompts cannot meet: a checksum of the prompt decides to which side it belongs, for every seed.
 """
@@ -26,6 +26,8 @@ MAX_COMPLETION_LENGTH = 27
 
 Kind = Literal["plain", "mixed", "hard"]
 KINDS: tuple[Kind, ...] = ("plain", "mixed", "hard")
+_RANGES: dict[Kind, tuple[int, int, int, int]] = {"plain": (1, 5, 2, 6), "mixed": (1, 9, 3, 5), "hard": (5, 9, 6, 8)}
+"""Smallest and largest operand, fewest and most operands."""
 
 _MAX_PROMPTS = 20_000
 _MAX_TRIES = 200
@@ -208,11 +210,8 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
     Returns:
         Two to eight digits from 1 to 9.
     """
-    if kind == "mixed":
-        return draw.integers(1, 10, size=draw.integers(3, 6)).tolist()
-    if kind == "hard":
-        return draw.integers(5, 10, size=draw.integers(6, 9)).tolist()
+    least, most, num_least, num_most = _RANGES[kind]
     while True:
-        operands: list[int] = draw.integers(1, 6, size=draw.integers(2, 7)).tolist()
-        if sum(operands) < 10:
+        operands: list[int] = draw.integers(least, most + 1, size=draw.integers(num_least, num_most + 1)).tolist()
+        if kind != "plain" or sum(operands) < 10:
             return operands

@@ -88,7 +88,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
         arguments = trainer_arguments(config, length)
         if not resume:
             _clear(run)
-            write_manifest(run, make_manifest(config, arguments))
+            write_manifest(run, make_manifest(config, arguments, (*task.notes, *policy.notes)))
             if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
                 policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
                 policy.tokenizer.save_pretrained(base_model_path(run))
