@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -44,8 +45,10 @@ def gradscope(
 
 
 def _add(function: Callable[..., None], panel: str, examples: tuple[str, ...], summary: str | None = None) -> None:
+    words = (summary or inspect.getdoc(function) or "").split("\n\n")
+    paragraphs = "\n\n".join(" ".join(paragraph.split()) for paragraph in words)
     epilog = "\n\n".join(["[bold]Examples[/bold]", *(example.replace("[", r"\[") for example in examples)])
-    app.command(help=summary, epilog=epilog, rich_help_panel=panel)(function)
+    app.command(help=paragraphs, epilog=epilog, rich_help_panel=panel)(function)
 
 
 _add(demo.demo, _START, demo.EXAMPLES)

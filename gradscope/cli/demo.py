@@ -40,19 +40,30 @@ def demo(
 
     About three minutes on two CPU cores, without network. Each command is printed as you would type it.
     """
-    from gradscope.__main__ import main
-
-    if folder.exists() and not force and (folder.is_file() or any(folder.iterdir())):
-        raise OutputExistsError(
-            f"{folder} is already there.", hint="Name another folder, or add --force to replace the tour in it."
-        )
+    if not force:
+        _refuse_existing(folder)
     for sentence, arguments in _tour(folder):
         line = shlex.join(["gradscope", *arguments])
         show(Group(Text(), Text(sentence, style="bold cyan"), Text(f"$ {plain(line)}", style="bold"), Text()))
-        code = main([*arguments, "--force"] if force and "--output" in arguments else arguments)
-        if code != 0:
-            raise typer.Exit(code)
+        _run([*arguments, "--force"] if force else arguments)
     show(_sights(folder))
+
+
+def _refuse_existing(folder: Path) -> None:
+    """A tour is never laid over something else."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise OutputExistsError(
+            f"{folder} is already there.", hint="Name another folder, or add --force to replace the tour in it."
+        )
+
+
+def _run(arguments: list[str]) -> None:
+    """The very call that a person's command line makes; the tour ends where one of them fails."""
+    from gradscope.__main__ import main
+
+    code = main(arguments)
+    if code != 0:
+        raise typer.Exit(code)
 
 
 def _tour(folder: Path) -> list[tuple[str, list[str]]]:

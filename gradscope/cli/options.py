@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,7 +40,9 @@ StrictOption = Annotated[
 SuccessThresholdOption = Annotated[
     float | None,
     typer.Option(
-        metavar="X", help="A rollout passes at this reward or more; for rewards that are not 0/1.", rich_help_panel=_INPUT
+        metavar="X",
+        help="A rollout passes at this reward or more; for rewards that are not 0/1.",
+        rich_help_panel=_INPUT,
     ),
 ]
 PromptColumnOption = Annotated[
@@ -80,15 +82,20 @@ InitialOption = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=_MODEL)]
+DeviceOption = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=_MODEL),
+]
 DtypeOption = Annotated[
-    str, typer.Option(metavar="auto|float32|bfloat16", help="Precision of the model.", rich_help_panel=_MODEL)
+    Literal["auto", "float32", "bfloat16"],
+    typer.Option(metavar="auto|float32|bfloat16", help="Precision of the model.", rich_help_panel=_MODEL),
 ]
 EngineOption = Annotated[
-    str, typer.Option(metavar="auto|loop|stream", help="How gradients are computed.", rich_help_panel=_MODEL)
+    Literal["auto", "loop", "stream"],
+    typer.Option(metavar="auto|loop|stream", help="How gradients are computed.", rich_help_panel=_MODEL),
 ]
 VerifyOption = Annotated[
-    str,
+    Literal["first", "all"],
     typer.Option(
         metavar="first|all",
         help="Which batches to check against an ordinary backward pass.",

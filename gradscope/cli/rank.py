@@ -9,6 +9,7 @@ import typer
 from gradscope.cli import options as o
 from gradscope.cli.delivery import delivery
 from gradscope.cli.steps import parse_steps
+from gradscope.results.rank import RowKind
 
 EXAMPLES = (
     "gradscope rank my-run --step 1 --step 40",
@@ -23,7 +24,7 @@ StepsOption = Annotated[
     ),
 ]
 RowsOption = Annotated[
-    str,
+    RowKind,
     typer.Option(
         metavar="rollout|group|weight",
         help="What a row of the matrix is: a rollout's gradient, a group's sum, an output of each weight.",
@@ -45,9 +46,7 @@ GroupSizesOption = Annotated[
         "--group-size", metavar="G", help="Also on sub-groups of this size (repeatable).", rich_help_panel="Measure"
     ),
 ]
-CenterOption = Annotated[
-    bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")
-]
+CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 
 
 def rank(

@@ -26,12 +26,18 @@ def say(line: str) -> None:
 
 
 def show(renderable: RenderableType) -> None:
-    """Prints a result on stdout.
+    """Prints a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines.
 
     Args:
         renderable: What rich prints, already free of markup.
     """
-    _console(sys.stdout).print(renderable)
+    console = _console(sys.stdout)
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    with console.capture() as printed:
+        console.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
 
 
 def write_data(text: str) -> None:

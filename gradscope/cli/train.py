@@ -36,7 +36,9 @@ def train(
     output: Annotated[str | None, _option("output", "The run's folder.", "Run", "DIR")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Settings as JSON, or the manifest of a run to repeat.", rich_help_panel="Run"),
+        typer.Option(
+            metavar="FILE", help="Settings as JSON, or the manifest of a run to repeat.", rich_help_panel="Run"
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run in --output.", rich_help_panel="Run")
@@ -44,7 +46,6 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a run that is already there.", rich_help_panel="Run")
     ] = False,
-    quiet: QuietOption = False,
     seed: Annotated[int | None, _option("seed", "Seed of everything random.", "Run")] = None,
     device: Annotated[str | None, _option("device", "Where it runs.", "Run", "auto|cpu|cuda")] = None,
     dtype: Annotated[str | None, _option("dtype", "Precision.", "Run", "float32|bfloat16")] = None,
@@ -77,6 +78,7 @@ def train(
         str | None, _option("loss_type", "Average over tokens.", "Optimization", "|".join(LOSS_TYPES))
     ] = None,
     checkpoint_every: Annotated[int | None, _option("checkpoint_every", "Updates a checkpoint.", "Run")] = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Train a reference run with GRPO and keep everything that the other commands need.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,7 +11,18 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
-from gradscope.report.figure_style import BLUE, FAINT, INK, MUTED, ORANGE, SKY, label_lines, new_figure
+from gradscope.report.figure_style import (
+    BLUE,
+    FAINT,
+    INK,
+    MUTED,
+    ORANGE,
+    PALE,
+    SLATE,
+    halo,
+    label_lines,
+    new_figure,
+)
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 
 
@@ -47,7 +59,7 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     known = [row for row in steps if row.iid_prediction.value is not None]
     if known:
         values = [row.iid_prediction.value or 0.0 for row in known]
-        axes.plot([row.step for row in known], values, color=ORANGE, linestyle="--", marker="o", markersize=3)
+        axes.plot([row.step for row in known], values, color=ORANGE, linestyle="--", path_effects=halo())
         labels.append((values[-1], "i.i.d. prediction", ORANGE))
     label_lines(axes, labels)
     return figure
@@ -56,10 +68,10 @@ def _over_steps(report: DegeneracyReport) -> Figure:
 def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
     """Bars of the kinds on top of each other; returns where their labels belong."""
     places = [row.step for row in steps]
-    width = 0.82 * min((after - before for before, after in zip(places, places[1:], strict=False)), default=1)
+    width = 0.82 * min((after - before for before, after in pairwise(places)), default=1)
     kinds = (
-        ("all fail", BLUE, INK, "", [row.frac_all_fail for row in steps]),
-        ("all pass", SKY, BLUE, "", [row.frac_all_pass for row in steps]),
+        ("all fail", SLATE, SLATE, "", [row.frac_all_fail for row in steps]),
+        ("all pass", PALE, BLUE, "", [row.frac_all_pass for row in steps]),
         ("tied", "white", MUTED, "////", [row.frac_tied for row in steps]),
     )
     floor = [0.0] * len(places)

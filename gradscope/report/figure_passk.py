@@ -92,4 +92,5 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     label_lines(axes, [(values[-1], words, INK)])
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
-        axes.annotate("sign turns", (comparison.crossover_k, axes.get_ylim()[1]), color=BLUE, fontsize=8, va="top")
+        place = (comparison.crossover_k, axes.get_ylim()[1])
+        axes.annotate("sign turns ", place, color=BLUE, fontsize=8, va="top", ha="right")

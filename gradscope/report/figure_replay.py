@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from gradscope.report.figure_style import BLUE, INK, MUTED, ORANGE, label_lines, new_figure
+from gradscope.metrics.catalog import metric
+from gradscope.report.figure_style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten
 from gradscope.results.replay import ReplayReport
 
 _FLOOR = 1e-16
@@ -26,8 +27,7 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
         return {}
     figure, (above, below) = new_figure(
         "The trainer's gradient norm, recomputed",
-        "grad_norm = sqrt(1' G 1), G the Gram matrix of the step's rollout gradients; "
-        "error = |recomputed - logged| / |logged|",
+        f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
         height=4.8,
         rows=2,
         height_ratios=[1.7, 1],
@@ -41,6 +41,11 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     return {"replay": figure}
 
 
+def _coverage(report: ReplayReport) -> str:
+    done = sum("grad_norm" in step.relative_error for step in report.steps)
+    return f"{done} of {len(report.steps)} steps could be recomputed"
+
+
 def _norms(axes: Axes, report: ReplayReport) -> None:
     logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
     again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
@@ -49,7 +54,8 @@ def _norms(axes: Axes, report: ReplayReport) -> None:
     if again:
         axes.plot(*zip(*again, strict=True), color=BLUE, linestyle="", marker="o", markersize=3.6)
         labels.append((again[-1][1], "recomputed", BLUE))
-    axes.set_ylim(bottom=0)
+    highest = max(value for _, value in (*logged, *again))
+    axes.set_ylim(0, 1.12 * highest or 1.0)
     axes.set_ylabel("grad_norm")
     label_lines(axes, labels, gap=0.09)
 
@@ -64,11 +70,9 @@ def _errors(axes: Axes, report: ReplayReport) -> None:
     ]
     axes.axhline(report.tolerance, color=ORANGE, linestyle="--", linewidth=1.0)
     for step, error, matches in errors:
-        axes.plot([step], [error], color=BLUE if matches else INK, marker="o" if matches else "X", linestyle="")
+        axes.plot([step], [error], color=BLUE if matches else RED, marker="o" if matches else "X", linestyle="")
+    axes.yaxis.set_major_formatter(power_of_ten)
+    axes.yaxis.set_minor_locator(NullLocator())
     values = [error for _, error, _ in errors] + [report.tolerance]
     axes.set_ylim(min(values) / 10, max(values) * 10)
     label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])
-    without = len(report.steps) - len(errors)
-    if without:
-        words = f"{without} of {len(report.steps)} steps could not be recomputed"
-        axes.text(0.99, 0.06, words, transform=axes.transAxes, ha="right", color=MUTED, fontsize=8)

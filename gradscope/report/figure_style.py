@@ -1,19 +1,24 @@
 """How figures look, and how they become files that never differ between two runs.
 
-Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a title
-that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
+Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a
+title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
 """
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import AbstractPathEffect
 
 from gradscope.report.escape import plain
 
@@ -22,13 +27,16 @@ MUTED = "#6b7280"
 FAINT = "#d7dbe0"
 BLUE = "#0072b2"
 SKY = "#8cc5ea"
+SLATE = "#6f8299"
+PALE = "#c5d9ea"
 ORANGE = "#d55e00"
+RED = "#b3261e"
 GREEN = "#00795a"
 PURPLE = "#9b4f96"
 SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"))
 """Color, line style and marker of the first, second, ... line of a figure."""
 
-_STYLE = {
+_STYLE: dict[str, Any] = {
     "axes.edgecolor": MUTED,
     "axes.labelcolor": MUTED,
     "axes.labelsize": 9,
@@ -55,8 +63,13 @@ _STYLE = {
     "ytick.labelsize": 8.5,
 }
 
-_HEAD = 0.85
-"""Inches above the axes for title and subtitle."""
+_HEAD = 0.72
+"""Inches above the axes for the title and one line of subtitle."""
+_LINE = 0.165
+"""Inches of a further line of subtitle, or of the panels' own titles."""
+_CHARACTER = 0.073
+"""Inches of an average character of the subtitle."""
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @contextmanager
@@ -66,7 +79,8 @@ def figure_style() -> Iterator[None]:
     Yields:
         Nothing; the caller's own settings are back afterwards.
     """
-    with matplotlib.rc_context(rc={**matplotlib.rcParamsDefault, **_STYLE}):
+    settings: Any = {**matplotlib.rcParamsDefault, **_STYLE}
+    with matplotlib.rc_context(rc=settings):
         yield
 
 
@@ -81,13 +95,13 @@ def new_figure(
     right: float = 1.15,
     hspace: float = 0.35,
     height_ratios: Sequence[float] | None = None,
-    share_x: bool = True,
+    panel_titles: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """A titled figure with room on the right for the labels of its lines.
 
     Args:
         title: What is shown, in a few words.
-        subtitle: Formula and what the numbers were computed from; line breaks are kept.
+        subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
         width: Inches.
         height: Inches, title included.
         rows: Rows of axes.
@@ -95,21 +109,23 @@ def new_figure(
         right: Inches to the right of the axes.
         hspace: Gap between rows, in axes heights.
         height_ratios: Relative heights of the rows.
-        share_x: Whether all axes share their x axis.
+        panel_titles: Whether the axes have titles of their own.
 
     Returns:
         The figure and its axes, row by row.
     """
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    head = _HEAD + 0.16 * subtitle.count("\n")
+    width_in_characters = int((width - 0.36) / _CHARACTER)
+    lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
+    head = _HEAD + _LINE * (len(lines) - 1 + panel_titles)
     grid = figure.subplots(
         rows,
         columns,
         squeeze=False,
-        sharex=share_x,
+        sharex=True,
         gridspec_kw={
-            "left": 0.62 / width,
+            "left": 0.7 / width,
             "right": 1 - right / width,
             "bottom": 0.52 / height,
             "top": 1 - head / height,
@@ -120,7 +136,7 @@ def new_figure(
     )
     left = 0.18 / width
     figure.text(left, 1 - 0.18 / height, title, fontsize=12.5, fontweight="bold", va="top")
-    figure.text(left, 1 - 0.44 / height, subtitle, fontsize=8.5, color=MUTED, va="top", linespacing=1.35)
+    figure.text(left, 1 - 0.44 / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35)
     return figure, list(grid.flat)
 
 
@@ -143,6 +159,34 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
         _, text, color = labels[index]
         ceiling = placed[place] - overshoot
         axes.text(1.015, ceiling, text, transform=axes.transAxes, color=color, fontsize=8.5, va="center")
+
+
+def power_of_ten(value: float, _: object = None) -> str:
+    """The label of a logarithmic axis, without mathematics.
+
+    Args:
+        value: A power of ten.
+
+    Returns:
+        Ten and its exponent.
+
+    Example:
+        >>> power_of_ten(1e-05)
+        '10⁻⁵'
+    """
+    return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
+
+
+def halo(width: float = 3.0) -> list[AbstractPathEffect]:
+    """A white rim, which keeps a line readable on whatever it crosses.
+
+    Args:
+        width: Points.
+
+    Returns:
+        The path effects of the line.
+    """
+    return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
 
 
 def name_of(text: str, *, limit: int = 24) -> str:

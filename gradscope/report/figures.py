@@ -1,1 +1,41 @@
-"""Which figures show which result, and how a figure becomes files that never differ between two runs."""
+"""Which figures show which result."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from matplotlib.figure import Figure
+
+from gradscope.report.figure_degeneracy import draw_degeneracy
+from gradscope.report.figure_passk import draw_pass_at_k
+from gradscope.report.figure_rank import draw_rank
+from gradscope.report.figure_replay import draw_replay
+from gradscope.report.figure_style import figure_style
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankReport
+from gradscope.results.replay import ReplayReport
+
+
+def draw_figures(result: object) -> dict[str, Figure]:
+    """The figures of a result.
+
+    Args:
+        result: What a command found.
+
+    Returns:
+        File stem -> figure; empty where a result has nothing to draw.
+    """
+    with figure_style():
+        return _draw(result)
+
+
+@singledispatch
+def _draw(result: object) -> dict[str, Figure]:
+    return {}
+
+
+_draw.register(DegeneracyReport)(draw_degeneracy)
+_draw.register(PassAtKReport)(draw_pass_at_k)
+_draw.register(RankReport)(draw_rank)
+_draw.register(ReplayReport)(draw_replay)

@@ -23,7 +23,8 @@ def write_files(result: Report, document: Mapping[str, Any], folder: Path) -> li
     Returns:
         The files, in the order of reading: document, tables, arrays, figures.
     """
-    from gradscope.report.figures import draw_figures, save_figure
+    from gradscope.report.figure_style import save_figure
+    from gradscope.report.figures import draw_figures
 
     path = folder / f"{command_of(result)}.json"
     path.write_text(render_json(document), encoding="utf-8")
@@ -53,7 +54,5 @@ def _name(spectrum: GradientSpectrum) -> str:
     whole = spectrum.tensor or spectrum.group_id or "step"
     samples = "-".join(str(sample) for sample in spectrum.samples)
     return "/".join(
-        part
-        for part in (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples)
-        if part
+        part for part in (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples) if part
     )

@@ -52,9 +52,9 @@ def new_table(columns: Sequence[Column]) -> Table:
     Returns:
         The table.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for title, justify in columns:
-        table.add_column(Text(title), justify=justify, overflow="fold")
+        table.add_column(Text(title), justify=justify, no_wrap=True)
     return table
 
 
@@ -81,7 +81,9 @@ def formulas(*names: str) -> Text:
     return Text("\n").join(cell(f"{metric(name).title} = {metric(name).formula}", style="dim") for name in names)
 
 
-def document(head: RenderableType, blocks: Iterable[RenderableType], notes: Footnotes, findings: Sequence[str]) -> Group:
+def document(
+    head: RenderableType, blocks: Iterable[RenderableType], notes: Footnotes, findings: Sequence[str]
+) -> Group:
     """A whole result, as it is printed.
 
     Args:
@@ -108,4 +110,3 @@ def _bullet(finding: str) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_row(Text("•"), Text(plain(finding)))
     return grid
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING = "·"
@@ -31,7 +32,7 @@ def _shortened(values: Sequence[float | None], width: int) -> list[float | None]
     if len(values) <= width:
         return list(values)
     edges = [len(values) * place // width for place in range(width + 1)]
-    runs = [[v for v in values[start:stop] if v is not None] for start, stop in zip(edges, edges[1:], strict=False)]
+    runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
     return [sum(run) / len(run) if run else None for run in runs]
 
 

@@ -99,9 +99,9 @@ def _course(steps: Sequence[StepDegeneracy]) -> Table:
 
 def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
     """Every step; the last column only where the trainer logged its own share."""
-    titles = ["step", "groups", "degenerate", "all fail", "all pass", "tied", "p", "i.i.d.", "gap"]
+    titles = ["step", "groups", "degenerate", "fail", "pass", "tied", "p", "i.i.d.", "gap"]
     logs = any(row.logged is not None for row in steps)
-    table = new_table([(title, "right") for title in (titles + ["logged"] if logs else titles)])
+    table = new_table([(title, "right") for title in ([*titles, "logged"] if logs else titles)])
     for row in steps:
         shares = (row.frac_reward_zero_std, row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
         add_row(

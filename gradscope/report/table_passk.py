@@ -72,7 +72,7 @@ def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
 def _solved(comparison: PassAtKComparison) -> str:
     solved = comparison.solved
     first, second = plain(comparison.first), plain(comparison.second)
-    unpaired = f" {comparison.num_unpaired} prompts are in one file only." if comparison.num_unpaired else ""
+    unpaired = f" In one file only: {comparison.num_unpaired}." if comparison.num_unpaired else ""
     return (
         f"Prompts with a correct sample, of {comparison.num_prompts} paired: both {solved.both}, only {first} "
         f"{solved.first_only}, only {second} {solved.second_only}, neither {solved.neither}.{unpaired}"

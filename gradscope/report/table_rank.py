@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from gradscope.report.escape import plain
+from gradscope.report.escape import cell, plain
 from gradscope.report.layout import add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.report.sparkline import sparkline
@@ -45,6 +45,8 @@ def rank_table(report: RankReport) -> Group:
         blocks.append(_geometry(report.steps, notes))
     for step, reason in report.skipped.items():
         notes.mark(f"step {step} was left out: {reason}")
+    for advantage, reason in report.refused.items():
+        notes.mark(f"{advantage} was left out: {reason}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
     return document(head, blocks, notes, report.findings)
 
@@ -76,32 +78,41 @@ def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
         ("advantage", "left"),
         ("G", "right"),
         ("live", "right"),
-        (f"effective rank, step {last_step}", "left"),
+        (f"eff. rank, step {last_step}", "left"),
         ("stable", "right"),
         ("particip.", "right"),
     ]
     table = new_table([(name, "right" if side == "right" else "left") for name, side in columns])
     if many:
-        table.add_column(f"over {len({point.step for point in points})} steps")
+        table.add_column("over steps", no_wrap=True)
     for (advantage, group_size), curve in series.items():
         last = curve[-1]
         course = [point.effective_rank.value for point in curve]
         add_row(
             table,
-            advantage,
+            cell(advantage, limit=16),
             str(group_size),
             f"{last.num_groups - last.num_dead}/{last.num_groups}",
             format_estimate(last.effective_rank, notes, "rank"),
             format_estimate(last.stable_rank, notes, "rank", interval=False),
             format_estimate(last.participation_ratio, notes, "rank", interval=False),
-            *([sparkline(course, low=1.0, high=float(group_size), width=16)] if many else []),
+            *([sparkline(course, low=1.0, high=float(group_size), width=12)] if many else []),
         )
     return table
 
 
 def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor: bool) -> Table:
     """Whole matrices: one per step and formulation, or one per weight."""
-    titles = ["step", "tensor" if by_tensor else "advantage", "shape", "effective", "stable", "particip.", "90 %", "99 %"]
+    titles = [
+        "step",
+        "tensor" if by_tensor else "advantage",
+        "shape",
+        "effective",
+        "stable",
+        "particip.",
+        "90 %",
+        "99 %",
+    ]
     table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
     for spectrum in spectra[:MOST_ROWS]:
         ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
@@ -109,7 +120,7 @@ def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor
         add_row(
             table,
             str(spectrum.step),
-            _short_name(spectrum.tensor) if spectrum.tensor else spectrum.advantage,
+            _short_name(spectrum.tensor) if spectrum.tensor else cell(spectrum.advantage, limit=16),
             f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
             *(format_estimate(energy, notes, "count", interval=False) for energy in energies),
@@ -121,7 +132,7 @@ def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor
 
 def _short_name(tensor: str) -> str:
     """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return plain(tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=26)
+    return plain(tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=22)
 
 
 def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:

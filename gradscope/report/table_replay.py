@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+import re
+
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.report.layout import add_row, document, heading, new_table, source_line
+from gradscope.report.layout import Column, add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import Footnotes, format_number
-from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 
 STYLES = {"match": "green", "pass": "green", "mismatch": "bold red", "fail": "bold red"}
 """The colors of verdicts; the word says the same without color."""
+
+_NORM = "grad_norm"
+_COLUMNS: tuple[Column, ...] = (
+    ("step", "right"),
+    ("grad_norm", "left"),
+    ("logged", "right"),
+    ("recomputed", "right"),
+    ("error", "right"),
+    ("reward", "left"),
+    ("advantage", "left"),
+    ("zero std", "left"),
+)
+_CHEAP = ("reward", "advantage", "frac_reward_zero_std")
 
 
 def replay_table(report: ReplayReport) -> Group:
@@ -21,7 +36,7 @@ def replay_table(report: ReplayReport) -> Group:
         report: The measurement.
 
     Returns:
-        One row per step and quantity, then what it means.
+        One row per step, the causes as footnotes, then what it means.
     """
     notes = Footnotes()
     head = heading(
@@ -29,44 +44,57 @@ def replay_table(report: ReplayReport) -> Group:
         source_line(report.source),
         f"grad_norm matches within a relative error of {report.tolerance:g}",
     )
-    return document(head, [_steps(report, notes)], notes, report.findings)
+    blocks: list[RenderableType] = [_steps(report, notes), formulas(_NORM)]
+    return document(head, blocks, notes, report.findings)
 
 
 def _steps(report: ReplayReport, notes: Footnotes) -> Table:
-    table = new_table(
-        [
-            ("step", "right"),
-            ("quantity", "left"),
-            ("verdict", "left"),
-            ("logged", "right"),
-            ("recomputed", "right"),
-            ("error", "right"),
-        ]
-    )
+    table = new_table(_COLUMNS)
+    causes = _Causes(report, notes)
     for step in report.steps:
-        for place, quantity in enumerate(step.quantities):
-            verdict = quantity.verdict + (_note(quantity.cause, notes) if quantity.cause else "")
-            add_row(
-                table,
-                str(step.step) if place == 0 else "",
-                quantity.name,
-                Text(verdict, style=STYLES.get(quantity.verdict, "yellow")),
-                *_figures(step, quantity.name),
-            )
+        verdicts = {quantity.name: quantity for quantity in step.quantities}
+        add_row(
+            table,
+            str(step.step),
+            causes.verdict(verdicts.get(_NORM)),
+            *_figures(step),
+            *(causes.verdict(verdicts.get(name)) for name in _CHEAP),
+        )
     return table
 
 
-def _note(cause: str, notes: Footnotes) -> str:
-    return " " + notes.mark(cause).lstrip("—")
+class _Causes:
+    """Verdicts whose causes are footnotes; causes that differ in their numbers only share one."""
+
+    def __init__(self, report: ReplayReport, notes: Footnotes) -> None:
+        self._notes = notes
+        self._first: dict[str, str] = {}
+        causes = [q.cause for step in report.steps for q in step.quantities if q.cause]
+        self._shapes = [_shape(cause) for cause in causes]
+
+    def verdict(self, quantity: Quantity | None) -> Text:
+        if quantity is None:
+            return Text("")
+        style = STYLES.get(quantity.verdict, "yellow")
+        if quantity.cause is None:
+            return Text(quantity.verdict, style=style)
+        shape = _shape(quantity.cause)
+        likewise = self._shapes.count(shape) - 1
+        more = f" (likewise {likewise} more)" if likewise else ""
+        reason = self._first.setdefault(shape, f"{quantity.cause}{more}")
+        return Text(f"{quantity.verdict}{self._notes.mark(reason).lstrip('—')}", style=style)
 
 
-def _figures(step: StepReplay, name: str) -> tuple[str, str, str]:
+def _shape(cause: str) -> str:
+    return re.sub(r"\d[\d.e+%-]*", "0", cause)
+
+
+def _figures(step: StepReplay) -> tuple[str, str, str]:
     """Logged, recomputed and error; blank where the verdict's footnote says why there is none."""
-    logged, recomputed, error = (
-        mapping.get(name) for mapping in (step.logged, step.recomputed, step.relative_error)
-    )
+    logged, recomputed = step.logged.get(_NORM), step.recomputed.get(_NORM)
+    error = step.relative_error.get(_NORM)
     return (
-        "" if logged is None else f"{logged:.7g}",
-        "" if recomputed is None else f"{recomputed:.7g}",
+        "" if logged is None else f"{logged:.6g}",
+        "" if recomputed is None else f"{recomputed:.6g}",
         "" if error is None else format_number(error, "norm"),
     )

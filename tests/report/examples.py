@@ -1,0 +1,339 @@
+"""Results made by hand, one of every type, with undefined numbers and hostile text in them."""
+
+from __future__ import annotations
+
+import math
+
+from gradscope.estimate import Estimate
+from gradscope.results.check import CheckReport, Verdict
+from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable, Solved
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.results.source import Quarantine, QuarantineReason, Source
+
+HOSTILE = "<script>[red]\x1b[31mred\u202egnp"
+"""A name as a log may hold it: HTML, rich markup, a terminal escape and a right-to-left override."""
+
+QUARANTINE = Quarantine(
+    num_rows=2, reasons=(QuarantineReason(reason="reward is not a number", num_rows=2, first=f"{HOSTILE}.jsonl:7"),)
+)
+
+
+def around(value: float, width: float = 0.1, units: int = 40) -> Estimate:
+    low, high = max(0.0, value - width), min(1.0, value + width) if value <= 1 else value + width
+    return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=units)
+
+
+def source(path: str = "runs/example", files: tuple[str, ...] = ()) -> Source:
+    return Source(
+        path=path,
+        format="trl",
+        recognized="TRL output_dir, 20 files of completions",
+        files=files,
+        num_rows=1280,
+        inferred=("group size 8, from the lengths of equal prompts",),
+        missing=("token ids: log them with log_completions",),
+        quarantined=QUARANTINE,
+    )
+
+
+def _step(step: int) -> StepDegeneracy:
+    all_fail, all_pass = 0.5 * math.exp(-step / 12), 0.05 + 0.025 * step
+    rate = 0.3 + 0.025 * step
+    iid = rate**8 + (1 - rate) ** 8
+    return StepDegeneracy(
+        step=step,
+        num_groups=8,
+        frac_reward_zero_std=around(all_fail + all_pass, 0.12, 8),
+        frac_all_pass=around(all_pass, units=8),
+        frac_all_fail=around(all_fail, units=8),
+        frac_tied=around(0.0, units=8),
+        pass_rate=around(rate, units=8),
+        iid_prediction=Estimate.exact(iid),
+        jensen_gap=Estimate.exact(all_fail + all_pass - iid),
+        logged=None if step == 3 else all_fail + all_pass,
+    )
+
+
+def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
+    too_large = Estimate.because("G = 16 exceeds the 8 rollouts of a group; forecasts are not available")
+    return DegeneracyReport(
+        source=source(files=files),
+        reward=HOSTILE,
+        success_threshold=1.0,
+        num_groups=8 * num_steps,
+        num_rollouts=64 * num_steps,
+        group_size=8,
+        pass_rate_origin="the mean pass rate of this log",
+        frac_reward_zero_std=Estimate(value=0.4125, low=0.331, high=0.488, num_units=128),
+        frac_all_pass=around(0.1625, 0.05, 128),
+        frac_all_fail=around(0.25, 0.07, 128),
+        frac_tied=Estimate(value=0.0, low=0.0, high=0.02, num_units=128),
+        pass_rate=around(0.47, 0.06, 128),
+        iid_prediction=Estimate(value=0.0086, low=0.0079, high=0.0141, num_units=128),
+        jensen_gap=Estimate(value=0.4039, low=0.32, high=0.48, num_units=128),
+        by_group_size=(
+            GroupSizeDegeneracy(
+                group_size=8,
+                degeneracy=around(0.4125, 0.08),
+                iid_prediction=Estimate.exact(0.0086),
+                jensen_gap=around(0.4039, 0.08),
+                method="observed",
+            ),
+            GroupSizeDegeneracy(
+                group_size=2,
+                degeneracy=around(0.79, 0.04),
+                iid_prediction=Estimate.exact(0.5018),
+                jensen_gap=around(0.2882, 0.04),
+                method="unbiased",
+            ),
+            GroupSizeDegeneracy(
+                group_size=4,
+                degeneracy=around(0.58, 0.07),
+                iid_prediction=Estimate.exact(0.1277),
+                jensen_gap=around(0.4523, 0.07),
+                method="unbiased",
+            ),
+            GroupSizeDegeneracy(
+                group_size=16, degeneracy=too_large, iid_prediction=too_large, jensen_gap=too_large, method="forecast"
+            ),
+        ),
+        gap_decomposition=GapDecomposition(
+            between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128), over_time=Estimate.exact(0.0139)
+        ),
+        by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
+        quarantined=QUARANTINE,
+        findings=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
+    )
+
+
+def _passk_table(name: str, first: float, growth: float) -> PassAtKTable:
+    ks = (1, 2, 4, 5, 8, 10, 16)
+    rows = [
+        PassAtK(
+            k=k,
+            pass_at_k=around(1 - (1 - first) * k**-growth, 0.06),
+            pass_hat_k=around(first * k**-0.6, 0.05),
+        )
+        for k in ks
+    ]
+    beyond = Estimate.because("k = 32 exceeds the 16 samples of a prompt")
+    return PassAtKTable(
+        name=name,
+        source=source(name),
+        num_prompts=64,
+        num_samples=(16, 16),
+        rows=(*rows, PassAtK(k=32, pass_at_k=beyond, pass_hat_k=beyond)),
+    )
+
+
+def passk_report(num_files: int = 2) -> PassAtKReport:
+    names = ("before.jsonl", HOSTILE)[:num_files]
+    tables = tuple(_passk_table(n, s, g) for n, s, g in zip(names, (0.42, 0.74), (0.25, 0.12), strict=False))
+    if num_files == 1:
+        return PassAtKReport(tables=tables, comparison=None, findings=("One policy.",))
+    rows = tuple(
+        PassAtKDifference(
+            k=k, difference=Estimate(value=d, low=d - 0.05, high=d + 0.05), first_wins=3, second_wins=40, ties=21
+        )
+        for k, d in ((1, 0.32), (2, 0.27), (4, 0.2), (8, 0.1), (16, -0.03))
+    )
+    comparison = PassAtKComparison(
+        first=names[0],
+        second=names[1],
+        num_prompts=64,
+        num_unpaired=1,
+        rows=rows,
+        crossover_k=16,
+        solved=Solved(both=40, first_only=2, second_only=12, neither=10),
+    )
+    return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
+
+
+def spectrum(
+    step: int, group_id: str | None, size: int, advantage: str = "logged", tensor: str | None = None
+) -> GradientSpectrum:
+    num = 24 if group_id is None and tensor is None else size
+    values = tuple(3.0 * (1 + hash_of(group_id or "", tensor or "")) * 0.7**place for place in range(num))
+    return GradientSpectrum(
+        step=step,
+        group_id=group_id,
+        rows="weight" if tensor else "rollout",
+        advantage=advantage,
+        group_size=size,
+        samples=tuple(range(size)) if group_id else (),
+        tensor=tensor,
+        shape=(num, 64 if tensor else 99_264),
+        centered=False,
+        singular_values=values,
+        noise_floor=1e-3,
+        effective_rank=around(1 + 0.45 * num, 0.3),
+        spectral_entropy_rank=around(1 + 0.3 * num, 0.3),
+        stable_rank=around(1 + 0.1 * num, 0.3),
+        participation_ratio=around(1 + 0.2 * num, 0.3),
+        numerical_rank=Estimate.exact(num),
+        energy_rank_90=Estimate.exact(max(1, num // 2)),
+        energy_rank_99=Estimate.exact(max(1, num - 1)),
+    )
+
+
+def hash_of(*parts: str) -> float:
+    """A number in [0, 1) that stays the same from run to run."""
+    return (sum(ord(letter) for part in parts for letter in part) % 17) / 17
+
+
+def _curve() -> tuple[RankCurvePoint, ...]:
+    return tuple(
+        RankCurvePoint(
+            step=step,
+            advantage=advantage,
+            group_size=size,
+            num_groups=16,
+            num_dead=16 if (advantage, size, step) == ("sign", 2, 41) else 5,
+            effective_rank=Estimate.because("no live group of 2 at step 41")
+            if (advantage, size, step) == ("sign", 2, 41)
+            else around(1 + (size - 1) * (0.9 - 0.003 * step) * scale, 0.15),
+            stable_rank=around(1 + 0.2 * size, 0.1),
+            participation_ratio=around(1 + 0.3 * size, 0.1),
+        )
+        for advantage, scale in (("logged", 0.8), ("dr_grpo", 0.8), ("sign", 0.9), (HOSTILE, 0.7))
+        for size in (2, 4, 8)
+        for step in (1, 11, 21, 31, 41)
+    )
+
+
+def _geometry(step: int) -> StepGeometry:
+    return StepGeometry(
+        step=step,
+        weights=f"runs/example/checkpoints/checkpoint-{step - 1}",
+        num_rollouts=128,
+        num_inferred_ids=0,
+        grad_norm=Estimate.exact(0.4123),
+        logged_grad_norm=0.4123 if step > 1 else None,
+        cancellation=Estimate.exact(0.31),
+        class_subspace_energy=Estimate.because("no group is mixed") if step == 1 else around(0.62, 0.05),
+        sparsity={"zero_rows": Estimate.exact(0.41)},
+        verification={"checked": True, "relative_error": 2e-7},
+    )
+
+
+def rank_report() -> RankReport:
+    spectra = [spectrum(step, f"{step:05d}-{g:03d}", 8) for step in (1, 21, 41) for g in range(9)]
+    return RankReport(
+        source=source(),
+        rows="rollout",
+        spectra=(*spectra, *(spectrum(step, None, 8) for step in (1, 21, 41))),
+        curve=_curve(),
+        steps=tuple(_geometry(step) for step in (1, 21, 41)),
+        skipped={7: "the weights before step 7 are not on disk"},
+        refused={"tasa": "needs binary rewards"},
+        gram={"1": "gram_step_00001.safetensors"},
+        engine={"engine": "loop", "dtype": "float32", "device": "cpu", "num_parameters": 99_264},
+        findings=("A group of 8 spans 5.6 of 8 directions.",),
+    )
+
+
+def weight_report() -> RankReport:
+    modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
+    tensors = [f"model.layers.{layer}.{module}.weight" for layer in range(4) for module in modules]
+    tensors.append("model.embed_tokens.weight")
+    return RankReport(
+        source=source(),
+        rows="weight",
+        spectra=tuple(spectrum(41, None, 20 - 3 * (place % 6), tensor=t) for place, t in enumerate(tensors)),
+        curve=(),
+        steps=(_geometry(41),),
+        skipped={},
+        refused={},
+        gram={},
+        engine={"engine": "loop"},
+    )
+
+
+def _replayed(step: int) -> StepReplay:
+    if step % 5 != 1:
+        cause = f"the weights before step {step} are not on disk"
+        return StepReplay(
+            step=step,
+            weights=None,
+            verdict="cannot",
+            cause=cause,
+            quantities=(
+                Quantity(name="frac_reward_zero_std", verdict="match", cause=None),
+                Quantity(name="grad_norm", verdict="cannot", cause=cause),
+            ),
+            logged={"grad_norm": 0.5 + 0.02 * step, "frac_reward_zero_std": 0.5},
+            recomputed={"frac_reward_zero_std": 0.5},
+            relative_error={"frac_reward_zero_std": 0.0},
+            num_inferred_ids=0,
+            frac_kl=None,
+        )
+    bad = step == 11
+    value = 0.5 + 0.02 * step
+    return StepReplay(
+        step=step,
+        weights=f"checkpoint-{step - 1}",
+        verdict="mismatch" if bad else "match",
+        cause="the token ids were inferred from text" if bad else None,
+        quantities=(
+            Quantity(name="frac_reward_zero_std", verdict="match", cause=None),
+            Quantity(
+                name="grad_norm",
+                verdict="mismatch" if bad else "match",
+                cause="the token ids were inferred from text" if bad else None,
+            ),
+        ),
+        logged={"grad_norm": value, "frac_reward_zero_std": 0.5},
+        recomputed={"grad_norm": value * (1.02 if bad else 1.0), "frac_reward_zero_std": 0.5},
+        relative_error={"grad_norm": 0.02 if bad else 3e-7, "frac_reward_zero_std": 0.0},
+        num_inferred_ids=64 if bad else 0,
+        frac_kl=None,
+    )
+
+
+def replay_report() -> ReplayReport:
+    return ReplayReport(
+        source=source(),
+        steps=tuple(_replayed(step) for step in range(1, 21)),
+        verdict="mismatch",
+        tolerance=1e-5,
+        engine={"engine": "loop"},
+        findings=("3 of 4 steps whose weights are on disk match to 3e-07.",),
+    )
+
+
+def check_report() -> CheckReport:
+    return CheckReport(
+        source=source(),
+        verdicts=(
+            Verdict(
+                metric="frac_reward_zero_std",
+                op="<=",
+                limit=0.3,
+                outcome="fail",
+                estimate=Estimate(value=0.4125, low=0.33, high=0.49, num_units=160),
+                meaning="0.4125 of groups give no gradient.",
+                next_step="Try prompts of middling difficulty.",
+            ),
+            Verdict(
+                metric="pass@4",
+                op=">=",
+                limit=0.5,
+                outcome="unknown",
+                estimate=Estimate.because(f"no held-out samples in {HOSTILE}"),
+                meaning="The log does not tell.",
+                next_step="Log held-out samples.",
+            ),
+            Verdict(
+                metric="pass_rate",
+                op=">",
+                limit=0.1,
+                outcome="pass",
+                estimate=Estimate.exact(0.47),
+                meaning="It holds.",
+                next_step="",
+            ),
+        ),
+        outcome="fail",
+    )
