@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from gradscope.metrics.degeneracy import (
 )
 from gradscope.metrics.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 
@@ -32,7 +34,7 @@ def measure_degeneracy(
     success_threshold: float | None = None,
     base_pass_rate: float | None = None,
     reward: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: ColumnNames | None = None,
     run_config: str | Path | None = None,
     strict: bool = False,
     seed: int = 0,
@@ -47,7 +49,7 @@ def measure_degeneracy(
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         base_pass_rate: The p of the i.i.d. prediction; None: the mean of the log.
         reward: One reward function by name; None: the trainer's scalar.
-        columns: Which column of a generic file means what.
+        columns: Columns of a generic log, where their names are not usual.
         run_config: The trainer's arguments as JSON, where the folder does not tell them.
         strict: Whether a row that cannot be used is an error.
         seed: Seed of the resampling.
@@ -56,8 +58,6 @@ def measure_degeneracy(
     Returns:
         The report.
     """
-    from gradscope.rollouts.detect import read_run
-
     run = read_run(path, format=format, columns=columns, run_config=run_config, strict=strict)
     return degeneracy_of_run(
         run,

@@ -19,11 +19,20 @@ def degeneracy_findings(report: DegeneracyReport, chosen: GroupRewards) -> tuple
     Returns:
         Sentences for people: the share and its kinds, the gap and its parts, what to try, and what does not fit.
     """
-    sentences = [_share(report), _gap(report), _advice(report), _disagreement(report), _left_out(chosen)]
+    sentences = [
+        _share(report),
+        _gap(report),
+        _levels(report, chosen),
+        _advice(report, chosen),
+        _disagreement(report),
+        _left_out(chosen),
+    ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
 def _percent(share: float) -> str:
+    if 0 < share < 0.0005:
+        return "less than 0.1 %"
     return f"{100 * share:.1f} %"
 
 
@@ -68,12 +77,26 @@ def _gap(report: DegeneracyReport) -> str:
     )
 
 
-def _advice(report: DegeneracyReport) -> str:
+def _levels(report: DegeneracyReport, chosen: GroupRewards) -> str:
+    if report.success_threshold is None:
+        return ""
+    num_levels = len({value for _, rewards in chosen.groups for value in rewards})
+    if num_levels <= 2:
+        return ""
+    return (
+        f"The rewards have {num_levels} levels: a group can all pass and still have unequal rewards, so the gap compares "
+        "a share of equal rewards with a prediction about passes."
+    )
+
+
+def _advice(report: DegeneracyReport, chosen: GroupRewards) -> str:
     all_pass, all_fail = report.frac_all_pass.value, report.frac_all_fail.value
     if not report.frac_reward_zero_std.value:
         return ""
     if all_pass is None or all_fail is None:
-        return "Say what counts as a pass (--success-threshold) to see whether these groups are too easy or too hard."
+        names = sorted({name for group, _ in chosen.groups for name in group.rollouts[0].rewards})
+        alone = f", or look at one reward function alone ({', '.join(names)})" if len(names) > 1 else ""
+        return f"To see whether they are too easy or too hard, say what counts as a pass (--success-threshold){alone}."
     if all_fail > 2 * all_pass:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if all_pass > 2 * all_fail:

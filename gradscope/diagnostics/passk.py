@@ -5,7 +5,7 @@ Legend: n samples of a prompt, c of them correct, k the budget.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from gradscope.errors import UsageError
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
 from gradscope.metrics.passk import estimate_pass_table
 from gradscope.results.passk import PassAtK, PassAtKReport, PassAtKTable
+from gradscope.rollouts.readers.request import ColumnNames
 
 USUAL_KS = (5, 10, 20, 50, 100)
 """Budgets that papers report, beside the powers of two."""
@@ -26,7 +27,7 @@ def measure_pass_at_k(
     ks: Sequence[int] = (),
     success_threshold: float | None = None,
     format: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: ColumnNames | None = None,
     strict: bool = False,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -38,7 +39,7 @@ def measure_pass_at_k(
         ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         format: Name of the reader; None: recognized.
-        columns: Which column of a generic file means what.
+        columns: Columns of a generic log, where their names are not usual.
         strict: Whether a row that cannot be used is an error.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.

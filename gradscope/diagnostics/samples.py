@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.metrics.groups import binary_threshold, passes
 from gradscope.results.source import Source
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path
 
@@ -58,7 +59,7 @@ def read_samples(
     *,
     success_threshold: float | None = None,
     format: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: ColumnNames | None = None,
     strict: bool = False,
 ) -> Samples:
     """Read one file of samples.
@@ -67,14 +68,12 @@ def read_samples(
         path: The file.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         format: Name of the reader; None: recognized.
-        columns: Which column of a generic file means what.
+        columns: Columns of a generic log, where their names are not usual.
         strict: Whether a row that cannot be used is an error.
 
     Returns:
         The samples, counted by prompt.
     """
-    from gradscope.rollouts.detect import read_run
-
     run = read_run(path, format=format, columns=columns, strict=strict)
     return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
 

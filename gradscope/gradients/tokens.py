@@ -31,7 +31,8 @@ class TokenSequence:
     mask: tuple[bool, ...]
     """Which completion tokens count in the loss, [T]."""
     inferred: bool
-    """Whether any of the ids was re-tokenized from text."""
+    """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
+    from the same text with the same tokenizer."""
 
     @property
     def length(self) -> int:
@@ -67,8 +68,7 @@ def token_sequences(
 
 
 def _sequence(tokenizer: Any, rollout: Rollout, max_completion_length: int | None) -> TokenSequence:
-    inferred = rollout.prompt_ids is None or rollout.completion_ids is None
-    if inferred and tokenizer is None:
+    if (rollout.prompt_ids is None or rollout.completion_ids is None) and tokenizer is None:
         raise InputError(
             f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, and no tokenizer was found.",
             hint="Put tokenizer.json beside the weights, or log exact ids.",
@@ -96,7 +96,7 @@ def _sequence(tokenizer: Any, rollout: Rollout, max_completion_length: int | Non
         prompt_ids=tuple(prompt_ids),
         completion_ids=tuple(completion_ids),
         mask=tuple(mask),
-        inferred=inferred,
+        inferred=rollout.completion_ids is None,
     )
 
 
