@@ -69,7 +69,9 @@ def backward(
         parameter.grad = None
 
     handles = [
-        parameter.register_post_accumulate_grad_hook(lambda p, name=name: hand_out(name, p))
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda tensor, name=name: hand_out(name, tensor)
+        )
         for name, parameter in trainable.items()
     ]
     try:

@@ -126,7 +126,9 @@ class Capture:
             output.requires_grad_(True)
         batch = self._batch
         given = given.detach()
-        output.register_hook(lambda grad: self._join(module, owned, given, grad, batch))
+        output.register_hook(  # type: ignore[no-untyped-call]
+            lambda grad: self._join(module, owned, given, grad, batch)
+        )
 
     def _join(
         self, module: nn.Module, owned: Mapping[str, str], given: torch.Tensor, grad: torch.Tensor, batch: Batch
@@ -144,7 +146,7 @@ class Capture:
     def _fits(self, module: nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:
         assert self._batch is not None, "only called while a batch is collected"
         num_rows, length = len(self._batch.rows), self._batch.length
-        return self._ask(lambda: fits(module, given, output, num_rows, length))
+        return bool(self._ask(lambda: fits(module, given, output, num_rows, length)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Run something that may call a hooked module again, without collecting that call."""

@@ -6,6 +6,7 @@ Shapes: B rows, S padded length, T tokens of a completion, V vocabulary.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +30,7 @@ def completion_logprobs(model: Any, batch: Batch, temperature: float) -> list[to
     """
     starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
     first = min(starts)
-    accepted = _forward_arguments(type(_base_model(model)))
+    accepted = _forward_arguments(type(_base_model(model)).forward)
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if "position_ids" in accepted:
         arguments["position_ids"] = batch.position_ids
@@ -56,5 +57,5 @@ def _base_model(model: Any) -> Any:
 
 
 @lru_cache
-def _forward_arguments(kind: type) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.forward).parameters)
+def _forward_arguments(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)

@@ -141,6 +141,7 @@ def embedding(use: Use) -> Mapping[str, Contribution]:
     module = use.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
     scale = _embedding_scale(module, use.input)
+    assert scale is not None, "checked by fits()"
     ids, grads = use.tokens(use.input), use.tokens(use.grad)
     if module.padding_idx is not None:
         # PyTorch gives this row no gradient, also where the id was sampled and not padded.

@@ -1,0 +1,82 @@
+"""From logged groups to the rows of one step: token ids, the trainer's weights, the reference's log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.errors import InputError
+from gradscope.gradients.batches import Batch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.forward import completion_logprobs
+from gradscope.gradients.objective import Objective
+from gradscope.gradients.policy import Policy
+from gradscope.gradients.rows import RowPlan, plan_rows
+from gradscope.gradients.tokens import TokenSequence, token_sequences
+from gradscope.rollouts.types import RolloutGroup
+
+
+def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, batch_tokens: int) -> RowPlan:
+    """The rows of one step.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The step's rollouts.
+        objective: The trainer's loss.
+        batch_tokens: Most padded tokens of a forward pass of the reference policy.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: The groups are not of one step, or there are none.
+        InputError: The trainer's gradient cannot be formed from these rollouts and settings.
+    """
+    steps = sorted({group.step for group in groups})
+    if len(steps) != 1:
+        raise ValueError(f"expected the groups of one step, got steps {steps}")
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    reason = objective.reason_against(rollouts)
+    if reason is not None:
+        raise InputError(
+            f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
+            hint="Give the trainer's arguments with --run-config FILE if these are not the run's.",
+        )
+    sequences = token_sequences(policy, groups, max_completion_length=objective.max_completion_length)
+    reference = _reference_logprobs(policy, sequences, objective, batch_tokens)
+    return plan_rows(sequences, rollouts, objective, reference)
+
+
+def batch_rows(
+    policy: Policy, plan: RowPlan, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right"
+) -> list[Batch]:
+    """Some rows of a plan in batches.
+
+    Args:
+        policy: The model, for its device.
+        plan: The rows.
+        rows: Indices of the rows that are wanted.
+        batch_tokens: Most padded tokens of a batch.
+        padding_side: Where batches are padded.
+
+    Returns:
+        Every row in one batch.
+    """
+    of_row = [plan.sequences[plan.rows[number].sequence] for number in rows]
+    return [
+        pad_batch([rows[i] for i in part], [of_row[i] for i in part], policy.device, padding_side)
+        for part in split_rows([sequence.length for sequence in of_row], batch_tokens)
+    ]
+
+
+def _reference_logprobs(
+    policy: Policy, sequences: Sequence[TokenSequence], objective: Objective, batch_tokens: int
+) -> list[torch.Tensor] | None:
+    if not objective.beta:
+        return None
+    found: dict[int, torch.Tensor] = {}
+    with policy.as_reference() as model, torch.no_grad():
+        for rows in split_rows([sequence.length for sequence in sequences], batch_tokens):
+            batch = pad_batch(rows, [sequences[row] for row in rows], policy.device)
+            found.update(zip(rows, completion_logprobs(model, batch, objective.temperature), strict=True))
+    return [found[row] for row in range(len(sequences))]

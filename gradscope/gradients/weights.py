@@ -1,0 +1,89 @@
+"""Singular values of dL/dW, tensor by tensor: how many directions of each weight matrix a step's update moves.
+
+The gradient of the whole step is added up by ordinary backward passes, as in training; then each two-dimensional
+parameter is decomposed alone.
+
+Shapes: R rollouts, O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradscope.gradients.backward import Weigh, backward
+from gradscope.gradients.batches import DEFAULT_BATCH_TOKENS, Batch
+from gradscope.gradients.objective import Objective
+from gradscope.gradients.policy import Policy
+from gradscope.gradients.prepare import batch_rows, plan_step
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.types import RolloutGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSpectrum:
+    """The singular values of one parameter's gradient."""
+
+    tensor: str
+    """The parameter's name."""
+    shape: tuple[int, int]
+    """Its shape, (O, I)."""
+    singular_values: NDArray[np.float64]
+    """Descending, [min(O, I)]."""
+
+
+def measure_weight_spectra(
+    policy: Policy,
+    groups: Sequence[RolloutGroup],
+    objective: Objective,
+    *,
+    batch_tokens: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> tuple[WeightSpectrum, ...]:
+    """Spectra of the step's gradient as the optimizer saw it: logged advantages, KL part included.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The step's rollouts, all with a logged advantage.
+        objective: The trainer's loss.
+        batch_tokens: Most padded tokens of a forward pass.
+        progress: Called as tensors are done.
+
+    Returns:
+        One spectrum per two-dimensional trainable parameter, in the model's order.
+    """
+    tell = progress or no_progress
+    gradient = _step_gradient(policy, groups, objective, batch_tokens or DEFAULT_BATCH_TOKENS)
+    matrices = [name for name, parameter in policy.trainable.items() if parameter.dim() == 2]
+    spectra = []
+    for done, name in enumerate(matrices, start=1):
+        shape = policy.trainable[name].shape
+        matrix = gradient.pop(name, torch.zeros(shape))
+        values = torch.linalg.svdvals(matrix.double()).cpu().numpy()
+        spectra.append(WeightSpectrum(tensor=name, shape=(shape[0], shape[1]), singular_values=values))
+        tell(done, len(matrices), "tensors")
+    return tuple(spectra)
+
+
+def _step_gradient(
+    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, batch_tokens: int
+) -> dict[str, torch.Tensor]:
+    """The gradient of the step's loss by parameter; a parameter that gets none is absent."""
+    plan = plan_step(policy, groups, objective, batch_tokens)
+    score_rows = list(plan.index("score").values())
+    gradient: dict[str, torch.Tensor] = {}
+
+    def add(name: str, grad: torch.Tensor) -> None:
+        part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+        gradient[name] = gradient[name] + part if name in gradient else part.clone()
+
+    def weigh(batch: Batch) -> Weigh:
+        return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
+
+    for batch in batch_rows(policy, plan, score_rows, batch_tokens):
+        backward(policy.model, policy.trainable, batch, plan.objective.temperature, weigh(batch), add)
+    return gradient

@@ -1,0 +1,162 @@
+"""Tiny models of every architecture family that has rules of its own, with nothing left at a value that hides a bug."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from gradscope.gradients.objective import Objective
+from gradscope.gradients.policy import Policy
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+VOCAB = 23
+ARCHITECTURES = ("llama_untied_biases", "gpt2_tied_conv1d", "qwen3_gqa_norms", "gemma3_scaled")
+DAPO = Objective(loss_type="dapo")
+
+_TARGETS = {"gpt2_tied_conv1d": ["c_attn", "c_proj"]}
+
+
+def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> Any:
+    """A two-layer model with perturbed norms and biases; an adapter with B away from zero."""
+    torch.manual_seed(3)
+    model = _build(name).to(dtype)
+    if lora:
+        targets = _TARGETS.get(name, ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"])
+        config = LoraConfig(r=3, target_modules=targets, fan_in_fan_out=name.startswith("gpt2"), task_type="CAUSAL_LM")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
+            model = get_peft_model(model, config).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> Policy:
+    return policy_of(tiny_model(name, lora=lora, dtype=dtype), lora=lora)
+
+
+def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Policy:
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    first = next(iter(trainable.values()))
+    return Policy(
+        model=model,
+        tokenizer=None,
+        trainable=trainable,
+        kind="adapter" if lora else "full",
+        device=first.device,
+        dtype=first.dtype,
+        reference=reference,
+    )
+
+
+def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int = 1) -> list[RolloutGroup]:
+    """Rollouts of unequal length, with advantages; token 0 (the padding id of the models) occurs among them."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for number in range(num_groups):
+        prompt = tuple(int(i) for i in rng.integers(0, VOCAB, rng.integers(2, 6)))
+        rollouts = tuple(
+            Rollout(
+                group_id=f"g{number}",
+                sample=sample,
+                row=number * size + sample,
+                prompt="",
+                completion="",
+                prompt_ids=prompt,
+                completion_ids=tuple(int(i) for i in rng.integers(0, VOCAB, rng.integers(1, 8))),
+                reward=float(rng.integers(0, 2)),
+                advantage=float(rng.normal()),
+            )
+            for sample in range(size)
+        )
+        groups.append(RolloutGroup(step=step, group_id=f"g{number}", prompt_id=f"p{number}", rollouts=rollouts))
+    return groups
+
+
+def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
+    """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
+    model = copy.deepcopy(policy.model).double()
+    parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
+    rows = []
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        logits = model(input_ids=ids).logits[0].double()
+        start = len(rollout.prompt_ids)
+        log_pi = torch.log_softmax(logits[start - 1 : -1], dim=-1)
+        chosen = log_pi[torch.arange(len(rollout.completion_ids)), ids[0, start:]]
+        grads = torch.autograd.grad(weight * chosen.sum(), parameters, allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
+        rows.append(torch.cat([part.flatten() for part in flat]).numpy())
+    return np.stack(rows)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def _build(name: str) -> Any:
+    if name == "llama_untied_biases":
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCAB,
+                hidden_size=16,
+                intermediate_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                max_position_embeddings=32,
+                attention_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=False,
+                pad_token_id=0,
+            )
+        )
+    if name == "gpt2_tied_conv1d":
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=1)
+        )
+    if name == "qwen3_gqa_norms":
+        return Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=VOCAB,
+                hidden_size=16,
+                intermediate_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=6,
+                max_position_embeddings=32,
+                tie_word_embeddings=True,
+                pad_token_id=0,
+            )
+        )
+    return Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            vocab_size=VOCAB,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=6,
+            max_position_embeddings=32,
+            sliding_window=8,
+            pad_token_id=0,
+        )
+    )
