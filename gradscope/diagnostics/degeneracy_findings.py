@@ -84,8 +84,8 @@ def _levels(report: DegeneracyReport, chosen: GroupRewards) -> str:
     if num_levels <= 2:
         return ""
     return (
-        f"The rewards have {num_levels} levels: a group can all pass and still have unequal rewards, so the gap compares "
-        "a share of equal rewards with a prediction about passes."
+        f"The rewards have {num_levels} levels: a group can all pass and still have unequal rewards, so the gap "
+        "compares a share of equal rewards with a prediction about passes."
     )
 
 

@@ -2,9 +2,12 @@
 
 Legend: J units, m columns, B resamples, q statistics. Everything that is estimated here is a smooth function of sums
 over units, so one resample is a row of counts times the table of units, and the jackknife is a subtraction: no
-statistic is ever called in a Python loop. BCa is Efron's (1987, equation 6.10 and 6.15); it departs from the textbook
-in one place: a share whose resamples are all equal (0 of 30 prompts) gets Wilson's score interval over units, because
-[0, 0] would claim certainty.
+statistic is ever called in a Python loop.
+
+BCa is Efron's (1987). It departs from the textbook in two places. A share whose resamples are all equal (0 of 30
+prompts) gets Wilson's score interval over units, because [0, 0] would claim certainty. Where nearly all resamples lie
+on one side of the value, so that resampling adds a bias of its own (a variance between small steps), the interval is
+the value +- 1.96 jackknife standard errors.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ MIN_UNITS = 5
 """With fewer units a resample says next to nothing; there is then no interval, except Wilson's for a plain share."""
 
 _COVERAGE = 0.95
+_ONE_SIDED = 0.95
+"""With more of the resamples than this on one side of the value, they are biased."""
 _CHUNK = 1_000_000
 """Draws made at once: bounds the memory, never the result."""
 
@@ -265,13 +270,16 @@ def _bca(value: float, resampled: Array, jackknifed: Array) -> tuple[float, floa
     num = len(resampled)
     # Ties with the value count half: a statistic of few units takes few values.
     below = np.sum(resampled < value - spread) + 0.5 * np.sum(np.abs(resampled - value) <= spread)
-    bias = float(ndtri(np.clip(below / num, 0.5 / num, 1 - 0.5 / num)))
     deviations = np.mean(jackknifed) - jackknifed
     energy = float(np.sum(deviations**2))
+    if max(below, num - below) > _ONE_SIDED * num:
+        half = float(ndtri((1 + _COVERAGE) / 2)) * np.sqrt(energy * (len(deviations) - 1) / len(deviations))
+        return float(value - half), float(value + half)
+    bias = float(ndtri(below / num))
     acceleration = float(np.sum(deviations**3)) / (6 * energy**1.5) if energy > 0 else 0.0
     z = bias + ndtri(np.array([(1 - _COVERAGE) / 2, (1 + _COVERAGE) / 2]))
     low, high = np.quantile(resampled, ndtr(bias + z / (1 - acceleration * z)))
-    return min(float(low), value), max(float(high), value)
+    return min(float(low), float(value)), max(float(high), float(value))
 
 
 def _estimate(value: float, ends: tuple[float, float] | None, num_units: int) -> Estimate:
