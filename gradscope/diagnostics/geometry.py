@@ -5,7 +5,6 @@ Shapes: R rollouts of a step, G rollouts of a group.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step import StepGram
+    from gradscope.gradients.result import StepGram
 
 Array = NDArray[np.float64]
 
@@ -51,7 +50,7 @@ def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged
         cancellation=none if policy is None else cancellation(policy),
         class_subspace_energy=none if policy is None else _class_energy(rows, policy),
         sparsity={} if policy is None else row_sparsity(row_norms(policy)),
-        verification=dataclasses.asdict(gram.verification),
+        verification=gram.verification.describe(),
     )
 
 

@@ -7,7 +7,7 @@ Shapes: R rollouts of a step, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.spectra import LOGGED, spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
-from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, describe_engine, measure_steps, select_steps
+from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
@@ -28,7 +28,7 @@ from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step import StepGram
+    from gradscope.gradients.result import StepGram
 
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
@@ -128,7 +128,7 @@ def measure_rank(
         output=Path(output) if output else None,
     )
     found = _Findings()
-    options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype)
+    options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype, weight_spectra=rows == "weight")
     for measured in measure_steps(run, chosen, options, progress):
         _examine(run, measured, question, found)
     if not found.steps:
@@ -189,7 +189,7 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
         found.skipped[measured.step] = measured.reason or "unknown"
         return
     rows = step_rows(gram)
-    found.engine = describe_engine(gram)
+    found.engine = gram.describe()
     found.steps.append(measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {})))
     if question.output:
         found.gram[str(measured.step)] = write_gram(question.output, rows)
@@ -221,17 +221,17 @@ def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | Non
 
 def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
     """Spectra of dL/dW, one per matrix of the model."""
-    spectra: Mapping[str, tuple[tuple[int, int], np.ndarray]] = measured.weight_spectra
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
-    for name, (shape, values) in spectra.items():
+    for spectrum in measured.weight_spectra:
+        values = spectrum.singular_values
         norm = float(np.sqrt(np.sum(values**2)))
         yield spectrum_from_values(
             values,
             step=measured.step,
             advantage=LOGGED,
             group_size=size,
-            shape=shape,
+            shape=spectrum.shape,
             noise_floor=gram.relative_row_error * norm,
             rows="weight",
-            tensor=name,
+            tensor=spectrum.tensor,
         )

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
-from gradscope.diagnostics.step_rows import step_rows
 from gradscope.diagnostics.steps import (
     EngineOptions,
     MeasuredStep,
-    describe_engine,
     describe_weights,
     measure_steps,
     select_steps,
@@ -84,7 +82,7 @@ def replay_run(
     for measured in measure_steps(run, chosen, options, progress):
         results.append(_replay_step(run, measured, tolerance))
         if measured.gram is not None:
-            described = describe_engine(measured.gram)
+            described = measured.gram.describe()
     return ReplayReport(
         source=run.source,
         steps=tuple(results),
@@ -132,7 +130,7 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         recomputed=recomputed,
         relative_error=errors,
         num_inferred_ids=gram.num_inferred_ids if gram else 0,
-        frac_kl=step_rows(gram).frac_kl if gram else None,
+        frac_kl=gram.frac_kl if gram else None,
     )
 
 
@@ -144,7 +142,7 @@ def _replay_grad_norm(
     gram = measured.gram
     if gram is None:
         return Quantity(name="grad_norm", verdict="cannot", cause=measured.reason), None, None
-    gradient = step_rows(gram).full_gram
+    gradient = gram.logged_gram
     if gradient is None:
         return Quantity(name="grad_norm", verdict="cannot", cause="no advantages were logged"), None, None
     value = batch_norm(gradient)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.geometry import batch_norm, gradient_gram
-
 if TYPE_CHECKING:
     from gradscope.gradients.step import StepGram
 
@@ -32,8 +30,6 @@ class StepRows:
     were logged."""
     full_gram: Array | None
     """The same with the KL part added; equal to ``policy_gram`` without a KL term."""
-    frac_kl: float | None
-    """Norm of the step's KL gradient over the norm of the whole; None without a KL term."""
     rewards: Array
     """Scalar rewards, NaN where missing, [R]."""
     advantages: Array | None
@@ -64,35 +60,15 @@ def step_rows(gram: StepGram) -> StepRows:
     Returns:
         Its blocks.
     """
-    advantages = None
-    if all(value is not None for value in gram.advantages):
-        advantages = np.array(gram.advantages, dtype=np.float64)
-    policy = _own_rows(gram)
-    if policy is None and advantages is not None:
-        policy = gradient_gram(gram.score_gram, advantages)
-    full = None if policy is None else gram.gradient_gram("logged")
-    kl = gram.kl_gram
     return StepRows(
         step=gram.step,
         gram=gram.score_gram,
-        policy_gram=policy,
-        full_gram=full,
-        frac_kl=None if kl is None or full is None else _ratio(batch_norm(kl), batch_norm(full)),
-        rewards=np.array([np.nan if reward is None else reward for reward in gram.rewards], dtype=np.float64),
-        advantages=advantages,
+        policy_gram=gram.policy_gram,
+        full_gram=gram.logged_gram,
+        rewards=gram.rewards,
+        advantages=gram.advantages,
         group_ids=gram.group_ids,
         samples=gram.samples,
         num_parameters=gram.num_parameters,
         relative_row_error=gram.relative_row_error,
     )
-
-
-def _own_rows(gram: StepGram) -> Array | None:
-    """The block of rows that carry the logged advantages themselves, one per token or clipped; None without them."""
-    index = [number for number, row in enumerate(gram.rows) if row.channel == "logged"]
-    return np.asarray(gram.gram[np.ix_(index, index)], dtype=np.float64) if index else None
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    """None where the whole is zero."""
-    return part / whole if whole else None

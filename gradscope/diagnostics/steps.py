@@ -18,7 +18,9 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.objective import Objective
-    from gradscope.gradients.step import Engine, StepGram, Verify
+    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step import Engine, Verify
+    from gradscope.gradients.weights import WeightSpectrum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class EngineOptions:
     """``auto`` (as the run trained), ``float32`` or ``bfloat16``."""
     batch_tokens: int | None = None
     """Tokens of one batch, padding included; None: the engine's own budget."""
+    weight_spectra: bool = False
+    """Whether the spectra of dL/dW are wanted too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class MeasuredStep:
     """Gram matrix of the step's score vectors."""
     reason: str | None
     """Why there is no Gram matrix."""
+    weight_spectra: tuple[WeightSpectrum, ...] = ()
+    """Spectra of dL/dW by tensor, where they were asked for."""
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -122,13 +128,7 @@ def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
     reason = _reason_against(run, step, objective)
     if reason is not None or weights is None:
         return MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
-    return MeasuredStep(
-        step=step,
-        groups=groups,
-        weights=weights,
-        gram=_gram(run, groups, weights, objective, options),
-        reason=None,
-    )
+    return _compute(run, step, weights, objective, options)
 
 
 def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
@@ -145,13 +145,13 @@ def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
     return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
 
 
-def _gram(
-    run: Run, groups: tuple[RolloutGroup, ...], weights: WeightsRef, objective: Objective, options: EngineOptions
-) -> StepGram:
+def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
     """Load the weights and compute; the reference policy is loaded only where the loss has a KL term."""
     from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
+    from gradscope.gradients.weights import measure_weight_spectra
 
+    groups, batch_tokens = run.groups_at(step), options.batch_tokens
     policy = load_policy(
         weights,
         device=options.device,
@@ -159,14 +159,13 @@ def _gram(
         tokenizer=run.tokenizer,
         initial=run.weights_before(1) if objective.beta else None,
     )
-    return measure_step(
-        policy,
-        groups,
-        objective,
-        engine=options.engine,
-        verify=options.verify,
-        batch_tokens=options.batch_tokens,
+    gram = measure_step(
+        policy, groups, objective, engine=options.engine, verify=options.verify, batch_tokens=batch_tokens
     )
+    spectra: tuple[WeightSpectrum, ...] = ()
+    if options.weight_spectra:
+        spectra = measure_weight_spectra(policy, groups, objective, batch_tokens=batch_tokens)
+    return MeasuredStep(step=step, groups=groups, weights=weights, gram=gram, reason=None, weight_spectra=spectra)
 
 
 def describe_weights(weights: WeightsRef) -> str:
@@ -179,24 +178,3 @@ def describe_weights(weights: WeightsRef) -> str:
         The folder's name.
     """
     return Path(weights.path).name
-
-
-def describe_engine(gram: StepGram) -> dict[str, object]:
-    """How a Gram matrix was computed, for the result.
-
-    Args:
-        gram: The engine's answer.
-
-    Returns:
-        Engine, arithmetic, number of parameters, coverage and notes.
-    """
-    return {
-        "engine": gram.engine,
-        "dtype": gram.dtype,
-        "device": gram.device,
-        "num_parameters": gram.num_parameters,
-        "coverage": gram.coverage,
-        "slow_parameters": gram.slow_parameters,
-        "relative_row_error": gram.relative_row_error,
-        "notes": gram.notes,
-    }

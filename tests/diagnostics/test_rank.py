@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_every_spectrum_obeys_the_ladder(report: RankReport) -> None:
             assert s.effective_rank.undefined
             continue
         values = [1.0, *ladder, float(min(s.shape))]
-        assert all(low <= high * (1 + 1e-9) for low, high in zip(values, values[1:], strict=False)), s
+        assert all(low <= high * (1 + 1e-9) for low, high in pairwise(values)), s
 
 
 def test_two_zero_sum_rows_of_a_binary_group_have_rank_at_most_two(report: RankReport) -> None:
@@ -126,7 +127,7 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
 
 
 def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:
-    with pytest.raises(InputError, match="No step of .* could be computed: step 2: the weights after 1 updates"):
+    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 updates"):
         rank_full(shared_data, steps=[2])
 
 

@@ -26,7 +26,6 @@ def make_rows(
         gram=scores @ scores.T,
         policy_gram=policy,
         full_gram=policy,
-        frac_kl=None,
         rewards=np.array(rewards),
         advantages=logged,
         group_ids=tuple(group_ids),
