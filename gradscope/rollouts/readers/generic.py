@@ -127,7 +127,8 @@ def assemble(
     """
     groups = build_groups(records)
     set_aside = quarantine.result()
-    if not groups:
+    num_used = sum(reward is not None for group in groups for reward in group.rewards)
+    if not num_used:
         why = (
             f"; {set_aside.num_rows} were set aside, first {set_aside.reasons[0].first}: {set_aside.reasons[0].reason}"
         )
@@ -141,7 +142,7 @@ def assemble(
         format=format,
         recognized=recognized,
         files=tuple(map(str, expand(request.path) if files is None else files)),
-        num_rows=sum(group.size for group in groups),
+        num_rows=num_used,
         inferred=(*inferred, *describe_sizes(groups)),
         missing=tuple(missing),
         quarantined=set_aside,
@@ -202,18 +203,19 @@ def _records(
         reward = parse_reward(row.get(columns.reward or "", ABSENT), from_text=from_text)
         step = _step(row, columns.step)
         key = row.get(_key(columns) or "")
-        if isinstance(reward, str):
-            quarantine.add(reward, place)
-        elif step is None:
+        if step is None:
             quarantine.add("the step is not a whole number", place)
         elif key is None or key == "":
             quarantine.add(f"{_key(columns)} is missing", place)
         else:
-            yield _record(row, columns, step, reward, {name: _further(row.get(name), from_text) for name in rewards})
+            further = {name: _number(parse_reward(row.get(name), from_text=from_text)) for name in rewards}
+            if isinstance(reward, str):
+                quarantine.add(reward, place)
+            yield _record(row, columns, step, _number(reward), further)
 
 
 def _record(
-    row: Mapping[str, Any], columns: ColumnNames, step: int, reward: float, rewards: Mapping[str, float | None]
+    row: Mapping[str, Any], columns: ColumnNames, step: int, reward: float | None, rewards: Mapping[str, float | None]
 ) -> Record:
     prompt = row.get(columns.prompt or "")
     by_prompt = columns.group is None and columns.prompt_id is None
@@ -240,9 +242,8 @@ def _prompt_id(row: Mapping[str, Any], columns: ColumnNames) -> str:
     return text_of(row[_key(columns) or ""])
 
 
-def _further(value: Any, from_text: bool) -> float | None:
-    number = parse_reward(value, from_text=from_text)
-    return None if isinstance(number, str) else number
+def _number(reward: float | str) -> float | None:
+    return None if isinstance(reward, str) else reward
 
 
 def _step(row: Mapping[str, Any], column: str | None) -> int | None:

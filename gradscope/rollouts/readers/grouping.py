@@ -23,8 +23,8 @@ class Record:
     """The prompt's text."""
     completion: str
     """The completion's text."""
-    reward: float
-    """The scalar reward."""
+    reward: float | None
+    """The scalar reward; None where the row has none that can be used, so that its group is known to be incomplete."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)
     """Reward per reward function."""
     messages: tuple[Mapping[str, Any], ...] | None = None

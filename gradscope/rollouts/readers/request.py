@@ -85,7 +85,7 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     """Exact completion token ids from a side file.
 
     Args:
-        path: Parquet, JSON lines or CSV with columns ``step``, ``row`` and ``completion_ids``; None for nothing.
+        path: Parquet or JSON lines with columns ``step``, ``row`` and ``completion_ids``; None for nothing.
 
     Returns:
         (step, row) -> ids.

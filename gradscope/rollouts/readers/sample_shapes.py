@@ -69,7 +69,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> Samples | str | N
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
             columns |= {key: [element.get(key) for element in value] for key in value[0]}
         elif isinstance(value, list):
-            columns.setdefault(name, value)
+            columns.setdefault(name, [_unwrap(element) for element in value])
     if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     main = reward if reward in columns else _first(columns, _REWARD_LISTS)
@@ -131,6 +131,18 @@ def _count(value: Any) -> int | None:
 
 def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in columns), None)
+
+
+def _unwrap(value: Any) -> Any:
+    """A number that was written as a list of one, as reward models do.
+
+    Args:
+        value: An element.
+
+    Returns:
+        The number; anything else unchanged.
+    """
+    return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
 def _is_list_of(value: Any, kind: type) -> bool:

@@ -63,7 +63,16 @@ def read(request: ReadRequest) -> Run:
 
 
 def _holds_shapes(rows: list[dict[str, Any]], reward: str | None) -> bool:
-    return any(next(prompt_rows(row, reward), None) is not None for row in rows)
+    """Whether most of the first rows hold several samples each: one broken row decides nothing.
+
+    Args:
+        rows: The first rows.
+        reward: Which list is the reward.
+
+    Returns:
+        True where more than half do.
+    """
+    return sum(next(prompt_rows(row, reward), None) is not None for row in rows) > len(rows) / 2
 
 
 def _records(
@@ -96,14 +105,13 @@ def _expand(
         reward = parse_reward(cell)
         if isinstance(reward, str):
             quarantine.add(reward, place)
-            continue
         yield Record(
             step=0,
             group=prompt_id if policy is None else f"{policy}/{prompt_id}",
             prompt_id=prompt_id,
             prompt=text_of(prompt),
             completion=text_of(samples.texts[at]) if samples.texts else "",
-            reward=reward,
+            reward=None if isinstance(reward, str) else reward,
             rewards={name: finite_or_none(cells[at]) for name, cells in samples.further.items()},
             messages=parse_messages(prompt),
         )

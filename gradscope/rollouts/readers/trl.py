@@ -63,29 +63,21 @@ def read(request: ReadRequest) -> Run:
     training, evaluation = split_training([read_step_file(path) for path in paths], state)
     if not training:
         raise InputError(
-            f"All {len(evaluation)} files of completions in {request.path} hold evaluation rows.",
+            f"Every file of completions in {request.path} holds evaluation rows.",
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
     found = reward_weights(training[0], state, settings)
-    scalars = [[scalar_reward(row, found.weights)[1] for row in file.rows] for file in training]
-    size, cut = group_size([_block(file, rewards) for file, rewards in zip(training, scalars, strict=True)], settings)
-    side_ids = read_side_ids(request.completion_ids)
+    size, cut = group_size([_block(file, found.weights) for file in training], settings)
     quarantine = QuarantineLog()
-    groups = tuple(group for file in training for group in _groups(file, size, found.weights, side_ids, quarantine))
-    if side_ids and not any(rollout.completion_ids for group in groups for rollout in group.rollouts):
-        raise InputError(
-            f"No row of {request.completion_ids} belongs to {request.path}.",
-            hint="Its step and row (from 0, in the order of the log) must be those of the run.",
-        )
+    groups = _all_groups(training, size, found.weights, request, quarantine)
     weights = _find_weights(run, request)
+    read_files = (*paths, state.path, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
         format="trl",
-        recognized=f"TRL output_dir, {len(paths)} file{'s' * (len(paths) > 1)} of completions",
-        files=tuple(
-            str(path) for path in (*paths, state.path, request.run_config, request.completion_ids) if path is not None
-        ),
-        num_rows=sum(group.size for group in groups),
+        recognized=f"TRL output_dir, files of completions: {len(paths)}",
+        files=tuple(str(path) for path in read_files if path is not None),
+        num_rows=sum(reward is not None for group in groups for reward in group.rewards),
         inferred=(*found.inferred, *cut, *_left_out(training, evaluation)),
         missing=(*found.missing, *_missing(state, settings.origin, groups, weights)),
         quarantined=quarantine.result(),
@@ -98,21 +90,38 @@ def read(request: ReadRequest) -> Run:
         settings=settings,
         weights=weights,
         tokenizer=_find_tokenizer(run, request, weights),
-        notes=step_notes(training, groups, state, settings),
+        notes=step_notes(training, state, settings),
     )
 
 
-def _block(file: StepFile, rewards: Sequence[float | None]) -> Block:
+def _block(file: StepFile, weights: Mapping[str, float]) -> Block:
     return Block(
         path=file.path,
         prompts=tuple(_prompt_id(row) for row in file.rows),
-        rewards=tuple(rewards),
+        rewards=tuple(scalar_reward(row, weights)[1] for row in file.rows),
         advantages=tuple(finite_or_none(row["advantage"]) for row in file.rows),
     )
 
 
 def _prompt_id(row: Mapping[str, Any]) -> str:
     return digest(parse_messages(row["prompt"]) or text_of(row["prompt"]))
+
+
+def _all_groups(
+    files: Sequence[StepFile],
+    size: int,
+    weights: Mapping[str, float],
+    request: ReadRequest,
+    quarantine: QuarantineLog,
+) -> tuple[RolloutGroup, ...]:
+    side_ids = read_side_ids(request.completion_ids)
+    groups = tuple(group for file in files for group in _groups(file, size, weights, side_ids, quarantine))
+    if side_ids and not side_ids.keys() & {(group.step, rollout.row) for group in groups for rollout in group.rollouts}:
+        raise InputError(
+            f"No row of {request.completion_ids} belongs to {request.path}.",
+            hint="Its step and row (from 0, in the order of the log) must be those of the run.",
+        )
+    return groups
 
 
 def _groups(
@@ -125,10 +134,10 @@ def _groups(
         size: Rows a group.
         weights: Reward function -> weight.
         side_ids: Exact ids, where a side file has them.
-        quarantine: Takes rows without a reward; the rest of their group stays.
+        quarantine: Takes rows without a reward; they stay in their group, which cannot be judged without them.
 
     Returns:
-        The groups that have rollouts left.
+        The groups in order.
     """
     groups = []
     for start in range(0, len(file.rows), size):
@@ -138,14 +147,10 @@ def _groups(
             rewards, reward = scalar_reward(file.rows[at], weights)
             if reward is None:
                 quarantine.add("no reward function gave a finite number", f"{file.path}:{at + 1}")
-                continue
             ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at])
             rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
-        if rollouts:
-            prompt_id = _prompt_id(file.rows[start])
-            groups.append(
-                RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts))
-            )
+        prompt_id = _prompt_id(file.rows[start])
+        groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
     return groups
 
 
@@ -155,7 +160,7 @@ def _rollout(
     sample: int,
     at: int,
     rewards: Mapping[str, float | None],
-    reward: float,
+    reward: float | None,
     ids: tuple[int, ...] | None,
 ) -> Rollout:
     return Rollout(
@@ -189,9 +194,7 @@ def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> l
     said = []
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
-        said.append(
-            f"The files of steps {steps} hold evaluation rows (the trainer evaluated there); they are left out."
-        )
+        said.append(f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}.")
     repeats = [(step, file.step) for file in training for step in file.repeated_at]
     if repeats:
         pairs = ", ".join(f"{again} repeats {first}" for again, first in repeats)

@@ -102,6 +102,8 @@ def read_step_file(path: Path) -> StepFile:
 def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[StepFile], list[StepFile]]:
     """Training rollouts apart from evaluation.
 
+    A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled.
+
     Args:
         files: All files by step.
         state: The trainer's log.
@@ -114,14 +116,14 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
     for file in files:
         if file.step in state.eval_steps:
             evaluation.append(file)
-        elif training and _same_batch(training[-1], file):
+        elif training and "reward" not in state.metrics.get(file.step, {}) and _same_rows(training[-1], file):
             training[-1] = _repeat(training[-1], file.step)
         else:
             training.append(file)
     return training, evaluation
 
 
-def _same_batch(first: StepFile, second: StepFile) -> bool:
+def _same_rows(first: StepFile, second: StepFile) -> bool:
     return _content(first) == _content(second)
 
 

@@ -7,30 +7,21 @@ from collections.abc import Sequence
 from gradscope.rollouts.readers.trl_files import StepFile
 from gradscope.rollouts.readers.trl_state import TrlState
 from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import RolloutGroup
 
 
-def step_notes(
-    files: Sequence[StepFile], groups: Sequence[RolloutGroup], state: TrlState, settings: TrainerSettings
-) -> dict[int, str]:
+def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, str]:
     """The notes of a run.
 
     Args:
         files: Its files of training rollouts.
-        groups: What was kept of them.
         state: The trainer's log.
         settings: The trainer's arguments.
 
     Returns:
         Step -> sentences; a step without reservations has none.
     """
-    notes: dict[int, str] = {}
-    for file in files:
-        kept = sum(group.size for group in groups if group.step == file.step)
-        said = [*_window_note(file, state), *_reuse_note(file, settings), *_loss_note(file, kept)]
-        if said:
-            notes[file.step] = " ".join(said)
-    return notes
+    said = {file.step: [*_window_note(file, state), *_reuse_note(file, settings)] for file in files}
+    return {step: " ".join(notes) for step, notes in said.items() if notes}
 
 
 def _window_note(file: StepFile, state: TrlState) -> list[str]:
@@ -66,8 +57,3 @@ def _reuse_note(file: StepFile, settings: TrainerSettings) -> list[str]:
         f"The batch also served step {steps}; without steps_per_generation it is not known whether each update saw "
         "all of it or a part."
     ]
-
-
-def _loss_note(file: StepFile, kept: int) -> list[str]:
-    lost = len(file.rows) - kept
-    return [f"{lost} of {len(file.rows)} rows were set aside for lack of a reward."] if lost else []

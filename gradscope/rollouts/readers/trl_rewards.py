@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.trl_files import StepFile
@@ -121,7 +122,7 @@ def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> Re
     return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred)
 
 
-def _least_squares(means: np.ndarray, totals: np.ndarray) -> list[float] | None:
+def _least_squares(means: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]) -> list[float] | None:
     """Weights with means @ weights = totals, if the steps determine them.
 
     Args:
@@ -135,7 +136,8 @@ def _least_squares(means: np.ndarray, totals: np.ndarray) -> list[float] | None:
         return None
     if np.linalg.cond(means) > _MAX_CONDITION:
         return None
-    weights = np.round(np.linalg.lstsq(means, totals, rcond=None)[0], 6)
+    solution = np.linalg.lstsq(means, totals, rcond=None)[0]
+    weights = np.asarray(solution, dtype=np.float64).round(6)
     residual = np.abs(means @ weights - totals).max()
     fits = bool(residual <= _TOLERANCE * max(1.0, np.abs(totals).max()))
-    return [float(weights[k]) for k in range(len(weights))] if fits else None
+    return [float(weight) for weight in weights] if fits else None

@@ -70,7 +70,7 @@ def read(request: ReadRequest) -> Run:
         records=list(_records(_last_turns(rows) if named else rows, quarantine)),
         quarantine=quarantine,
         format="verl",
-        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {len(files)} files",
+        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, files: {len(files)}",
         inferred=inferred,
         missing=_MISSING,
         files=files,
@@ -115,13 +115,14 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
         reward = parse_reward(row.get("score", ABSENT))
         match = _UID.fullmatch(str(row.get("uid")))
         prompt_id = digest(row.get("input"), row.get("gts"))
-        if isinstance(reward, str):
-            quarantine.add(reward, place)
-        elif type(row.get("step")) is not int:
+        if type(row.get("step")) is not int:
             quarantine.add("the step is not a whole number", place)
         elif named and match is None:
             quarantine.add("the uid is not <group>_<session>_<index>", place)
         else:
+            if isinstance(reward, str):
+                quarantine.add(reward, place)
+            score = None if isinstance(reward, str) else reward
             extra = {name: finite_or_none(row[name]) for name in row if name not in _BASE_KEYS and is_number(row[name])}
             yield Record(
                 step=row["step"],
@@ -129,6 +130,6 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
                 prompt_id=prompt_id,
                 prompt=text_of(row.get("input")),
                 completion=text_of(row.get("output")),
-                reward=reward,
-                rewards={"score": reward, **extra},
+                reward=score,
+                rewards={"score": score, **extra},
             )
