@@ -29,6 +29,7 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step import Engine, Verify
 
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
@@ -71,8 +72,8 @@ def measure_rank(
     initial: str | Path | None = None,
     run_config: str | Path | None = None,
     completion_ids: str | Path | None = None,
-    engine: str = "auto",
-    verify: str = "first",
+    engine: Engine = "auto",
+    verify: Verify = "first",
     device: str = "auto",
     dtype: str = "auto",
     output: str | Path | None = None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
 from gradscope.diagnostics.steps import (
@@ -24,6 +25,9 @@ from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, Step
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
 
+if TYPE_CHECKING:
+    from gradscope.gradients.step import Engine, Verify
+
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 
@@ -38,8 +42,8 @@ def replay_run(
     initial: str | Path | None = None,
     run_config: str | Path | None = None,
     completion_ids: str | Path | None = None,
-    engine: str = "auto",
-    verify: str = "first",
+    engine: Engine = "auto",
+    verify: Verify = "first",
     device: str = "auto",
     dtype: str = "auto",
     strict: bool = False,
@@ -151,8 +155,8 @@ def _replay_grad_norm(
         return Quantity(name="grad_norm", verdict="cannot", cause=cause), value, None
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     matches = error <= tolerance
-    verdict, cause = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)
-    return Quantity(name="grad_norm", verdict=verdict, cause=cause), value, error
+    judged, why = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)
+    return Quantity(name="grad_norm", verdict=judged, cause=why), value, error
 
 
 def _judge(
