@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gradscope.cli import options as o
+from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
-from gradscope.errors import UsageError
+from gradscope.results.check import Requirement
 
 SUMMARY = r"""Hold a run against requirements; exit 1 when one fails or cannot be decided.
 
@@ -35,15 +36,20 @@ def check(
     run: o.RunArgument,
     require: RequireOption = None,
     config: ConfigOption = None,
+    reward: o.RewardOption = None,
     success_threshold: o.SuccessThresholdOption = None,
+    reader: o.FormatOption = None,
+    prompt_column: o.PromptColumnOption = None,
+    reward_column: o.RewardColumnOption = None,
+    step_column: o.StepColumnOption = None,
+    group_column: o.GroupColumnOption = None,
+    run_config: o.RunConfigOption = None,
+    completion_ids: o.CompletionIdsOption = None,
+    strict: o.StrictOption = False,
     model: o.ModelOption = None,
     initial: o.InitialOption = None,
     device: o.DeviceOption = "auto",
     dtype: o.DtypeOption = "auto",
-    reader: o.FormatOption = None,
-    run_config: o.RunConfigOption = None,
-    completion_ids: o.CompletionIdsOption = None,
-    strict: o.StrictOption = False,
     as_json: o.JsonOption = False,
     output: o.OutputOption = None,
     force: o.ForceOption = False,
@@ -53,35 +59,34 @@ def check(
 
     Raises:
         Exit: A requirement failed or could not be decided; the exit code is 1.
-        UsageError: There is no requirement.
     """
-    from gradscope.diagnostics.check import check_run, parse_requirement, read_requirements
+    from gradscope.diagnostics.check import check_run, parse_requirement
 
-    files = [config] if config is not None else [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
-    if require:
-        requirements = tuple(parse_requirement(text) for text in require)
-    else:
-        requirements = tuple(item for file in files[:1] for item in read_requirements(file))
-    if not requirements:
-        raise UsageError(
-            "There is no requirement to check.", hint="Add one, such as --require 'frac_reward_zero_std <= 0.5'."
-        )
+    requirements = tuple(parse_requirement(text) for text in require or ()) or _settings(config)
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
-        with result.progress() as progress:
-            report = check_run(
-                run,
-                requirements=requirements,
-                success_threshold=success_threshold,
-                format=reader,
-                device=device,
-                dtype=dtype,
-                model=model,
-                initial=initial,
-                run_config=run_config,
-                completion_ids=completion_ids,
-                strict=strict,
-                progress=progress,
-            )
+        report = check_run(
+            run,
+            requirements=requirements,
+            success_threshold=success_threshold,
+            reward=reward,
+            format=reader,
+            columns=column_names(prompt_column, reward_column, step_column, group_column),
+            model=model,
+            initial=initial,
+            run_config=run_config,
+            completion_ids=completion_ids,
+            device=device,
+            dtype=dtype,
+            strict=strict,
+        )
         result.deliver(report)
     if report.outcome != "pass":
         raise typer.Exit(1)
+
+
+def _settings(config: Path | None) -> tuple[Requirement, ...]:
+    """The requirements of the file that was named, or of the first usual file here that has any."""
+    from gradscope.diagnostics.check import read_requirements
+
+    files = [config] if config is not None else [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
+    return next((found for file in files if (found := read_requirements(file))), ())

@@ -20,10 +20,6 @@ GroupSizesOption = Annotated[
     list[int] | None,
     typer.Option("--group-size", metavar="G", help="Also at this group size (repeatable).", rich_help_panel="Measure"),
 ]
-RewardOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="One reward function instead of the scalar reward.", rich_help_panel="Measure"),
-]
 BasePassRateOption = Annotated[
     float | None,
     typer.Option(metavar="P", help="Predict from this pass rate instead of the log's mean.", rich_help_panel="Measure"),
@@ -33,7 +29,7 @@ BasePassRateOption = Annotated[
 def degeneracy(
     run: o.RunArgument,
     group_size: GroupSizesOption = None,
-    reward: RewardOption = None,
+    reward: o.RewardOption = None,
     base_pass_rate: BasePassRateOption = None,
     success_threshold: o.SuccessThresholdOption = None,
     reader: o.FormatOption = None,

@@ -21,6 +21,7 @@ FolderArgument = Annotated[
     Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")
 ]
 
+_REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "replay_grad_norm_error <= 1e-5")
 _SIGHTS = (
     ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
     ("passk/passk.png", "what training made of pass@k, before and after"),
@@ -93,7 +94,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
         ("And in each layer?", ["rank", run, "--step", "41", "--rows", "weight", *output("weights")]),
         (
             "What a recipe's CI would ask of this run:",
-            ["check", run, "--require", "frac_reward_zero_std <= 0.9", "--require", "pass@8 >= 0.5", *output("check")],
+            ["check", run, *(word for text in _REQUIREMENTS for word in ("--require", text)), *output("check")],
         ),
     ]
 

@@ -37,6 +37,12 @@ RunConfigOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse a log with unusable rows.", rich_help_panel=_INPUT)
 ]
+RewardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reward", metavar="NAME", help="One reward function instead of the scalar reward.", rich_help_panel=_INPUT
+    ),
+]
 SuccessThresholdOption = Annotated[
     float | None,
     typer.Option(

@@ -46,7 +46,7 @@ def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
 def _over_steps(report: DegeneracyReport) -> Figure:
     figure, (axes,) = new_figure(
         "Groups without a gradient, over training",
-        f"{metric('frac_reward_zero_std').formula}; whiskers: 95 % of all kinds together\n"
+        f"{metric('frac_reward_zero_std').formula}; whiskers: 95 %, all kinds together\n"
         f"i.i.d. prediction = {metric('iid_prediction').formula}",
         right=1.4,
     )
@@ -93,7 +93,7 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
 def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
     for place, share in zip(places, shares, strict=True):
         if share.low is not None and share.high is not None:
-            axes.plot([place, place], [share.low, share.high], color=INK, linewidth=0.8, alpha=0.7)
+            axes.plot([place, place], [share.low, share.high], color=INK, linewidth=0.8, alpha=0.4)
 
 
 def _by_group_size(report: DegeneracyReport) -> Figure:

@@ -96,7 +96,7 @@ def _cell(axes: Axes, x: int, y: int, spectrum: GradientSpectrum) -> None:
     value, ceiling = spectrum.effective_rank.value or 0.0, min(spectrum.shape)
     share = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
     color = tuple(low + (high - low) * share for low, high in zip(_LOWEST, _HIGHEST, strict=True))
-    ink = "white" if share > 0.4 else INK
+    ink = "white" if share > 0.55 else INK
     axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=color, linewidth=0))
     axes.text(x + 0.5, y + 0.42, f"{value:.1f}", color=ink, ha="center", va="center", fontsize=8.5)
     axes.text(x + 0.5, y + 0.78, f"{ceiling}", color=ink, ha="center", va="center", fontsize=5.5)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.metrics.catalog import metric
-from gradscope.report.figure_style import BLUE, INK, MUTED, SERIES, label_lines, name_of, new_figure
+from gradscope.report.figure_style import BLUE, INK, MUTED, SERIES, label_lines, label_room, name_of, new_figure
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 
 _MOST_CURVES = len(SERIES)
@@ -27,13 +27,14 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
     if not any(row.pass_at_k.value is not None for table in report.tables for row in table.rows):
         return {}
     compared = report.comparison is not None
+    names = [_label(table.name) for table in report.tables]
     figure, axes = new_figure(
         "What k samples can solve",
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
         rows=2 if compared else 1,
         height_ratios=[2.1, 1] if compared else None,
-        right=1.45,
+        right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
         hspace=0.14,
     )
     _curves(axes[0], report)
@@ -58,13 +59,21 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
         lows = [value if e.low is None else e.low for _, value, e in known]
         highs = [value if e.high is None else e.high for _, value, e in known]
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
-        labels.append((values[-1], name_of(table.name, limit=20), color))
+        labels.append((values[-1], _label(table.name), color))
         ks.update(places)
     _scale(axes, sorted(ks))
     label_lines(axes, labels)
     if len(report.tables) > _MOST_CURVES:
         more = len(report.tables) - _MOST_CURVES
         axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=MUTED)
+
+
+def _label(name: str) -> str:
+    return name_of(name, limit=20)
+
+
+def _pair(comparison: PassAtKComparison) -> str:
+    return f"{name_of(comparison.second, limit=16)}\nminus {name_of(comparison.first, limit=16)}"
 
 
 def _scale(axes: Axes, ks: Sequence[int]) -> None:
@@ -88,8 +97,7 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     highs = [value if e.high is None else e.high for _, value, e in points]
     axes.plot(places, values, color=INK, marker="o", markersize=3.5, linewidth=1.4)
     axes.fill_between(places, lows, highs, color=INK, alpha=0.12, linewidth=0)
-    words = f"{name_of(comparison.second, limit=12)} minus\n{name_of(comparison.first, limit=12)}, paired"
-    label_lines(axes, [(values[-1], words, INK)])
+    label_lines(axes, [(values[-1], _pair(comparison), INK)])
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
         place = (comparison.crossover_k, axes.get_ylim()[1])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,12 +14,10 @@ from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
 from gradscope.report.figure_style import (
     BLUE,
-    FAINT,
     INK,
     MUTED,
     ORANGE,
     SERIES,
-    SKY,
     label_lines,
     name_of,
     new_figure,
@@ -27,7 +25,7 @@ from gradscope.report.figure_style import (
 )
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
 
-_MOST_PANELS = 9
+_MOST_PANELS = 12
 _MOST_SPECTRA = 3
 
 
@@ -55,19 +53,19 @@ def _curve(report: RankReport) -> Figure:
     for point in report.curve:
         panels[point.advantage].append(point)
     names = list(panels)[:_MOST_PANELS]
-    columns = min(3, len(names))
+    columns = len(names) if len(names) <= 3 else min(4, math.ceil(math.sqrt(len(names))))
     rows = -(-len(names) // columns)
     centered = "centered" if report.spectra and report.spectra[0].centered else "not centered"
     figure, axes = new_figure(
         "Directions that a group's gradients span",
         f"effective rank = {metric('effective_rank').formula}, rows {centered}; mean over live groups, 95 % interval\n"
-        "dotted: the ceiling, G",
+        f"dotted: the ceiling, G{_panels_left(panels)}",
         width=4.6 if columns == 1 else 7.6,
-        height=1.55 + 2.1 * rows,
+        height=1.6 + 1.9 * rows,
         rows=rows,
         columns=columns,
         right=0.75,
-        hspace=0.42,
+        hspace=0.3,
         panel_titles=True,
     )
     sizes = sorted({point.group_size for point in report.curve})
@@ -88,6 +86,11 @@ def _curve(report: RankReport) -> Figure:
             panel.set_xlabel("step")
             panel.tick_params(labelbottom=True)
     return figure
+
+
+def _panels_left(panels: Mapping[str, object]) -> str:
+    more = len(panels) - _MOST_PANELS
+    return f"; {more} more advantages are in the tables" if more > 0 else ""
 
 
 def _panel(
@@ -140,7 +143,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     advantage = next(iter(by_step.values()))[0].advantage
     figure, axes = new_figure(
         "Singular values of the gradient matrix",
-        f"a thin line a group (matrix {shape}, {centered}), median in blue; all rollouts of the step in orange; "
+        f"a thin line a group (matrix {shape}, {centered}); all rollouts of the step together in orange; "
         f"advantage: {name_of(advantage)}; dotted: the noise floor of the arithmetic, below which nothing is drawn",
         columns=len(by_step),
         height=3.7,
@@ -150,11 +153,13 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     )
     values = [v for spectra in by_step.values() for s in spectra for v in s.singular_values if v > s.noise_floor]
     low, high = (min(values), max(values)) if values else (1e-6, 1.0)
+    floor = min(s.noise_floor for spectra in by_step.values() for s in spectra)
+    bottom = floor / 2 if low / 1000 < floor else low / 3
     for place, (panel, (step, spectra)) in enumerate(zip(axes, by_step.items(), strict=True)):
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(power_of_ten)
         panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_ylim(low / 3, high * 2)
+        panel.set_ylim(bottom, high * 2)
         panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         panel.set_xlabel("index")
         _spectrum_panel(panel, spectra, last=place == len(by_step) - 1)
@@ -169,26 +174,24 @@ def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bo
     axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
     labels: list[tuple[float, str, str]] = []
     groups = [s for s in spectra if s.group_id is not None]
-    for spectrum in groups:
-        _line(axes, spectrum, color=FAINT if len(groups) > 12 else SKY, width=0.8)
-    if groups:
-        longest = max(len(s.singular_values) for s in groups)
-        middle = [median(s.singular_values[i] for s in groups if i < len(s.singular_values)) for i in range(longest)]
-        floor = median(s.noise_floor for s in groups)
-        shown = [value for value in middle if value > floor]
-        axes.plot(range(1, len(shown) + 1), shown, color=BLUE, marker="o", zorder=4)
-        if shown:
-            labels.append((shown[-1], "groups", BLUE))
+    ends = [_line(axes, spectrum, color=BLUE, width=0.9, alpha=0.3 if len(groups) > 12 else 0.6) for spectrum in groups]
+    if any(ends):
+        labels.append((max(ends, key=len)[-1], "groups", BLUE))
     for spectrum in spectra:
         if spectrum.group_id is None:
-            shown = _line(axes, spectrum, color=ORANGE, width=1.6, style="--")
+            shown = _line(axes, spectrum, color=ORANGE, width=1.8, style="--")
             labels += [(shown[-1], "step", ORANGE)] if shown else []
             axes.axhline(spectrum.noise_floor, color=MUTED, linewidth=0.8, linestyle=":")
     if last:
         label_lines(axes, labels, gap=0.08)
 
 
-def _line(axes: Axes, spectrum: GradientSpectrum, *, color: str, width: float, style: str = "-") -> list[float]:
+def _line(
+    axes: Axes, spectrum: GradientSpectrum, *, color: str, width: float, style: str = "-", alpha: float = 1.0
+) -> list[float]:
+    """Draws what is above the noise floor, and returns it."""
     shown = [value for value in spectrum.singular_values if value > spectrum.noise_floor]
-    axes.plot(range(1, len(shown) + 1), shown, color=color, linewidth=width, linestyle=style, zorder=2)
+    marker = "" if len(shown) > 16 else "o"
+    places = range(1, len(shown) + 1)
+    axes.plot(places, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
     return shown

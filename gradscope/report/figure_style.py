@@ -67,7 +67,7 @@ _HEAD = 0.72
 """Inches above the axes for the title and one line of subtitle."""
 _LINE = 0.165
 """Inches of a further line of subtitle, or of the panels' own titles."""
-_CHARACTER = 0.073
+_CHARACTER = 0.064
 """Inches of an average character of the subtitle."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -187,6 +187,19 @@ def halo(width: float = 3.0) -> list[AbstractPathEffect]:
         The path effects of the line.
     """
     return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
+
+
+def label_room(names: Sequence[str]) -> float:
+    """Room that :func:`label_lines` needs.
+
+    Args:
+        names: The labels.
+
+    Returns:
+        Inches to the right of the axes.
+    """
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    return 0.32 + _CHARACTER * longest
 
 
 def name_of(text: str, *, limit: int = 24) -> str:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gradscope.report.escape import cell, plain
-from gradscope.report.layout import add_row, document, formulas, heading, new_table, source_line
+from gradscope.report.layout import Column, add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.report.sparkline import sparkline
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
@@ -69,12 +69,12 @@ def _engine(report: RankReport) -> str:
 
 def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
     """One row per formulation and group size, at the last step, with the course over steps beside it."""
-    series: dict[tuple[str, int], list[RankCurvePoint]] = defaultdict(list)
+    curves: dict[str, dict[int, list[RankCurvePoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        series[point.advantage, point.group_size].append(point)
+        curves[point.advantage][point.group_size].append(point)
     many = len({point.step for point in points}) > 1
     last_step = max(point.step for point in points)
-    columns = [
+    columns: list[Column] = [
         ("advantage", "left"),
         ("G", "right"),
         ("live", "right"),
@@ -82,57 +82,51 @@ def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
         ("stable", "right"),
         ("particip.", "right"),
     ]
-    table = new_table([(name, "right" if side == "right" else "left") for name, side in columns])
-    if many:
-        table.add_column("over steps", no_wrap=True)
-    for (advantage, group_size), curve in series.items():
-        last = curve[-1]
-        course = [point.effective_rank.value for point in curve]
-        add_row(
-            table,
-            cell(advantage, limit=16),
-            str(group_size),
-            f"{last.num_groups - last.num_dead}/{last.num_groups}",
-            format_estimate(last.effective_rank, notes, "rank"),
-            format_estimate(last.stable_rank, notes, "rank", interval=False),
-            format_estimate(last.participation_ratio, notes, "rank", interval=False),
-            *([sparkline(course, low=1.0, high=float(group_size), width=12)] if many else []),
-        )
+    table = new_table([*columns, ("over steps", "left")] if many else columns)
+    for advantage, by_size in curves.items():
+        for place, (group_size, curve) in enumerate(sorted(by_size.items())):
+            name = cell("" if place else advantage, limit=16)
+            add_row(table, name, *_curve_cells(group_size, curve, notes)[: len(table.columns) - 1])
     return table
 
 
+def _curve_cells(group_size: int, curve: Sequence[RankCurvePoint], notes: Footnotes) -> tuple[str, ...]:
+    last = curve[-1]
+    return (
+        str(group_size),
+        f"{last.num_groups - last.num_dead}/{last.num_groups}",
+        format_estimate(last.effective_rank, notes, "rank"),
+        format_estimate(last.stable_rank, notes, "rank", interval=False),
+        format_estimate(last.participation_ratio, notes, "rank", interval=False),
+        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(group_size), width=12),
+    )
+
+
 def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor: bool) -> Table:
-    """Whole matrices: one per step and formulation, or one per weight."""
-    titles = [
-        "step",
-        "tensor" if by_tensor else "advantage",
-        "shape",
-        "effective",
-        "stable",
-        "particip.",
-        "90 %",
-        "99 %",
-    ]
-    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
-    for spectrum in spectra[:MOST_ROWS]:
+    """Whole matrices: one per step and formulation, or one per weight; of many, those of the last step."""
+    titles = ["step", "tensor" if by_tensor else "advantage", "G", "shape", "effective", "stable", "particip.", "90 %"]
+    table = new_table([(title, "left" if place in {1, 3} else "right") for place, title in enumerate(titles)])
+    last_step = max(spectrum.step for spectrum in spectra)
+    shown = spectra if len(spectra) <= MOST_ROWS else [s for s in spectra if s.step == last_step][:MOST_ROWS]
+    for spectrum in shown:
         ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
-        energies = (spectrum.energy_rank_90, spectrum.energy_rank_99)
         add_row(
             table,
             str(spectrum.step),
-            _short_name(spectrum.tensor) if spectrum.tensor else cell(spectrum.advantage, limit=16),
+            cell(_short_name(spectrum.tensor) if spectrum.tensor else spectrum.advantage, limit=22),
+            str(spectrum.group_size),
             f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
-            *(format_estimate(energy, notes, "count", interval=False) for energy in energies),
+            format_estimate(spectrum.energy_rank_90, notes, "count", interval=False),
         )
-    if len(spectra) > MOST_ROWS:
-        notes.mark(f"{len(spectra) - MOST_ROWS} more spectra are in the JSON and the CSV")
+    if len(shown) < len(spectra):
+        notes.mark(f"{len(spectra) - len(shown)} more spectra are in the JSON and the CSV")
     return table
 
 
 def _short_name(tensor: str) -> str:
     """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return plain(tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=22)
+    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
 
 
 def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
