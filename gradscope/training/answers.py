@@ -11,7 +11,9 @@ from decimal import Decimal
 
 _MAX_TEXT = 20_000
 """Only the end of a longer text is looked at: a final answer is at the end."""
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?(?![\d,]*\d)")
+_TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
+"""What looks like a number, in one pass; a minus between two numbers is not a sign."""
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?")
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
 
 
@@ -42,7 +44,7 @@ def extract_answer(text: str) -> str | None:
     boxed = _BOXED.findall(text)
     if boxed:
         return str(boxed[-1]).strip()
-    numbers = _NUMBER.findall(text)
+    numbers = _TOKEN.findall(text)
     return str(numbers[-1]) if numbers else None
 
 

@@ -31,7 +31,7 @@ _FIXED: dict[str, Any] = {
     "min_p": None,
     "repetition_penalty": 1.0,
     "use_vllm": False,
-    "shuffle_dataset": True,
+    "shuffle_dataset": False,  # the rows come in our order: TRL's own does not survive a resume after the first epoch
     # The optimizer.
     "optim": "adamw_torch",
     "weight_decay": 0.0,

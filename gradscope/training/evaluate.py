@@ -6,10 +6,11 @@ Sampling draws from a generator state of its own, so whether and how much is hel
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradscope.progress import ProgressCallback
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.files import atomic_write
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
@@ -17,48 +18,59 @@ from gradscope.training.tasks import Problem, Task
 _ROWS_AT_ONCE = 256
 
 
-def write_heldout(
-    path: Path,
+def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:
+    """Grade samples of the held-out prompts and write a row a sample.
+
+    Args:
+        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists.
+        task: The task.
+        completions: From :func:`sample`, the same number for each held-out prompt.
+    """
+    num_samples = len(completions) // len(task.heldout)
+    rows = [_row(task, task.heldout[index // num_samples], text) for index, text in enumerate(completions)]
+    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
+
+
+def sample(
     policy: Policy,
-    task: Task,
+    problems: Sequence[Problem],
     *,
     num_samples: int,
     max_completion_length: int,
     temperature: float,
     seed: int,
-    label: str,
-    progress: ProgressCallback,
-) -> None:
-    """Sample the held-out prompts and write a row a sample.
+    progress: ProgressCallback = no_progress,
+    label: str = "prompts",
+) -> list[str]:
+    """Sample completions with the policy as it is now.
 
     Args:
-        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists.
-        policy: The policy as it is now.
-        task: The task.
+        policy: The policy.
+        problems: What to ask.
         num_samples: Samples of each prompt, k.
         max_completion_length: Most tokens of a completion.
         temperature: Sampling temperature.
         seed: Seed of the sampling.
-        label: What the progress is called.
         progress: Told after each batch of prompts.
+        label: What the progress is called.
+
+    Returns:
+        The texts, the k samples of a prompt in a row.
     """
     import torch
 
     size = max(1, _ROWS_AT_ONCE // num_samples)
-    rows: list[dict[str, Any]] = []
-    training = policy.model.training
+    completions: list[str] = []
+    training, device = policy.model.training, policy.model.device
     policy.model.eval()
-    device = policy.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(seed)
-        for start in range(0, len(task.heldout), size):
-            problems = task.heldout[start : start + size]
-            completions = _sample(policy, problems, num_samples, max_completion_length, temperature)
-            for index, completion in enumerate(completions):
-                rows.append(_row(task, problems[index // num_samples], completion))
-            progress(start + len(problems), len(task.heldout), label)
+        for start in range(0, len(problems), size):
+            batch = problems[start : start + size]
+            completions += _generate(policy, batch, num_samples, max_completion_length, temperature)
+            progress(start + len(batch), len(problems), label)
     policy.model.train(training)
-    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
+    return completions
 
 
 def _row(task: Task, problem: Problem, completion: str) -> dict[str, Any]:
@@ -73,10 +85,9 @@ def _row(task: Task, problem: Problem, completion: str) -> dict[str, Any]:
     }
 
 
-def _sample(
-    policy: Policy, problems: tuple[Problem, ...], num_samples: int, max_completion_length: int, temperature: float
+def _generate(
+    policy: Policy, problems: Sequence[Problem], num_samples: int, max_completion_length: int, temperature: float
 ) -> list[str]:
-    """Texts of the completions, the samples of a prompt in a row."""
     from transformers import GenerationConfig
 
     batch = policy.tokenizer.pad(

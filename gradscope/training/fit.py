@@ -18,11 +18,11 @@ from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, hel
 from gradscope.training.arguments import grpo_config, lora_config
 from gradscope.training.checkpoints import complete_checkpoints, mark_complete, resumable, rewind
 from gradscope.training.config import TrainConfig
-from gradscope.training.evaluate import write_heldout
+from gradscope.training.evaluate import sample, write_heldout
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
 from gradscope.training.policy import Policy
 from gradscope.training.recorder import Recorder
-from gradscope.training.tasks import Problem, Task
+from gradscope.training.tasks import Problem, Task, prompt_order
 
 
 def fit(
@@ -79,6 +79,7 @@ def _make_trainer(
         recorder.write(step, logs)
         progress(step, config.steps, "steps")
 
+    order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
     trainer = RecordingTrainer(
         advantage=config.advantage,
         rewards=RewardFunctions(task),
@@ -86,7 +87,7 @@ def _make_trainer(
         model=policy.model,
         processing_class=policy.tokenizer,
         args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
-        train_dataset=Dataset.from_list([_row(policy, problem) for problem in task.train]),
+        train_dataset=Dataset.from_list([_row(policy, task.train[index]) for index in order]),
         peft_config=lora_config(config),
         callbacks=[StepCallback(on_step, lambda num_updates: mark_complete(run, num_updates))],
     )
@@ -114,15 +115,16 @@ def _sample_heldout(
     progress: ProgressCallback,
 ) -> None:
     path = heldout_path(run, when)
-    if task.heldout and not path.exists():
-        write_heldout(
-            path,
-            policy,
-            task,
-            num_samples=config.heldout_samples,
-            max_completion_length=arguments["max_completion_length"],
-            temperature=config.temperature,
-            seed=config.seed,
-            label=f"held-out prompts {when}",
-            progress=progress,
-        )
+    if not task.heldout or path.exists():
+        return
+    completions = sample(
+        policy,
+        task.heldout,
+        num_samples=config.heldout_samples,
+        max_completion_length=arguments["max_completion_length"],
+        temperature=config.temperature,
+        seed=config.seed,
+        progress=progress,
+        label=f"held-out prompts {when}",
+    )
+    write_heldout(path, task, completions)

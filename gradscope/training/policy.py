@@ -98,6 +98,7 @@ def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
         InputError: The folder cannot be used for training, with the reason.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = model_folder(name)
@@ -108,16 +109,20 @@ def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"The model {name!r} cannot be read: {reason}",
-            hint="Name a folder that holds config.json, tokenizer.json and model.safetensors, or a hub id.",
+            hint="Name a folder with config.json, tokenizer.json and whole model.safetensors, or a hub id.",
         ) from error
-    _check(name, model, tokenizer)
+    _check(name, model, tokenizer, sorted(report["missing_keys"]))
     notes = []
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -152,7 +157,13 @@ def check_lengths(policy: Policy, problems: Sequence[Problem], max_completion_le
             )
 
 
-def _check(name: str, model: Any, tokenizer: Any) -> None:
+def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> None:
+    if missing:
+        raise InputError(
+            f"The folder of {name!r} lacks {len(missing)} of the model's weights, {missing[0]} among them; they would "
+            "start at random.",
+            hint="Use a folder that a model was saved to, with its own config.json.",
+        )
     if tokenizer.eos_token_id is None:
         raise InputError(
             f"The tokenizer of {name!r} has no end-of-sequence token, so no completion would ever end.",

@@ -22,7 +22,7 @@ from gradscope.training.tasks import Problem
 
 LABELS = "abcdefgh"
 MAX_COMPLETION_LENGTH = 27
-"""Characters of the longest right completion, for eight operands with sums of two digits, and its end of sequence."""
+"""The longest right completion has 24 characters and its end of sequence; a slip may write two digits more."""
 
 Kind = Literal["plain", "mixed", "hard"]
 KINDS: tuple[Kind, ...] = ("plain", "mixed", "hard")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 Grader = Callable[[str, str], float]
 """Called with (completion, answer); the reward."""
 StepGrader = Callable[[str, Sequence[str]], tuple[float, ...]]
@@ -53,3 +55,31 @@ class Task:
             The sum over the reward functions.
         """
         return sum(grader(completion, answer) for grader in self.graders.values())
+
+
+def prompt_order(num_problems: int, *, num_prompts: int, steps: int, seed: int) -> list[int]:
+    """Which problems each step samples: pass after pass through all of them, each pass in an order of its own.
+
+    What is left at the end of a pass and does not fill a step is left out of that pass, so that no step has the same
+    problem twice.
+
+    Args:
+        num_problems: Problems to train on, at least ``num_prompts``.
+        num_prompts: Prompts of a step.
+        steps: Number of steps.
+        seed: The same seed gives the same order.
+
+    Returns:
+        Indices of problems, ``num_prompts`` a step.
+
+    Example:
+        >>> order = prompt_order(5, num_prompts=2, steps=4, seed=0)
+        >>> len(order), all(len(set(order[i : i + 2])) == 2 for i in range(0, 8, 2))
+        (8, True)
+    """
+    draw = np.random.default_rng(seed)
+    whole = num_problems - num_problems % num_prompts
+    order: list[int] = []
+    while len(order) < num_prompts * steps:
+        order += draw.permutation(num_problems)[:whole].tolist()
+    return order[: num_prompts * steps]

@@ -1,0 +1,114 @@
+"""Tiny models of other kinds than the embedded one, and short runs that several tests look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.training.config import TrainConfig
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SHORT: dict[str, Any] = {
+    "steps": 3,
+    "num_prompts": 4,
+    "group_size": 4,
+    "checkpoint_every": 2,
+    "heldout_prompts": 4,
+    "heldout_samples": 4,
+    "train_prompts": 8,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A run of three steps, made once for each choice of settings."""
+    from gradscope.training.trainer import train
+
+    made: dict[str, Path] = {}
+
+    def make(**settings: Any) -> Path:
+        key = json.dumps(settings, sort_keys=True, default=str)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("run") / "run"
+            made[key] = train(TrainConfig.from_json(SHORT | settings | {"output": str(folder)}))
+        return made[key]
+
+    return make
+
+
+def build_tokenizer(texts: list[str], *, eos: bool = True, pad: bool = True, chat: bool = True) -> Any:
+    """A byte-level BPE tokenizer of 300 tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<eos>", "<|user|>", "<|assistant|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    names: dict[str, Any] = {"eos_token": "<eos>"} if eos else {}
+    names |= {"pad_token": "<pad>"} if pad else {}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
+    if chat:
+        fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def save_model(
+    folder: Path, *, kind: str = "llama", positions: int = 512, vocab_size: int = 300, **tokenizer: Any
+) -> Path:
+    """A model folder with random weights."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "gpt2":
+            sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": positions}
+            model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, bos_token_id=1, eos_token_id=1, **sizes))
+        else:
+            shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+            model = LlamaForCausalLM(
+                LlamaConfig(vocab_size=vocab_size, max_position_embeddings=positions, eos_token_id=1, **shape)
+            )
+    model.save_pretrained(folder)
+    build_tokenizer(["How many apples are 2 and 3 apples? #### 5"], **tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with byte-level BPE and a chat template."""
+    return save_model(tmp_path_factory.mktemp("models") / "chat")
+
+
+@pytest.fixture(scope="session")
+def gpt2_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GPT-2 (learned positions, Conv1D) without padding token and chat template."""
+    return save_model(tmp_path_factory.mktemp("models") / "gpt2", kind="gpt2", pad=False, chat=False)
+
+
+@pytest.fixture
+def gsm8k_file(tmp_path: Path) -> Path:
+    """Eight questions of GSM8K's form."""
+    rows = [
+        {"question": f"How many apples are {n} and {n + 1} apples?", "answer": f"{n}+{n + 1}=<<x>>\n#### {2 * n + 1}"}
+        for n in range(8)
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,120 @@
+"""Interrupted runs: what is kept, and that going on ends where the uninterrupted run does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, metrics_path, read_metrics, step_path
+from gradscope.rollouts.store import step_files
+from gradscope.training.checkpoints import MARKER, complete_checkpoints
+from gradscope.training.config import TrainConfig
+from gradscope.training.trainer import train
+from tests.training.conftest import SHORT
+
+LONG = {"steps": 7, "checkpoint_every": 2}
+
+
+def config_for(output: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
+
+
+def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
+    """A run that Ctrl-C ends when so many of something are done."""
+
+    def interrupt(done: int, total: int, label: str) -> None:
+        if (done, label) == at:
+            raise KeyboardInterrupt
+
+    config = config_for(output, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, progress=interrupt)
+    return config
+
+
+def assert_same_run(run: Path, other: Path, weights: str = "model.safetensors") -> None:
+    assert [path.name for path in step_files(run)] == [path.name for path in step_files(other)]
+    for step in range(1, 8):
+        assert step_path(run, step).read_bytes() == step_path(other, step).read_bytes(), f"step {step}"
+    for number in complete_checkpoints(other):
+        ours, theirs = (checkpoint_path(folder, number) / weights for folder in (run, other))
+        assert ours.read_bytes() == theirs.read_bytes(), f"checkpoint {number}"
+    for when in ("before", "after"):
+        assert heldout_path(run, when).read_bytes() == heldout_path(other, when).read_bytes()  # type: ignore[arg-type]
+    untimed = [
+        [{name: value for name, value in json.loads(line).items() if name != "step_time"} for line in text.splitlines()]
+        for text in (metrics_path(run).read_text(), metrics_path(other).read_text())
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        (4, "held-out prompts before"),
+        (1, "steps"),
+        (3, "steps"),
+        (4, "steps"),
+        (7, "steps"),
+        (4, "held-out prompts after"),
+    ],
+    ids=lambda at: f"{at[1]}-{at[0]}",
+)
+def test_resumed_run_equals_the_uninterrupted(
+    short_run: Callable[..., Path], tmp_path: Path, at: tuple[int, str]
+) -> None:
+    config = interrupted(tmp_path / "run", at)
+    done = at[0] if at[1] == "steps" else 0 if "before" in at[1] else 7
+    assert [path.name for path in step_files(tmp_path / "run")] == [f"step_{n:05d}.parquet" for n in range(1, done + 1)]
+    assert list(read_metrics(tmp_path / "run")) == list(range(1, done + 1))
+    assert_same_run(train(config, resume=True), short_run(**LONG))
+
+
+def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
+    whole = short_run(**LONG, lora_rank=2)
+    assert_same_run(train(config, resume=True), whole, weights="adapter_model.safetensors")
+
+
+def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    torn = checkpoint_path(tmp_path / "run", 6)
+    shutil.copytree(checkpoint_path(tmp_path / "run", 4), torn)
+    (torn / MARKER).unlink()
+    (torn / "model.safetensors").write_bytes(b"half")
+    assert complete_checkpoints(tmp_path / "run") == (0, 2, 4)
+    assert_same_run(train(config, resume=True), short_run(**LONG))
+
+
+def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train(config_for(run), resume=True) == run
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_resume_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no readable manifest\.json"):
+        train(config_for(tmp_path / "none"), resume=True)
+
+
+def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    with pytest.raises(
+        UsageError, match=r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
+    ) as caught:
+        train(config_for(run, advantage="sign", steps=9), resume=True)
+    assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
+
+
+def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-4 lacks optimizer\.pt"):
+        train(config, resume=True)
