@@ -69,7 +69,9 @@ def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     places = {reason.reason: reason.first for reason in run.source.quarantined.reasons}
     assert places["the reward is not finite"] == f"{path}:4"
     assert places["the last line is cut off"] == f"{path}:15"
-    with pytest.raises(InputError, match=r"13 rows cannot be used; first: .*messy\.jsonl:4: the reward is not finite"):
+    with pytest.raises(
+        InputError, match=r"Rows that cannot be used: 13; first .*messy\.jsonl:4: the reward is not finite"
+    ):
         read_run(path, strict=True)
 
 

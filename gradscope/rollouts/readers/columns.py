@@ -41,6 +41,10 @@ def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames
                 hint=f"The columns are {list_names(present)}.",
             )
     guessed = {role: next((name for name in names if name in present), None) for role, names in USUAL.items()}
+    if given.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
+        guessed["prompt_id"] = None
+    if given.prompt is not None or given.prompt_id is not None:
+        guessed["group"] = None
     return ColumnNames(**{role: named[role] or guessed[role] for role in USUAL})
 
 

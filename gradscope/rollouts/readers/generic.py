@@ -129,11 +129,9 @@ def assemble(
     set_aside = quarantine.result()
     num_used = sum(reward is not None for group in groups for reward in group.rewards)
     if not num_used:
-        why = (
-            f"; {set_aside.num_rows} were set aside, first {set_aside.reasons[0].first}: {set_aside.reasons[0].reason}"
-        )
+        first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
-            f"{request.path} has no usable rows{why if set_aside.num_rows else ''}.",
+            f"{request.path} has no usable rows{first}.",
             hint="A row needs a finite number as reward and something to group by.",
         )
     initial = _initial(request)

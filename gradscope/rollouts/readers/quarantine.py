@@ -47,6 +47,6 @@ def refuse_quarantined(quarantine: Quarantine) -> None:
     if quarantine.num_rows:
         reason = quarantine.reasons[0]
         raise InputError(
-            f"{quarantine.num_rows} rows cannot be used; first: {reason.first}: {reason.reason}.",
+            f"Rows that cannot be used: {quarantine.num_rows}; first {reason.first}: {reason.reason}.",
             hint="Mend the log, or leave out --strict to set these rows aside and count them.",
         )

@@ -15,6 +15,7 @@ _TEXT_LISTS = ("completion", "completions", "samples", "responses", "generations
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 _COUNTS = (("n", "c"), ("num_samples", "num_correct"), ("total", "correct"))
 _MAX_COUNT = 1_000_000
+_MAX_DEPTH = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +46,23 @@ def samples_of(row: Mapping[str, Any], reward: str | None = None) -> Samples | s
     return _from_lists(row, reward) or _from_counts(row) or _from_policies(row, reward)
 
 
-def prompt_rows(node: Any, reward: str | None = None) -> Iterator[Mapping[str, Any]]:
+def prompt_rows(node: Any, reward: str | None = None, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
     """The parts of a nested document that hold samples.
 
     Args:
         node: Plain JSON.
         reward: Which list is the reward.
+        depth: How many levels to look into.
 
     Yields:
         Mappings with a shape, outermost first, in order.
     """
     if isinstance(node, Mapping) and samples_of(node, reward) is not None:
         yield node
-    elif isinstance(node, (Mapping, list)):
+    elif isinstance(node, (Mapping, list)) and depth:
         for item in node.values() if isinstance(node, Mapping) else node:
             if isinstance(item, (Mapping, list)):
-                yield from prompt_rows(item, reward)
+                yield from prompt_rows(item, reward, depth - 1)
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> Samples | str | None:

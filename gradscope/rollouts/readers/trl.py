@@ -18,7 +18,7 @@ from gradscope.rollouts.readers.trl_blocks import Block, group_size
 from gradscope.rollouts.readers.trl_files import StepFile, completion_files, read_step_file, run_of, split_training
 from gradscope.rollouts.readers.trl_notes import step_notes
 from gradscope.rollouts.readers.trl_rewards import reward_weights, scalar_reward
-from gradscope.rollouts.readers.trl_state import TrlState, read_state
+from gradscope.rollouts.readers.trl_state import TrlState, has_state, read_state
 from gradscope.rollouts.readers.values import digest, finite_or_none, parse_messages, text_of
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
@@ -34,9 +34,9 @@ def recognizes(request: ReadRequest) -> bool:
         request: What to read; its path exists.
 
     Returns:
-        True for an ``output_dir`` with completions, its folder of completions, or one of the files.
+        True for an ``output_dir``, its folder of completions, or one of the files.
     """
-    return bool(completion_files(request.path))
+    return bool(completion_files(request.path)) or has_state(request.path)
 
 
 def read(request: ReadRequest) -> Run:

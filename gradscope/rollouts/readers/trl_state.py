@@ -51,6 +51,22 @@ class TrlState:
         return step - max((logged for logged in self.metrics if logged < step), default=0)
 
 
+def has_state(run: Path) -> bool:
+    """Whether a trainer left its state.
+
+    Args:
+        run: Any path.
+
+    Returns:
+        True where ``run`` is a folder with a state, or with a checkpoint that has one.
+    """
+    return bool(_state_files(run))
+
+
+def _state_files(run: Path) -> list[Path]:
+    return sorted([*run.glob("trainer_state.json"), *run.glob("checkpoint-*/trainer_state.json")])
+
+
 def read_state(run: Path) -> TrlState:
     """The newest state of a run.
 
@@ -62,7 +78,7 @@ def read_state(run: Path) -> TrlState:
     """
     found: list[tuple[int, Path, dict[str, Any]]] = []
     damaged: list[Path] = []
-    for path in sorted([*run.glob("trainer_state.json"), *run.glob("checkpoint-*/trainer_state.json")]):
+    for path in _state_files(run):
         try:
             document = json.loads(path.read_bytes())
             found.append((int(document["global_step"]), path, document))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 ABSENT = object()
@@ -39,7 +40,7 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
             return "the reward is text"
     if isinstance(value, str):
         return "the reward is text"
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, Decimal)):
         return f"the reward is a {type(value).__name__}, not a number"
     try:
         number = float(value)
