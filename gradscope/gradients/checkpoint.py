@@ -101,6 +101,18 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     return model
 
 
+def is_fresh(folder: Path) -> bool:
+    """Whether an adapter changes nothing yet: LoRA starts with every B at zero.
+
+    Args:
+        folder: The adapter's folder.
+
+    Returns:
+        True where all B are zero.
+    """
+    return not any(bool(tensor.any()) for name, tensor in _adapter_tensors(folder).items() if "lora_B" in name)
+
+
 def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
     """The tokenizer in the first folder that has one.
 

@@ -1,6 +1,7 @@
 """How far a gradient row is from its exact value: the floor below which singular values are arithmetic, not signal.
 
-float32 has a constant, measured (float64 has the same: Hugging Face norms compute in float32 inside); lower precisions are measured on the rows at hand, by recomputing a few in float32.
+float32 has a constant, measured (float64 has the same: Hugging Face norms compute in float32 inside); lower precisions
+are measured on the rows at hand, by recomputing a few in float32.
 Re-running with other padding would understate the error: rounding is deterministic.
 
 Shapes: N rows.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.checkpoint import load_adapter, load_model, load_tokenizer, require_finite
+from gradscope.gradients.checkpoint import is_fresh, load_adapter, load_model, load_tokenizer, require_finite
 from gradscope.rollouts.run import WeightsRef
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -35,7 +35,7 @@ class Policy:
     dtype: torch.dtype
     """The dtype of its weights."""
     reference: Any = None
-    """The reference model of the KL term; None for an adapter (its base is the reference) or where it is not known."""
+    """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
     source: str = ""
     """The folder that the weights came from."""
     notes: tuple[str, ...] = ()
@@ -62,21 +62,22 @@ class Policy:
         """The reference policy of the KL term.
 
         Yields:
-            A model: for an adapter the base with the adapter off, else the weights before the first update.
+            A model: the weights before the first update; for an adapter that started fresh, its base alone.
 
         Raises:
             InputError: The weights before the first update were not given.
         """
+        if self.reference is not None:
+            yield self.reference
+            return
         if self.kind == "adapter":
             with self.model.disable_adapter():
                 yield self.model
             return
-        if self.reference is None:
-            raise InputError(
-                "The loss has a KL term, and the weights before the first update, its reference, are not known.",
-                hint="Give them with --initial PATH.",
-            )
-        yield self.reference
+        raise InputError(
+            "The loss has a KL term, and the weights before the first update, its reference, are not known.",
+            hint="Give them with --initial PATH.",
+        )
 
 
 def load_policy(
@@ -94,7 +95,8 @@ def load_policy(
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
         dtype: ``float32``, ``bfloat16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA that of the checkpoint.
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
-        initial: The weights before the first update: the reference of a full model's KL term.
+        initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
+            so its base serves; a run that went on from a trained adapter has that adapter as its reference.
 
     Returns:
         The policy, in evaluation mode.
@@ -110,13 +112,14 @@ def load_policy(
     require_finite(model, str(weights.path))
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    reference = None
-    if initial is not None and weights.kind == "full":
-        reference = load_model(initial.path, wanted).to(at).eval().requires_grad_(False)
-        require_finite(reference, str(initial.path))
     if (drop := _dropout(model)) > 0:
         notes.append(
             f"The model has dropout {drop:g}; gradients are taken without it, the trainer's were taken with it."
+        )
+    if _has_learned_positions(model):
+        notes.append(
+            "The model has learned positions, counted here from each prompt's first token; TRL also counts the padding "
+            "before it."
         )
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     return Policy(
@@ -126,7 +129,7 @@ def load_policy(
         kind=weights.kind,
         device=at,
         dtype=next(iter(trainable.values())).dtype,
-        reference=reference,
+        reference=None if initial is None else _reference(initial, wanted, at),
         source=str(weights.path),
         notes=tuple(notes),
     )
@@ -149,6 +152,26 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name not in _DTYPES:
         raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32 or bfloat16.")
     return _DTYPES[name]
+
+
+def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """The weights before the first update; None for an adapter that changes nothing yet."""
+    if initial.kind == "adapter":
+        if is_fresh(initial.path):
+            return None
+        model = load_adapter(initial, dtype)
+    else:
+        model = load_model(initial.path, dtype)
+    require_finite(model, str(initial.path))
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _has_learned_positions(model: nn.Module) -> bool:
+    """Whether anything but the tokens is looked up by all sequences."""
+    tokens = model.get_input_embeddings()  # type: ignore[operator]
+    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
+    return any(size is not None and table.num_embeddings >= size for table in tables)
 
 
 def _dropout(model: nn.Module) -> float:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.step import measure_step
 from tests.gradients.models import (
@@ -170,6 +170,41 @@ def test_a_parameter_without_a_rule_is_computed_the_slow_way_and_named():
     assert found.slow_parameters == ("lm_head.gain",)
     assert any("lm_head.gain" in note for note in found.notes)
     assert relative(found.gram, rows @ rows.T) < 1e-5
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 12])
+def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
+    model = tiny_model("qwen3_gqa_norms")
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    policy, groups = policy_of(model), tiny_groups()
+    rows = naive_rows(policy, groups, dapo_weight(groups))
+    found = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=batch_tokens)
+    assert found.slow_parameters == ()
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+
+
+def test_a_layer_that_is_never_called_is_zero_and_still_covered():
+    model = tiny_model("llama_untied_biases")
+    model.unused = nn.Linear(2, 2)
+    found = measure_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
+    assert found.slow_parameters == ("unused.bias", "unused.weight")
+    without = measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
+    assert relative(found.gram, without.gram) < 1e-6
+
+
+def test_a_weight_used_behind_its_modules_back_is_caught():
+    class BorrowedHead(nn.Module):
+        def __init__(self, embedding: nn.Embedding) -> None:
+            super().__init__()
+            self.embedding = embedding
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(hidden, self.embedding.weight)
+
+    model = tiny_model("llama_untied_biases")
+    model.lm_head = BorrowedHead(model.model.embed_tokens)
+    with pytest.raises(VerificationError, match="disagrees"):
+        measure_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
 
 
 def test_auto_keeps_rows_while_they_fit():

@@ -31,8 +31,16 @@ def test_step_gradient_has_the_logged_norm(shared_data, run, step, engine):
 
 @pytest.mark.parametrize(
     ("run", "step", "off"),
-    [("trl_full", 1, 0.018), ("trl_full", 6, 0.0), ("trl_full", 16, 0.007), ("trl_lora", 1, 0.003)]
-    + [("trl_lora", 6, 0.16), ("trl_lora", 11, 0.011), ("trl_lora", 16, 0.039)],
+    [
+        ("trl_full", 1, 0.018),
+        ("trl_full", 6, 0.0),
+        ("trl_full", 11, 0.0),
+        ("trl_full", 16, 0.007),
+        ("trl_lora", 1, 0.003),
+        ("trl_lora", 6, 0.16),
+        ("trl_lora", 11, 0.011),
+        ("trl_lora", 16, 0.039),
+    ],
 )
 def test_retokenized_text_is_off_by_what_was_measured_apart(shared_data, run, step, off):
     folder = shared_data / "runs" / run

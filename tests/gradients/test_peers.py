@@ -1,0 +1,50 @@
+"""Other people's per-sample gradients as a second oracle."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from gradscope.gradients.step import measure_step
+from tests.gradients.models import DAPO, policy_of, relative, tiny_groups, tiny_policy
+
+
+@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms"])
+def test_gram_equals_that_of_opacus(name):
+    grad_sample = pytest.importorskip("opacus.grad_sample", reason="needs opacus, an oracle that is not required")
+    policy, groups = tiny_policy(name), tiny_groups(1, 4)
+    policy.model.get_input_embeddings().padding_idx = None  # opacus gives its row the gradient that PyTorch withholds
+    rollouts = groups[0].rollouts
+    length = max(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
+    ids = torch.zeros(len(rollouts), length, dtype=torch.long)
+    weights = torch.zeros(len(rollouts), length - 1)
+    for row, rollout in enumerate(rollouts):
+        whole, start = rollout.prompt_ids + rollout.completion_ids, len(rollout.prompt_ids)
+        ids[row, : len(whole)] = torch.tensor(whole)
+        weights[row, start - 1 : len(whole) - 1] = 1.0 / sum(len(r.completion_ids) for r in rollouts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = grad_sample.GradSampleModule(copy.deepcopy(policy.model).train(), loss_reduction="sum")
+        positions = torch.arange(length).expand(len(rollouts), -1)
+        log_pi = torch.log_softmax(model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1], -1)
+        (log_pi.gather(2, ids[:, 1:, None]).squeeze(2) * weights).sum().backward()
+        rows = torch.cat([p.grad_sample.flatten(1) for p in model.parameters()], 1).double().numpy()
+    found = measure_step(policy, groups, DAPO, engine="stream")
+    assert rows.shape[1] == found.num_parameters
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+    assert np.trace(found.gram) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+def test_cuda_gives_what_the_cpu_gives(engine):
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups()
+    on_cpu = measure_step(policy, groups, DAPO, engine=engine)
+    model = copy.deepcopy(policy.model).cuda()
+    on_cuda = measure_step(policy_of(model), groups, DAPO, engine=engine, batch_tokens=24)
+    assert relative(on_cuda.gram, on_cpu.gram) < 1e-4
