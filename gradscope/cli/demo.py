@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.cli.streams import show
+from gradscope.cli.streams import show, show_command
 from gradscope.errors import OutputExistsError
-from gradscope.report.escape import cell, plain
+from gradscope.report.escape import cell
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 
@@ -44,8 +44,9 @@ def demo(
     if not force:
         _refuse_existing(folder)
     for sentence, arguments in _tour(folder):
-        line = shlex.join(["gradscope", *arguments])
-        show(Group(Text(), Text(sentence, style="bold cyan"), Text(f"$ {plain(line)}", style="bold"), Text()))
+        show(Group(Text(), Text(sentence, style="bold cyan")))
+        show_command(shlex.join(["gradscope", *arguments]))
+        show(Text())
         _run([*arguments, "--force"] if force else arguments)
     show(_sights(folder))
 

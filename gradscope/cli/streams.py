@@ -25,6 +25,15 @@ def say(line: str) -> None:
     _console(sys.stderr).print(text, soft_wrap=True)
 
 
+def show_command(line: str) -> None:
+    """Prints a command as a person would type it, in one line whatever its length: it is there to be copied.
+
+    Args:
+        line: The command line.
+    """
+    _console(sys.stdout).print(Text(f"$ {plain(line)}", style="bold"), soft_wrap=True)
+
+
 def show(renderable: RenderableType) -> None:
     """Prints a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines.
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
@@ -22,8 +22,11 @@ from gradscope.report.figure_style import (
     halo,
     label_lines,
     new_figure,
+    tick_steps,
 )
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+
+_MOST_WHISKERS = 24
 
 
 def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
@@ -44,17 +47,17 @@ def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
 
 
 def _over_steps(report: DegeneracyReport) -> Figure:
+    whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
     figure, (axes,) = new_figure(
         "Groups without a gradient, over training",
-        f"{metric('frac_reward_zero_std').formula}; whiskers: 95 %, all kinds together\n"
-        f"i.i.d. prediction = {metric('iid_prediction').formula}",
+        f"{metric('frac_reward_zero_std').formula}{whiskers}\ni.i.d. prediction = {metric('iid_prediction').formula}",
         right=1.4,
     )
     steps = report.by_step
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
+    tick_steps(axes, [row.step for row in steps], most=12)
     labels = _stack(axes, steps)
     known = [row for row in steps if row.iid_prediction.value is not None]
     if known:
@@ -84,7 +87,7 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
         axes.bar(places, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
         labels.append((floor[-1] + heights[-1] / 2, name, text_color))
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
-    if len(steps) <= 60:
+    if len(steps) <= _MOST_WHISKERS:
         _whiskers(axes, places, [row.frac_reward_zero_std for row in steps])
     axes.set_xlim(places[0] - width, places[-1] + width)
     return labels

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
@@ -22,6 +22,7 @@ from gradscope.report.figure_style import (
     name_of,
     new_figure,
     power_of_ten,
+    tick_steps,
 )
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
 
@@ -58,8 +59,8 @@ def _curve(report: RankReport) -> Figure:
     centered = "centered" if report.spectra and report.spectra[0].centered else "not centered"
     figure, axes = new_figure(
         "Directions that a group's gradients span",
-        f"effective rank = {metric('effective_rank').formula}, rows {centered}; mean over live groups, 95 % interval\n"
-        f"dotted: the ceiling, G{_panels_left(panels)}",
+        f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
+        f"mean over live groups with 95 % interval; dotted: the ceiling, G{_panels_left(panels)}",
         width=4.6 if columns == 1 else 7.6,
         height=1.6 + 1.9 * rows,
         rows=rows,
@@ -69,7 +70,6 @@ def _curve(report: RankReport) -> Figure:
         panel_titles=True,
     )
     sizes = sorted({point.group_size for point in report.curve})
-    highest = max(sizes)
     steps = sorted({point.step for point in report.curve})
     for place, panel in enumerate(axes):
         if place >= len(names):
@@ -79,7 +79,6 @@ def _curve(report: RankReport) -> Figure:
             panel, panels[names[place]], sizes, steps, last=place % columns == columns - 1 or place == len(names) - 1
         )
         panel.set_title(name_of(names[place]), loc="left", fontsize=9, color=INK)
-        panel.set_ylim(0.8, highest * 1.06)
         if place % columns:
             panel.tick_params(labelleft=False)
         if place + columns >= len(names):
@@ -96,8 +95,12 @@ def _panels_left(panels: Mapping[str, object]) -> str:
 def _panel(
     axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int], *, last: bool
 ) -> None:
-    axes.set_ylim(0.8, max(sizes) * 1.06)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(0.93, max(sizes) * 1.1)
+    axes.yaxis.set_major_locator(FixedLocator([1, *sizes]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda rank, _: f"{rank:g}")
+    tick_steps(axes, steps, most=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     labels = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gradscope.metrics.catalog import metric
-from gradscope.report.figure_style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten
+from gradscope.report.figure_style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
 from gradscope.results.replay import ReplayReport
 
 _FLOOR = 1e-16
@@ -37,7 +37,7 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     _norms(above, report)
     _errors(below, report)
     below.set_xlabel("step")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    tick_steps(below, [step.step for step in report.steps], most=12)
     return {"replay": figure}
 
 

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from gradscope.report.escape import plain
 
@@ -187,6 +188,18 @@ def halo(width: float = 3.0) -> list[AbstractPathEffect]:
         The path effects of the line.
     """
     return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
+
+
+def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
+    """Ticks at the steps themselves where they are few, else at round numbers.
+
+    Args:
+        axes: Whose x axis shows steps.
+        steps: The steps that are drawn.
+        most: How many ticks fit.
+    """
+    few = len(steps) <= most
+    axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=most))
 
 
 def label_room(names: Sequence[str]) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Group
+from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.report.escape import plain
+from gradscope.report.escape import cell, plain
 from gradscope.report.layout import heading, source_line
 from gradscope.report.numbers import UNDEFINED, format_number
 from gradscope.report.table_replay import STYLES
@@ -25,20 +26,19 @@ def check_table(report: CheckReport) -> Group:
     return Group(head, *(_paragraph(verdict) for verdict in report.verdicts))
 
 
-def _paragraph(verdict: Verdict) -> Text:
-    text = Text("\n")
-    text.append(verdict.outcome.upper(), style=STYLES.get(verdict.outcome, "yellow"))
-    text.append(f"  {plain(verdict.metric)} {verdict.op} {verdict.limit:g}, is {_value(verdict)}")
-    for sentence in (verdict.meaning, verdict.next_step):
-        if sentence:
-            text.append(f"\n  {plain(sentence)}")
-    return text
+def _paragraph(verdict: Verdict) -> Group:
+    head = Text("\n")
+    head.append(verdict.outcome.upper(), style=STYLES.get(verdict.outcome, "yellow"))
+    head.append(f"  {plain(verdict.metric)} {verdict.op} {verdict.limit:g}, is {_value(verdict)}")
+    sentences = [sentence for sentence in (verdict.meaning, verdict.next_step) if sentence]
+    return Group(head, *(Padding(cell(sentence), (0, 0, 0, 2)) for sentence in sentences))
 
 
 def _value(verdict: Verdict) -> str:
+    """The number; why there is none is said in the meaning below."""
     estimate = verdict.estimate
     if estimate.value is None:
-        return f"{UNDEFINED} ({plain(estimate.undefined or '')})"
+        return UNDEFINED
     text = format_number(estimate.value, "norm")
     if estimate.low is None or estimate.high is None:
         return text

@@ -103,21 +103,31 @@ def _curve_cells(group_size: int, curve: Sequence[RankCurvePoint], notes: Footno
 
 
 def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor: bool) -> Table:
-    """Whole matrices: one per step and formulation, or one per weight; of many, those of the last step."""
-    titles = ["step", "tensor" if by_tensor else "advantage", "G", "shape", "effective", "stable", "particip.", "90 %"]
-    table = new_table([(title, "left" if place in {1, 3} else "right") for place, title in enumerate(titles)])
-    last_step = max(spectrum.step for spectrum in spectra)
-    shown = spectra if len(spectra) <= MOST_ROWS else [s for s in spectra if s.step == last_step][:MOST_ROWS]
+    """Whole matrices: one per step and formulation, or one per weight; of many, the last step's at full group size."""
+    titles = [
+        "step",
+        "tensor" if by_tensor else "advantage",
+        "shape",
+        "effective",
+        "stable",
+        "particip.",
+        "90 %",
+        "99 %",
+    ]
+    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
+    last = max((spectrum.step, spectrum.group_size) for spectrum in spectra)
+    few = len(spectra) <= MOST_ROWS
+    shown = spectra if few else [s for s in spectra if (s.step, s.group_size) == last][:MOST_ROWS]
     for spectrum in shown:
         ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
+        energies = (spectrum.energy_rank_90, spectrum.energy_rank_99)
         add_row(
             table,
             str(spectrum.step),
             cell(_short_name(spectrum.tensor) if spectrum.tensor else spectrum.advantage, limit=22),
-            str(spectrum.group_size),
             f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
-            format_estimate(spectrum.energy_rank_90, notes, "count", interval=False),
+            *(format_estimate(energy, notes, "count", interval=False) for energy in energies),
         )
     if len(shown) < len(spectra):
         notes.mark(f"{len(spectra) - len(shown)} more spectra are in the JSON and the CSV")

@@ -89,6 +89,7 @@ def render_json(document: Mapping[str, Any]) -> str:
         document: From :func:`build_document`.
 
     Returns:
-        Indented strict JSON with a final newline.
+        Indented strict JSON with a final newline, in ASCII: text from a log cannot act on a terminal that shows it, and
+        no encoding can spoil it.
     """
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"

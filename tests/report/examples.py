@@ -322,7 +322,7 @@ def check_report() -> CheckReport:
                 limit=0.5,
                 outcome="unknown",
                 estimate=Estimate.because(f"no held-out samples in {HOSTILE}"),
-                meaning="The log does not tell.",
+                meaning=f"pass@4 is undefined: no held-out samples in {HOSTILE}.",
                 next_step="Log held-out samples.",
             ),
             Verdict(

@@ -1,0 +1,44 @@
+"""The golden documents: what each command's JSON looks like, kept so that a script that reads it never breaks unseen.
+
+`python -m tests.results.golden` in the repository's root writes them again after a change that is meant.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradscope.report.document import Report, document_of
+from gradscope.results.envelope import render_json
+from tests.report import examples
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "fixtures" / "golden"
+INPUT = FOLDER / "input.txt"
+
+
+def reports() -> dict[str, Report]:
+    return {
+        "check": examples.check_report(),
+        "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
+        "passk": examples.passk_report(),
+        "rank": examples.weight_report(),
+        "replay": examples.replay_report(),
+    }
+
+
+def golden_document(report: Report) -> dict[str, Any]:
+    """The document without what may differ: time, version, and the wording of the formulas."""
+    document: dict[str, Any] = json.loads(render_json(document_of(report)))
+    document["created_at"] = document["gradscope"] = "..."
+    document["definitions"] = sorted(document["definitions"])
+    return document
+
+
+def main() -> None:
+    for name, report in reports().items():
+        (FOLDER / f"{name}.json").write_text(render_json(golden_document(report)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.results.envelope import build_document, render_json, sha256_of, to_jsonable
+from tests.contract import missing_fields
+from tests.report import examples
+from tests.results import golden
+
+
+@pytest.mark.parametrize("name", sorted(golden.reports()))
+def test_documents_stay_as_scripts_know_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden.FOLDER.parent.parent)
+    kept = json.loads((golden.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert golden.golden_document(golden.reports()[name]) == kept
+
+
+@pytest.mark.parametrize("name", sorted(golden.reports()))
+def test_every_promised_field_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden.FOLDER.parent.parent)
+    assert missing_fields(name, golden.golden_document(golden.reports()[name])) == []
+
+
+def test_a_missing_field_is_noticed() -> None:
+    document = golden.golden_document(examples.check_report())
+    del document["result"]["verdicts"][1]["limit"]
+    assert missing_fields("check", document) == ["verdicts[].limit"]
+
+
+def test_the_envelope_names_inputs_with_their_digest(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"abc")
+    document = build_document("rank", {}, files=[file], definitions={"x": "y"})
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert document["inputs"] == [{"path": str(file), "sha256": digest}]
+    assert document["schema"] == "gradscope/rank"
+    assert document["definitions"] == {"x": "y"}
+    assert datetime.fromisoformat(document["created_at"]).tzinfo is not None
+    assert sha256_of(file) == digest
+
+
+def test_an_undefined_number_is_null_with_its_reason_beside_it() -> None:
+    assert to_jsonable(Estimate.because("no group is mixed", num_units=3)) == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "num_units": 3,
+        "undefined": "no group is mixed",
+    }
+
+
+def test_mappings_sequences_and_paths_become_plain_json() -> None:
+    assert to_jsonable({1: (Path("a/b"), [True, None, 0.1])}) == {"1": ["a/b", [True, None, 0.1]]}
+
+
+def test_anything_else_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="object does not belong in a result"):
+        to_jsonable([object()])
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_json_is_strict(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render_json({"x": number})
+
+
+def test_floats_are_not_rounded() -> None:
+    assert json.loads(render_json({"x": 0.1 + 0.2}))["x"] == 0.1 + 0.2
+
+
+def test_a_document_cannot_act_on_the_terminal_that_shows_it() -> None:
+    text = render_json({"x": examples.HOSTILE + "\x9b\udc80"})
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert json.loads(text)["x"] == examples.HOSTILE + "\x9b\udc80"

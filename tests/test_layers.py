@@ -1,0 +1,174 @@
+"""Who may know whom: the directions of imports, the third-party names of each layer, and what a command loads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
+MOST_LINES = 350
+
+BOTTOM = {"gradscope", "gradscope.errors", "gradscope.estimate", "gradscope.progress"}
+ALLOWED = {
+    "metrics": set(),
+    "advantages": {"metrics"},
+    "results": set(),
+    "rollouts": {"results"},
+    "gradients": {"rollouts", "metrics", "results"},
+    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "results"},
+    "training": {"rollouts", "advantages"},
+    "report": {"results", "metrics.catalog"},
+    "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.request", "__main__"},
+    "__main__": {"cli"},
+}
+"""Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` names columns in the
+readers' own type, and the demo calls `__main__` as a shell would."""
+
+THIRD_PARTY = {
+    "metrics": {"numpy", "scipy"},
+    "advantages": {"numpy", "scipy"},
+    "results": set(),
+    "rollouts": {"numpy", "pyarrow", "duckdb"},
+    "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
+    "diagnostics": {"numpy", "safetensors"},
+    "training": {"numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers"},
+    "report": {"numpy", "matplotlib", "rich", "safetensors"},
+    "cli": {"typer", "rich"},
+    "__main__": {"typer"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Every imported module with its line; `from a import b` counts as `a.b` where that is a module of ours."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if is_module(inner) else str(node.module)), node.lineno
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return name.startswith("gradscope.") and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+def permitted(layer: str, name: str) -> bool:
+    if name in BOTTOM:
+        return True
+    inside = name.removeprefix("gradscope.")
+    return any(inside == known or inside.startswith(f"{known}.") for known in {layer, *ALLOWED[layer]})
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if layer_of(p) in ALLOWED], ids=lambda p: str(p.name))
+def test_imports_point_down(path: Path) -> None:
+    layer = layer_of(path)
+    ours = [(name, line) for name, line in imports_of(path) if name.split(".")[0] == "gradscope"]
+    wrong = [f"{path.name}:{line} imports {name}" for name, line in ours if not permitted(layer, name)]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if layer_of(p) in ALLOWED], ids=lambda p: str(p.name))
+def test_each_layer_knows_its_own_third_party_names(path: Path) -> None:
+    known = THIRD_PARTY[layer_of(path)] | set(sys.stdlib_module_names) | {"gradscope", "__future__"}
+    wrong = [f"{path.name}:{line} imports {name}" for name, line in imports_of(path) if name.split(".")[0] not in known]
+    assert not wrong
+
+
+def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
+    bottom = {"__init__", "errors", "estimate", "progress"}
+    assert {layer_of(path) for path in modules()} == set(ALLOWED) | bottom
+
+
+@pytest.mark.parametrize("name", ["errors", "estimate", "progress"])
+def test_the_bottom_imports_nothing_of_ours(name: str) -> None:
+    assert not [m for m, _ in imports_of(PACKAGE / f"{name}.py") if m.split(".")[0] not in sys.stdlib_module_names]
+
+
+def test_nothing_is_imported_relatively() -> None:
+    nodes = [node for path in modules() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+
+
+def test_files_stay_small() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_nothing_loads_a_pickle_or_remote_code() -> None:
+    text = {path.name: path.read_text(encoding="utf-8") for path in modules()}
+    assert not [
+        name for name, source in text.items() if "import pickle" in source or "trust_remote_code=True" in source
+    ]
+
+
+def loaded_after(arguments: list[str], cwd: Path) -> set[str]:
+    """The top-level packages in memory after one command, in a fresh interpreter."""
+    code = (
+        "import sys\n"
+        "from gradscope.__main__ import main\n"
+        f"code = main({arguments!r})\n"
+        "print(code, *{name.split('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+    )
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, check=True
+    )
+    code_seen, *names = done.stderr.splitlines()[-1].split()
+    assert code_seen == "0", done.stderr
+    return set(names)
+
+
+def write_log(path: Path, steps: tuple[int, ...]) -> Path:
+    rows = [
+        json.dumps({"prompt_id": f"p{prompt}", "step": step, "reward": (prompt + sample) % 2})
+        for step in steps
+        for prompt in (1, 2)
+        for sample in range(4)
+    ]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "log.jsonl", (1, 2))
+
+
+@pytest.mark.parametrize("command", [[], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"]])
+def test_help_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
+    heavy = {"numpy", "scipy", "duckdb", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}
+    assert not heavy & loaded_after([*command, "--help"], tmp_path)
+
+
+def test_degeneracy_loads_no_torch_and_no_matplotlib(log: Path) -> None:
+    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["degeneracy", str(log)], log.parent)
+
+
+def test_passk_loads_no_torch(tmp_path: Path) -> None:
+    samples = write_log(tmp_path / "samples.jsonl", (1,))
+    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["passk", str(samples)], tmp_path)
+
+
+def test_check_on_a_log_loads_no_torch(log: Path) -> None:
+    arguments = ["check", str(log), "--require", "frac_reward_zero_std <= 1"]
+    assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
+
+
+def test_writing_files_loads_no_torch(log: Path) -> None:
+    assert "torch" not in loaded_after(["degeneracy", str(log), "--output", "out"], log.parent)
