@@ -132,8 +132,11 @@ def _require_input(path: Path) -> None:
         if not any(path.iterdir()):
             raise InputError(f"The folder {path} is empty.", hint="Name the folder that the trainer wrote its logs to.")
     elif not path.exists() and not expand(path):
-        what = "file matches" if any(letter in str(path) for letter in "*?[") else "file or folder"
-        raise InputError(f"There is no {what} {path}.", hint="Check the path; relative paths start where you are.")
+        is_glob = any(letter in str(path) for letter in "*?[")
+        raise InputError(
+            f"No file matches {path}." if is_glob else f"There is no file or folder {path}.",
+            hint="Check the path; relative paths start where you are.",
+        )
     elif path.is_file() and path.stat().st_size == 0:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
 

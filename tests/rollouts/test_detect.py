@@ -10,7 +10,6 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.detect import READERS, read_run
-from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
@@ -122,7 +121,7 @@ def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -
 
 
 def test_a_glob_without_matches(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no file matches .*\*\.jsonl"):
+    with pytest.raises(InputError, match=r"No file matches .*\*\.jsonl"):
         read_run(tmp_path / "*.jsonl")
 
 
@@ -143,12 +142,19 @@ def test_an_unknown_format_gets_a_suggestion() -> None:
 
 def test_a_forced_format_is_used() -> None:
     assert read_run(LOGS / "verl_v1" / "1.jsonl", format="generic").source.format == "generic"
-    for reader in READERS:
-        with pytest.raises((InputError, UsageError)):
-            reader.read(_request_of_nonsense())
 
 
-def _request_of_nonsense() -> object:
-    from gradscope.rollouts.readers.request import ReadRequest
-
-    return ReadRequest(path=LOGS / "README.md", columns=ColumnNames())
+@pytest.mark.parametrize(
+    ("format", "message"),
+    [
+        ("gradscope", r"has no readable manifest\.json"),
+        ("trl", r"holds no completions/completions_"),
+        ("verl", r"has no usable rows; set aside"),
+        ("samples", r"has no column that is known to be a reward"),
+        ("generic", r"has no column that is known to be a reward"),
+    ],
+)
+def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, message: str) -> None:
+    assert format in {reader.name for reader in READERS}
+    with pytest.raises(InputError, match=message):
+        read_run(LOGS / "README.md", format=format)

@@ -16,6 +16,7 @@ from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.request import ColumnNames, ReadRequest, read_settings
 from gradscope.rollouts.readers.tables import Row, expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, parse_messages, parse_reward, text_of
+from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.weights import find_base, find_tokenizer, weights_at
 
@@ -256,7 +257,7 @@ def _step(row: Mapping[str, Any], column: str | None) -> int | None:
 
 def _describe(files: tuple[Path, ...]) -> str:
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
-    return f"{' and '.join(kinds)} with a row a rollout, {len(files)} file{'s' * (len(files) > 1)}"
+    return f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
 
 
 def _inferred(columns: ColumnNames, given: ColumnNames) -> Iterator[str]:

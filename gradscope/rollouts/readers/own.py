@@ -7,6 +7,7 @@ import dataclasses
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.readers.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     base_model_path,
@@ -57,12 +58,13 @@ def read(request: ReadRequest) -> Run:
     given = read_settings(request.run_config)
     weights = _find_weights(request)
     beside = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
+    named = f"gradscope run {manifest.run_id}"
     return Run(
         path=path,
         source=Source(
             path=str(path),
             format="gradscope",
-            recognized=f"gradscope run {manifest.run_id}, {len(files)} steps, advantage {manifest.advantage}",
+            recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
             files=tuple(str(file) for file in (*files, *beside) if file.is_file()),
             num_rows=sum(group.size for group in groups),
             missing=() if weights else ("No complete checkpoint is in the folder.",),

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from gradscope.rollouts.readers.quarantine import QuarantineLog
 Row = tuple[str, dict[str, Any]]
 """``file:line`` and the row's cells."""
 
+_BATCH = 4096
+"""Rows of a Parquet file that are held as Python objects at once."""
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -90,7 +93,7 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """
     match suffix_of(path):
         case ".parquet":
-            yield from ((f"{path}:{i}", row) for i, row in enumerate(read_parquet(path).to_pylist(), start=1))
+            yield from ((f"{path}:{number}", row) for number, row in enumerate(_parquet_rows(path), start=1))
         case ".csv":
             yield from _read_csv(path, quarantine)
         case ".json":
@@ -99,25 +102,44 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             yield from read_jsonl(path, quarantine)
 
 
-def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A Parquet file.
+def read_parquet(path: Path) -> pa.Table:
+    """A Parquet file, whole.
 
     Args:
         path: An existing file.
-        columns: Which columns; all by default.
 
     Returns:
         The table.
+    """
+    with _named_if_damaged(path), path.open("rb") as stream:  # as a path, "a=1/" above it would become a column
+        return pq.read_table(stream)
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with _named_if_damaged(path), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _named_if_damaged(path: Path) -> Iterator[None]:
+    """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing of it is used.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Nothing.
 
     Raises:
-        InputError: The file is damaged. Part of a Parquet file cannot be trusted, so nothing of it is used.
+        InputError: The file is damaged.
     """
     try:
-        with path.open("rb") as stream:  # an open file: a name with "=" in its folders would grow partition columns
-            return pq.read_table(stream, columns=columns)
+        yield
     except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}).",
+            f"{path} is not a readable Parquet file ({reason}).",
             hint="It was probably cut off: copy it again, or move it out of the folder.",
         ) from error
 

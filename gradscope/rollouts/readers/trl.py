@@ -20,6 +20,7 @@ from gradscope.rollouts.readers.trl_notes import step_notes
 from gradscope.rollouts.readers.trl_rewards import reward_weights, scalar_reward
 from gradscope.rollouts.readers.trl_state import TrlState, has_state, read_state
 from gradscope.rollouts.readers.values import digest, finite_or_none, parse_messages, text_of
+from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.rollouts.weights import find_base, find_checkpoints, find_tokenizer, weights_at
@@ -75,7 +76,7 @@ def read(request: ReadRequest) -> Run:
     source = Source(
         path=str(request.path),
         format="trl",
-        recognized=f"TRL output_dir, files of completions: {len(paths)}",
+        recognized=f"TRL output_dir, {counted(len(paths), 'file')} of completions",
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=sum(reward is not None for group in groups for reward in group.rewards),
         inferred=(*found.inferred, *cut, *_left_out(training, evaluation)),

@@ -86,16 +86,15 @@ def read_step_file(path: Path) -> StepFile:
             f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
             hint="Use --format generic and name the columns.",
         )
-    rows = tuple(table.to_pylist())
-    steps = {row["step"] for row in rows}
-    if len(steps) != 1 or not isinstance(next(iter(steps)), int):
-        raise InputError(f"{path} holds {len(steps)} steps; TRL writes one a file.", hint="Use --format generic.")
+    steps = table["step"].unique().to_pylist() if pa.types.is_integer(table.schema.field("step").type) else []
+    if len(steps) != 1 or steps[0] is None:
+        raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --format generic.")
     return StepFile(
         path=path,
-        step=next(iter(steps)),
+        step=steps[0],
         columns=tuple(table.column_names),
         doubles=tuple(field.name for field in table.schema if pa.types.is_floating(field.type)),
-        rows=rows,
+        rows=tuple(table.to_pylist()),
     )
 
 

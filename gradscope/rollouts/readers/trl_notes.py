@@ -20,7 +20,7 @@ def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSett
     Returns:
         Step -> sentences; a step without reservations has none.
     """
-    said = {file.step: [*_window_note(file, state), *_reuse_note(file, settings)] for file in files}
+    said = {file.step: [*_window_note(file, state), *_reuse_note(file, state, settings)] for file in files}
     return {step: " ".join(notes) for step, notes in said.items() if notes}
 
 
@@ -31,29 +31,41 @@ def _window_note(file: StepFile, state: TrlState) -> list[str]:
     return [f"The trainer logged the mean of {width} steps; the file holds the rollouts of the last only."]
 
 
-def _reuse_note(file: StepFile, settings: TrainerSettings) -> list[str]:
+def _reuse_note(file: StepFile, state: TrlState, settings: TrainerSettings) -> list[str]:
     """A batch serves several updates by being split, by being repeated, or both; only a repeat shows all of it at once.
 
     Args:
         file: The step's file.
+        state: The trainer's log.
         settings: The trainer's arguments.
 
     Returns:
-        A note, unless the arguments say that the first update saw the whole batch.
+        Notes, unless the arguments say that the batch was sampled for this update and shown to it whole.
     """
     per_generation, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
-    known = per_generation is not None and accumulation is not None
-    if known and per_generation == accumulation:
-        return []
-    if known:
-        return [
-            f"One generation serves {per_generation} micro-batches and an update takes {accumulation}: the update "
-            "of this step saw a part of these rollouts, and the log does not say which."
-        ]
-    if not file.repeated_at:
-        return []
-    steps = ", ".join(map(str, file.repeated_at))
-    return [
-        f"The batch also served step {steps}; without steps_per_generation it is not known whether each update saw "
-        "all of it or a part."
-    ]
+    if not isinstance(per_generation, int) or not isinstance(accumulation, int) or accumulation < 1:
+        return _reuse_note_without_settings(file, state)
+    notes = []
+    num_updates = max(1, settings.get("num_iterations", 1) * per_generation // accumulation)
+    first = file.step - (file.step - 1) % num_updates
+    if first < file.step:
+        notes.append(f"The batch was sampled for update {first} and served again.")
+    if per_generation > accumulation:
+        notes.append(
+            f"One generation serves {per_generation} micro-batches and an update takes {accumulation}: the update of "
+            "this step saw a part of these rollouts, and the log does not say which."
+        )
+    return notes
+
+
+def _reuse_note_without_settings(file: StepFile, state: TrlState) -> list[str]:
+    notes = []
+    if file.step in state.metrics and "reward" not in state.metrics[file.step]:
+        notes.append("The trainer logged no reward at this step: the batch was sampled for an earlier update.")
+    if file.repeated_at:
+        steps = ", ".join(map(str, file.repeated_at))
+        notes.append(
+            f"The batch also served step {steps}; without steps_per_generation it is not known whether each update saw "
+            "all of it or a part."
+        )
+    return notes

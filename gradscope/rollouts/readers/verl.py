@@ -15,6 +15,7 @@ from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.request import ReadRequest
 from gradscope.rollouts.readers.tables import expand
 from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
+from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
@@ -70,7 +71,7 @@ def read(request: ReadRequest) -> Run:
         records=list(_records(_last_turns(rows) if named else rows, quarantine)),
         quarantine=quarantine,
         format="verl",
-        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, files: {len(files)}",
+        recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
         missing=_MISSING,
         files=files,
@@ -103,7 +104,7 @@ def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
     kept: dict[Any, tuple[str, dict[str, Any]]] = {}
     for place, row in rows:
         match = _UID.fullmatch(str(row.get("uid")))
-        key = (row.get("step"), match["group"], match["session"]) if match else place
+        key = (repr(row.get("step")), match["group"], match["session"]) if match else place
         kept[key] = (place, row)
     return list(kept.values())
 

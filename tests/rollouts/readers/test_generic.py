@@ -88,10 +88,9 @@ def test_a_log_without_one_usable_row(tmp_path: Path) -> None:
 
 
 def test_a_log_without_rows(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("[]")
-    with pytest.raises(InputError, match=r"a\.json has no usable rows\."):
-        read_run(path, format="verl")
+    (tmp_path / "1.jsonl").touch()
+    with pytest.raises(InputError, match=r"has no usable rows\."):
+        read_run(tmp_path, format="verl")
 
 
 def test_further_rewards_are_kept(tmp_path: Path) -> None:

@@ -108,6 +108,17 @@ def test_the_arguments_say_whether_an_update_saw_the_whole_batch(
     assert note is None or note in notes[1]
 
 
+def test_a_batch_that_was_sampled_for_an_earlier_update_is_noted(tmp_path: Path) -> None:
+    write_file(tmp_path / "run", 2, rows(AABB, [1, 0, 0, 0]))
+    write_state(tmp_path / "run", {"step": 1, "reward": 0.5}, {"step": 2, "loss": 0.1})
+    assert "logged no reward at this step" in read_run(tmp_path / "run").notes[2]
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"steps_per_generation": 2, "gradient_accumulation_steps": 2, "num_iterations": 2}))
+    assert (
+        read_run(tmp_path / "run", run_config=config).notes[2] == "The batch was sampled for update 1 and served again."
+    )
+
+
 def test_a_logging_window_is_noted(tmp_path: Path) -> None:
     for step in (3, 6, 7):
         write_file(tmp_path, step, rows(AABB, [1, 0, 0, step % 2]))
@@ -209,7 +220,7 @@ def test_a_file_that_is_not_trls_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lacks the column advantage that TRL writes"):
         read_run(tmp_path)
     write_file(tmp_path, 1, [row | {"step": at} for at, row in enumerate(rows(AABB, [1, 0, 0, 0]))])
-    with pytest.raises(InputError, match="holds 4 steps; TRL writes one a file"):
+    with pytest.raises(InputError, match="does not hold one step, as TRL writes it"):
         read_run(tmp_path)
 
 
