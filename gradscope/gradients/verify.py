@@ -79,8 +79,13 @@ def verify_gram(
         The outcome.
 
     Raises:
-        VerificationError: A difference is larger than arithmetic explains.
+        VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
     """
+    if not gram.any() and any(bool(weights.any()) for weights in plan.weights):
+        raise VerificationError(
+            "No gradient reaches the trainable parameters: the model's forward pass does not use them.",
+            hint="Please report this with the model's config.json; its numbers must not be used.",
+        )
     limit = tolerance(policy.dtype)
     errors = [_error(policy, plan, gram, batch) for batch in batches]
     row_error = _error(policy, plan, gram, _one_row(policy, plan, batches[0]))

@@ -8,7 +8,7 @@ from gradscope.gradients import layers
 from gradscope.gradients.contributions import OuterProduct, Scatter, Summed
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.step import measure_step
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, tiny_groups, tiny_model, tiny_policy
 
 
 def silent(rule, *names):
@@ -77,6 +77,14 @@ def test_an_error_in_a_later_batch_is_caught_by_checking_all(monkeypatch):
     assert measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1).verification.num_batches == 1
     with pytest.raises(VerificationError, match="a batch"):
         measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1, verify="all")
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+def test_a_forward_pass_through_other_weights_is_caught(engine):
+    policy = tiny_policy("llama_untied_biases")
+    policy.model.forward = tiny_model("llama_untied_biases").forward
+    with pytest.raises(VerificationError, match="No gradient reaches the trainable parameters"):
+        measure_step(policy, tiny_groups(), DAPO, engine=engine)
 
 
 def test_the_outcome_travels_in_the_result():
