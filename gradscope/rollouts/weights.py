@@ -31,7 +31,7 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
         ``adapter`` where it has an ``adapter_config.json``, else ``full``.
 
     Raises:
-        InputError: It holds neither, or its weights are cut off.
+        InputError: It is missing, holds neither, or its weights are cut off.
     """
     kind: Literal["full", "adapter"]
     files: tuple[Path, ...]
@@ -39,6 +39,8 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
         kind, files = "adapter", (folder / "adapter_model.safetensors",)
     elif (folder / "config.json").is_file():
         kind, files = "full", _model_files(folder)
+    elif not folder.is_dir():
+        raise InputError(f"There is no folder {folder} of weights.", hint="Check the path.")
     else:
         raise InputError(
             f"{folder} holds neither config.json nor adapter_config.json.",

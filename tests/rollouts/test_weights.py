@@ -32,6 +32,8 @@ def test_all_shards_must_be_there(tmp_path: Path) -> None:
 def test_a_folder_without_whole_weights_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds neither config\.json nor adapter_config\.json"):
         weights_kind(tmp_path)
+    with pytest.raises(InputError, match=r"There is no folder .*gone of weights"):
+        weights_kind(tmp_path / "gone")
     folder = model_folder(tmp_path / "model")
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])

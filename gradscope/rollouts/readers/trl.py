@@ -68,7 +68,7 @@ def read(request: ReadRequest) -> Run:
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
     found = reward_weights(training[0], state, settings)
-    size, cut = group_size([_block(file, found.weights) for file in training], settings)
+    size, cut = group_size([_block(file, found.weights, state) for file in training], settings)
     quarantine = QuarantineLog()
     groups = _all_groups(training, size, found.weights, request, quarantine)
     weights = _find_weights(run, request)
@@ -95,12 +95,14 @@ def read(request: ReadRequest) -> Run:
     )
 
 
-def _block(file: StepFile, weights: Mapping[str, float]) -> Block:
+def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Block:
+    share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
     return Block(
         path=file.path,
         prompts=tuple(_prompt_id(row) for row in file.rows),
         rewards=tuple(scalar_reward(row, weights)[1] for row in file.rows),
         advantages=tuple(finite_or_none(row["advantage"]) for row in file.rows),
+        logged_share=share if state.window(file.step) == 1 else None,
     )
 
 

@@ -17,9 +17,13 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.types import REWARD_TOLERANCE
 
 _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage; TRL's 1e-4 beside the std stays below."""
+_SHARE_TOLERANCE = 1e-6
+"""The log is float32."""
+_HOW = "greatest common divisor of the runs of equal prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,10 @@ class Block:
     """A name for each row's prompt."""
     rewards: tuple[float | None, ...]
     """Scalar rewards."""
-    advantages: tuple[Any, ...]
+    advantages: tuple[float | None, ...]
     """Logged advantages."""
+    logged_share: float | None
+    """The trainer's ``frac_reward_zero_std``, where it was logged for this step alone."""
 
 
 def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
@@ -61,17 +67,15 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
         return int(given), ()
     longest = math.gcd(*(len(list(run)) for block in blocks for _, run in groupby(block.prompts)))
     sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
-    fitting = next((size for size in sizes if all(_explains(block, size) for block in blocks)), None)
-    how = "greatest common divisor of the runs of equal prompts"
-    if fitting is None:
-        return longest, (f"Groups are blocks of {longest} rows ({how}; the logged advantages do not confirm it).",)
-    confirmed = "confirmed by the logged advantages"
-    if fitting < longest:
-        return fitting, (
-            f"Groups are blocks of {fitting} rows: runs of {longest} equal prompts, cut where the "
-            "logged advantages center.",
-        )
-    return fitting, (f"Groups are blocks of {fitting} rows ({how}, {confirmed}).",)
+    for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
+        size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
+        if size is not None and size < longest:
+            return size, (
+                f"Groups are blocks of {size} rows: runs of {longest} equal prompts, cut by the logged {evidence}.",
+            )
+        if size is not None:
+            return size, (f"Groups are blocks of {size} rows ({_HOW}, confirmed by the logged {evidence}).",)
+    return longest, (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
 
 
 def _is_cut_by(block: Block, size: Any) -> bool:
@@ -81,7 +85,7 @@ def _is_cut_by(block: Block, size: Any) -> bool:
 
 
 def _explains(block: Block, size: int) -> bool:
-    """Whether advantages are a multiple of reward minus mean within every block of this size.
+    """Whether advantages are a positive multiple of reward minus mean within every block of this size.
 
     Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
     is not centered.
@@ -91,14 +95,31 @@ def _explains(block: Block, size: int) -> bool:
         size: A candidate for G.
 
     Returns:
-        True also where every advantage is zero, which excludes no size.
+        True also where a row lacks its reward, which says nothing about the size.
     """
-    if any(value is None or not math.isfinite(value) for value in (*block.rewards, *block.advantages)):
-        return True  # a row without reward says nothing about the size
+    if None in block.rewards or None in block.advantages:
+        return True
     advantages = np.array(block.advantages, dtype=float).reshape(-1, size)  # [groups, G]
     rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
-    centered = rewards - rewards.mean(axis=1, keepdims=True)
+    varies = np.ptp(rewards, axis=1, keepdims=True) > REWARD_TOLERANCE
+    centered = np.where(varies, rewards - rewards.mean(axis=1, keepdims=True), 0.0)
     energy = (centered**2).sum(axis=1, keepdims=True)
-    slope = (advantages * centered).sum(axis=1, keepdims=True) / np.where(energy > 0, energy, 1.0)
+    slope = (advantages * centered).sum(axis=1, keepdims=True) / np.where(varies, energy, 1.0)
     deviation = np.abs(advantages - slope * centered).max()
-    return bool(deviation <= _TOLERANCE * np.abs(advantages).max())
+    return bool(np.all((slope > 0) | ~varies) and deviation <= _TOLERANCE * np.abs(advantages).max())
+
+
+def _has_logged_share(block: Block, size: int) -> bool:
+    """Whether blocks of this size have the share of zero-range groups that the trainer logged.
+
+    Args:
+        block: One step.
+        size: A candidate for G.
+
+    Returns:
+        False also where nothing comparable was logged.
+    """
+    if block.logged_share is None or None in block.rewards:
+        return False
+    rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
+    return bool(abs(np.mean(np.ptp(rewards, axis=1) <= REWARD_TOLERANCE) - block.logged_share) <= _SHARE_TOLERANCE)
