@@ -15,8 +15,6 @@ from gradscope.rollouts.files import atomic_write
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
 
-_ROWS_AT_ONCE = 256
-
 
 def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:
     """Grade samples of the held-out prompts and write a row a sample.
@@ -36,6 +34,7 @@ def sample(
     problems: Sequence[Problem],
     *,
     num_samples: int,
+    rows_at_once: int,
     max_completion_length: int,
     temperature: float,
     seed: int,
@@ -48,6 +47,7 @@ def sample(
         policy: The policy.
         problems: What to ask.
         num_samples: Samples of each prompt, k.
+        rows_at_once: Completions generated together, at least those of one prompt.
         max_completion_length: Most tokens of a completion.
         temperature: Sampling temperature.
         seed: Seed of the sampling.
@@ -59,7 +59,7 @@ def sample(
     """
     import torch
 
-    size = max(1, _ROWS_AT_ONCE // num_samples)
+    size = max(1, rows_at_once // num_samples)
     completions: list[str] = []
     training, device = policy.model.training, policy.model.device
     policy.model.eval()

@@ -121,6 +121,7 @@ def _sample_heldout(
         policy,
         task.heldout,
         num_samples=config.heldout_samples,
+        rows_at_once=config.num_prompts * config.group_size,  # as many as a step samples, so what trains also fits
         max_completion_length=arguments["max_completion_length"],
         temperature=config.temperature,
         seed=config.seed,

@@ -29,7 +29,7 @@ def load_task(config: TrainConfig) -> Task:
     if len(task.train) < config.num_prompts:
         raise InputError(
             f"There are {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
-            hint="Lower --num-prompts or --heldout-prompts, or give more prompts.",
+            hint="Lower --num-prompts or --heldout-prompts, or raise --train-prompts.",
         )
     return task
 

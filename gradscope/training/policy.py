@@ -133,8 +133,8 @@ def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
     return Policy(model=model, tokenizer=tokenizer, chat=chat, notes=tuple(notes))
 
 
-def check_lengths(policy: Policy, problems: Sequence[Problem], max_completion_length: int) -> None:
-    """Refuse prompts that leave no room for a completion.
+def check_prompts(policy: Policy, problems: Sequence[Problem], max_completion_length: int) -> None:
+    """Refuse prompts that the model cannot read, or that leave no room for a completion.
 
     Args:
         policy: The policy.
@@ -142,17 +142,21 @@ def check_lengths(policy: Policy, problems: Sequence[Problem], max_completion_le
         max_completion_length: Most tokens of a completion.
 
     Raises:
-        InputError: A prompt and its completion do not fit the model's positions.
+        InputError: A prompt has characters that the tokenizer does not know, or does not fit the model's positions.
     """
     positions = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if positions is None:
-        return
+    padding = policy.tokenizer.pad_token_id
     for problem in problems:
-        length = len(policy.encode(problem))
-        if length + max_completion_length > positions:
+        ids = policy.encode(problem)
+        if padding in ids and padding not in policy.eos_ids():
             raise InputError(
-                f"The prompt {problem.prompt_id} has {length} tokens; with {max_completion_length} of a completion it "
-                f"does not fit the model's {positions} positions.",
+                f"The prompt {problem.prompt_id} has characters that the model's tokenizer does not know.",
+                hint="Name another model (--model): the embedded one reads running sums only.",
+            )
+        if positions is not None and len(ids) + max_completion_length > positions:
+            raise InputError(
+                f"The prompt {problem.prompt_id} has {len(ids)} tokens; with {max_completion_length} of a completion "
+                f"it does not fit the model's {positions} positions.",
                 hint="Lower --max-completion-length, or remove the prompt.",
             )
 

@@ -6,6 +6,8 @@ weights on one machine, whether or not the run was interrupted.
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 from importlib import util
 from pathlib import Path
@@ -50,7 +52,6 @@ def train(
         The run's folder.
 
     Raises:
-        MissingDependencyError: TRL is not installed.
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
     """
     if resume and force:
@@ -58,13 +59,12 @@ def train(
     smallest = formulation(config.advantage).min_group_size
     if config.group_size < smallest:
         raise UsageError(f"{config.advantage} needs groups of at least {smallest}.", hint="Raise --group-size.")
-    if any(util.find_spec(package) is None for package in ("trl", "datasets")):
-        raise MissingDependencyError(
-            "Training needs TRL, which is not installed.", hint="pip install 'gradscope[train]'"
-        )
+    _check_one_process()
+    _require_trl()
     run = Path(config.output)
     if not resume:
         _check_free(run, force=force)
+        _check_apart(run, config)
     elif _is_finished(run, config):
         return run
     _run(run, config, load_task(config), resume=resume, progress=progress)
@@ -75,7 +75,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
     """Load, check, and only then touch the folder."""
     from gradscope.training.arguments import trainer_arguments
     from gradscope.training.fit import fit
-    from gradscope.training.policy import check_lengths, load_policy
+    from gradscope.training.policy import check_prompts, load_policy
     from gradscope.training.provenance import make_manifest
     from gradscope.training.surroundings import own_random_state, quiet_libraries, torch_threads
 
@@ -84,7 +84,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
         half = config.dtype == "bfloat16" and config.lora_rank is not None
         policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
         length = max_completion_length(config)
-        check_lengths(policy, (*task.train, *task.heldout), length)
+        check_prompts(policy, (*task.train, *task.heldout), length)
         arguments = trainer_arguments(config, length)
         if not resume:
             _clear(run)
@@ -95,6 +95,28 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None):
             fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+
+
+def _require_trl() -> None:
+    from gradscope.training.surroundings import quiet_libraries
+
+    if any(util.find_spec(package) is None for package in ("trl", "datasets")):
+        raise MissingDependencyError(
+            "Training needs TRL, which is not installed.", hint="pip install 'gradscope[train]'"
+        )
+    try:
+        with quiet_libraries():
+            from trl import GRPOTrainer  # noqa: F401  # it loads lazily; what it lacks shows only here
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise MissingDependencyError(
+            f"TRL is installed but does not load: {reason}", hint="pip install --upgrade 'gradscope[train]'"
+        ) from error
+
+
+def _check_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("A run is made by one process, and a launcher started several.", hint="Call gradscope itself.")
 
 
 def _check_free(run: Path, *, force: bool) -> None:
@@ -112,6 +134,15 @@ def _check_free(run: Path, *, force: bool) -> None:
         )
 
 
+def _check_apart(run: Path, config: TrainConfig) -> None:
+    """Refuse to replace a folder that the new run reads from."""
+    for path in (config.model, config.data, config.heldout_data):
+        if path is not None and run.exists() and Path(path).resolve().is_relative_to(run.resolve()):
+            raise UsageError(
+                f"{path} lies in {run}, which would be replaced before it is used.", hint="Name another --output."
+            )
+
+
 def _is_finished(run: Path, config: TrainConfig) -> bool:
     """Whether nothing is left to do; refuses a run that was made with other settings."""
     before, now = dict(read_manifest(run).config), config.to_json()
@@ -120,7 +151,9 @@ def _is_finished(run: Path, config: TrainConfig) -> bool:
         listed = ", ".join(f"{name} ({before.get(name)!r}, now {now[name]!r})" for name in different)
         raise UsageError(
             f"{run} was started with other settings: {listed}.",
-            hint=f"gradscope train --resume --config {manifest_path(run)} --output {run}",
+            hint=shlex.join(
+                ["gradscope", "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)]
+            ),
         )
     sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
     return sampled and max(complete_checkpoints(run), default=0) == config.steps

@@ -67,6 +67,12 @@ def test_gpt2_with_learned_positions_and_plain_prompts(tmp_path: Path, gsm8k_fil
     assert len(read_manifest(run).notes) == 3
 
 
+def test_adapter_on_gpt2(tmp_path: Path, gsm8k_file: Path, gpt2_model: Path) -> None:
+    run = on_gsm8k(tmp_path / "run", gsm8k_file, gpt2_model, lora_rank=2)
+    assert {weights.base for weights in find_weights(run)} == {str(gpt2_model)}
+    assert not base_model_path(run).exists()
+
+
 def test_adapter_run(short_run: Callable[..., Path]) -> None:
     run = short_run(lora_rank=2)
     weights = find_weights(run)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.training.policy import EMBEDDED_FOLDER, check_lengths, load_policy
+from gradscope.training.policy import EMBEDDED_FOLDER, check_prompts, load_policy
 from gradscope.training.tasks import Problem
 from tests.training.conftest import save_model
 
@@ -101,6 +101,12 @@ def test_adapter_is_refused(tmp_path: Path) -> None:
 
 def test_long_prompts_are_refused(tmp_path: Path) -> None:
     policy = load_policy(str(save_model(tmp_path / "m", positions=64)), dtype="float32", chat=True)
-    check_lengths(policy, [HELLO], 32)
+    check_prompts(policy, [HELLO], 32)
     with pytest.raises(InputError, match=r"hello has \d+ tokens; with 60 of a completion .* 64 positions"):
-        check_lengths(policy, [HELLO], 60)
+        check_prompts(policy, [HELLO], 60)
+
+
+def test_prompts_in_unknown_characters_are_refused() -> None:
+    policy = load_policy("embedded", dtype="float32", chat=True)
+    with pytest.raises(InputError, match="hello has characters that the model's tokenizer does not know"):
+        check_prompts(policy, [HELLO], 8)
