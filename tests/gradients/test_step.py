@@ -207,6 +207,19 @@ def test_a_weight_used_behind_its_modules_back_is_caught():
         measure_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
 
 
+@pytest.mark.parametrize("batch_tokens", [None, 1])
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
+    first, *rest = groups[0].rollouts
+    rollouts = (dataclasses.replace(first, completion_ids=()), *rest)
+    emptied = [dataclasses.replace(groups[0], rollouts=rollouts)]
+    found = measure_step(policy, emptied, DAPO, engine=engine, verify="all", batch_tokens=batch_tokens)
+    assert not found.gram[0].any()
+    assert found.gram[1:, 1:].all()
+    assert found.slow_parameters == ()
+
+
 def test_auto_keeps_rows_while_they_fit():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
     assert measure_step(policy, groups, DAPO).engine == "loop"
