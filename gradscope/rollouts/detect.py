@@ -28,6 +28,8 @@ class Reader:
     """Whether it knows the path."""
     read: Callable[[ReadRequest], Run]
     """Read it."""
+    takes: frozenset[str] = frozenset()
+    """What it makes use of: ``columns`` that are named, ``completion_ids`` in a side file."""
 
 
 READERS = (
@@ -42,6 +44,7 @@ READERS = (
         looks_for="completions/completions_*.parquet (TRL)",
         recognizes=trl.recognizes,
         read=trl.read,
+        takes=frozenset({"completion_ids"}),
     ),
     Reader(
         name="verl",
@@ -54,12 +57,14 @@ READERS = (
         looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
         recognizes=samples.recognizes,
         read=samples.read,
+        takes=frozenset({"columns"}),
     ),
     Reader(
         name="generic",
         looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
         recognizes=generic.recognizes,
         read=generic.read,
+        takes=frozenset({"columns"}),
     ),
 )
 """In the order in which they are asked."""
@@ -101,6 +106,7 @@ def read_run(
     )
     _require_input(request.path)
     reader = _recognize(request) if format is None else reader_named(format)
+    _refuse_unused(reader, request)
     run = reader.read(request)
     if strict:
         refuse_quarantined(run.source.quarantined)
@@ -139,6 +145,19 @@ def _require_input(path: Path) -> None:
         )
     elif path.is_file() and path.stat().st_size == 0:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
+
+
+def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
+    if request.columns != ColumnNames() and "columns" not in reader.takes:
+        raise UsageError(
+            f"{request.path} is read as {reader.name}, whose columns are known; names of columns have no use.",
+            hint="Leave them out, or add --format generic to read the files as they stand.",
+        )
+    if request.completion_ids is not None and "completion_ids" not in reader.takes:
+        raise UsageError(
+            f"{request.path} is read as {reader.name}; a side file of completion ids goes with a TRL run only.",
+            hint="Leave --completion-ids out.",
+        )
 
 
 def _recognize(request: ReadRequest) -> Reader:

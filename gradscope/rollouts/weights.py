@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -108,6 +108,25 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
     return WeightsRef(
         num_updates=num_updates, path=folder, kind=kind, base=base_of(folder) if kind == "adapter" else None
     )
+
+
+def with_initial(
+    found: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
+) -> tuple[WeightsRef, ...]:
+    """Weights on disk with those before the first update put in front.
+
+    Args:
+        found: The weights of a run.
+        initial: The folder of the weights before the first update; None: nothing was given.
+        base_of: Adapter folder -> where its base model is.
+
+    Returns:
+        All of them; what was given wins over what the run holds.
+    """
+    if initial is None:
+        return tuple(found)
+    given = weights_at(initial, num_updates=0, base_of=base_of)
+    return (given, *(weights for weights in found if weights.num_updates > 0))
 
 
 def find_base(adapter: Path, run: Path) -> str | None:

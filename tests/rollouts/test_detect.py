@@ -10,6 +10,7 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.detect import READERS, read_run
+from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
@@ -142,6 +143,16 @@ def test_an_unknown_format_gets_a_suggestion() -> None:
 
 def test_a_forced_format_is_used() -> None:
     assert read_run(LOGS / "verl_v1" / "1.jsonl", format="generic").source.format == "generic"
+
+
+def test_what_a_reader_has_no_use_for_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"is read as trl, whose columns are known"):
+        read_run(LOGS / "trl", columns=ColumnNames(reward="neat"))
+    with pytest.raises(UsageError, match=r"a side file of completion ids goes with a TRL run only"):
+        read_run(LOGS / "generic.csv", completion_ids=LOGS / "generic.csv")
+    file = LOGS / "trl" / "completions" / "completions_00001.parquet"
+    columns = ColumnNames(reward="neat", group="prompt")
+    assert read_run(file, format="generic", columns=columns).groups[0].rewards == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(

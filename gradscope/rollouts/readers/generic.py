@@ -17,8 +17,8 @@ from gradscope.rollouts.readers.request import ColumnNames, ReadRequest, read_se
 from gradscope.rollouts.readers.tables import Row, expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, parse_messages, parse_reward, text_of
 from gradscope.rollouts.readers.wording import counted
-from gradscope.rollouts.run import Run, WeightsRef
-from gradscope.rollouts.weights import find_base, find_tokenizer, weights_at
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.weights import find_base, find_tokenizer, with_initial
 
 _NUM_PEEKED = 50
 """Rows that are looked at to learn the columns: not every row of a log names every key."""
@@ -135,7 +135,7 @@ def assemble(
             f"{request.path} has no usable rows{first}.",
             hint="A row needs a finite number as reward and something to group by.",
         )
-    initial = _initial(request)
+    beside = request.path if request.path.is_dir() else request.path.parent
     source = Source(
         path=str(request.path),
         format=format,
@@ -151,17 +151,8 @@ def assemble(
         source=source,
         groups=groups,
         settings=read_settings(request.run_config),
-        weights=initial,
+        weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, beside)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
-    )
-
-
-def _initial(request: ReadRequest) -> tuple[WeightsRef, ...]:
-    if request.initial is None:
-        return ()
-    beside = request.path if request.path.is_dir() else request.path.parent
-    return (
-        weights_at(request.initial, num_updates=0, base_of=lambda adapter: request.model or find_base(adapter, beside)),
     )
 
 

@@ -19,7 +19,7 @@ from gradscope.rollouts.run_folder import (
     rollouts_path,
 )
 from gradscope.rollouts.store import read_steps, step_files
-from gradscope.rollouts.weights import find_base, find_tokenizer, weights_at
+from gradscope.rollouts.weights import find_base, find_tokenizer, with_initial
 
 
 def recognizes(request: ReadRequest) -> bool:
@@ -41,7 +41,7 @@ def read(request: ReadRequest) -> Run:
     """Read a run folder of ours.
 
     Args:
-        request: What to read; ``columns`` and ``completion_ids`` do not apply.
+        request: What to read.
 
     Returns:
         The run.
@@ -83,9 +83,4 @@ def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
     found = find_weights(request.path)
     if request.model is not None:
         found = tuple(dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in found)
-    if request.initial is None:
-        return found
-    initial = weights_at(
-        request.initial, num_updates=0, base_of=lambda adapter: request.model or find_base(adapter, request.path)
-    )
-    return (initial, *(ref for ref in found if ref.num_updates > 0))
+    return with_initial(found, request.initial, lambda adapter: request.model or find_base(adapter, request.path))

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.values import digest, finite_or_none, parse_mess
 from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from gradscope.rollouts.weights import find_base, find_checkpoints, find_tokenizer, weights_at
+from gradscope.rollouts.weights import find_base, find_checkpoints, find_tokenizer, with_initial
 
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
@@ -233,11 +233,7 @@ def _find_weights(run: Path, request: ReadRequest) -> tuple[WeightsRef, ...]:
     def base_of(adapter: Path) -> str | None:
         return request.model or find_base(adapter, run)
 
-    found = tuple(find_checkpoints(run, base_of))
-    if request.initial is None:
-        return found
-    initial = weights_at(request.initial, num_updates=0, base_of=base_of)
-    return (initial, *(weights for weights in found if weights.num_updates > 0))
+    return with_initial(find_checkpoints(run, base_of), request.initial, base_of)
 
 
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:

@@ -20,7 +20,8 @@ from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import REWARD_TOLERANCE
 
 _TOLERANCE = 1e-3
-"""Largest deviation from the group's line, relative to the largest advantage; TRL's 1e-4 beside the std stays below."""
+"""Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
+below what a wrong block makes."""
 _SHARE_TOLERANCE = 1e-6
 """The log is float32."""
 _HOW = "greatest common divisor of the runs of equal prompts"
