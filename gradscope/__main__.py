@@ -35,7 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
         return 130
-    except BrokenPipeError:
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ):  # typer answers a closed pipe with exit(1), which would read as a failed check
         _drop_stdout()
         return 130
     except typer.TyperException as error:

@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
-from gradscope.cli.streams import show, show_command
+from gradscope.cli.streams import show_line
 from gradscope.errors import OutputExistsError
-from gradscope.report.escape import cell
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 
@@ -44,11 +40,12 @@ def demo(
     if not force:
         _refuse_existing(folder)
     for sentence, arguments in _tour(folder):
-        show(Group(Text(), Text(sentence, style="bold cyan")))
-        show_command(shlex.join(["gradscope", *arguments]))
-        show(Text())
+        show_line("")
+        show_line(sentence, style="bold cyan")
+        show_line(f"$ {shlex.join(['gradscope', *arguments])}", style="bold")
+        show_line("")
         _run([*arguments, "--force"] if force else arguments)
-    show(_sights(folder))
+    _show_sights(folder)
 
 
 def _refuse_existing(folder: Path) -> None:
@@ -100,9 +97,10 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _sights(folder: Path) -> Group:
-    sights = Table.grid(padding=(0, 2))
+def _show_sights(folder: Path) -> None:
+    show_line("")
+    show_line("Look at", style="bold cyan")
     for name, words in _SIGHTS:
         if (folder / name).exists():
-            sights.add_row(cell(str(folder / name), style="bold"), Text(words))
-    return Group(Text(), Text("Look at", style="bold cyan"), sights)
+            show_line(str(folder / name), style="bold")
+            show_line(f"    {words}")

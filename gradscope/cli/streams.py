@@ -25,13 +25,14 @@ def say(line: str) -> None:
     _console(sys.stderr).print(text, soft_wrap=True)
 
 
-def show_command(line: str) -> None:
-    """Prints a command as a person would type it, in one line whatever its length: it is there to be copied.
+def show_line(line: str, *, style: str = "") -> None:
+    """Prints a command or a path on stdout, in one line whatever its length: it is there to be copied.
 
     Args:
-        line: The command line.
+        line: The line.
+        style: A rich style for a terminal.
     """
-    _console(sys.stdout).print(Text(f"$ {plain(line)}", style="bold"), soft_wrap=True)
+    _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:

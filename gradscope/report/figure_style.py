@@ -150,7 +150,7 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
         gap: Least distance between two labels, as a share of the axes' height.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
-    heights = [float(to_axes.transform((1.0, height))[1]) for height, _, _ in labels]
+    heights = [min(1.0, max(0.0, float(to_axes.transform((1.0, height))[1]))) for height, _, _ in labels]
     placed: list[float] = []
     order = sorted(range(len(labels)), key=lambda index: heights[index])
     for index in order:

@@ -39,8 +39,8 @@ def source(path: str = "runs/example", files: tuple[str, ...] = ()) -> Source:
 
 
 def _step(step: int) -> StepDegeneracy:
-    all_fail, all_pass = 0.5 * math.exp(-step / 12), 0.05 + 0.025 * step
-    rate = 0.3 + 0.025 * step
+    all_fail, all_pass = 0.5 * math.exp(-step / 12), min(0.9, 0.05 + 0.025 * step)
+    rate = min(0.95, 0.3 + 0.025 * step)
     iid = rate**8 + (1 - rate) ** 8
     return StepDegeneracy(
         step=step,

@@ -1,0 +1,71 @@
+"""Commands are run as a shell runs them: arguments in, exit code, stdout and stderr out, read apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gradscope.__main__ import main
+from tests.report.examples import HOSTILE
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    def call(*arguments: str | Path) -> Done:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Done(code, *capfd.readouterr())
+
+    return call
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Two steps of three groups of four: all pass, all fail, mixed."""
+    rows: list[dict[str, object]] = [
+        {"prompt_id": name, "step": step, "reward": reward}
+        for step in (1, 2)
+        for name, rewards in (("easy", (1, 1, 1, 1)), ("hard", (0, 0, 0, 0)), (HOSTILE, (1, 0, 1, 0)))
+        for reward in rewards
+    ]
+    return write_rows(tmp_path / "log.jsonl", rows)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> tuple[Path, Path]:
+    """Two files of four samples of each of six prompts; the second policy solves more of them."""
+    return tuple(  # type: ignore[return-value]
+        write_rows(
+            tmp_path / f"{name}.jsonl",
+            [{"task_id": f"t{task}", "n": 4, "c": max(0, min(4, task - shift))} for task in range(6)],
+        )
+        for name, shift in (("before", 3), ("after", 1))
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates of the embedded model, made by the command itself."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    sizes = ("--steps", "2", "--num-prompts", "6", "--group-size", "4", "--checkpoint-every", "1")
+    heldout = ("--heldout-prompts", "4", "--heldout-samples", "4", "--learning-rate", "0.001")
+    assert main(["train", "--output", str(folder), "--quiet", *sizes, *heldout]) == 0
+    return folder

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+from tests.contract import missing_fields
+from tests.report.examples import HOSTILE
+
+
+def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:
+    done = cli("degeneracy", log)
+    assert done.code == 0
+    assert "degenerate groups" in done.out
+    assert "0.667" in done.out
+    assert f"read {log}" in done.err
+    assert "degenerate groups" not in done.err
+
+
+def test_a_pipe_gets_no_color_and_no_padding(cli: Cli, log: Path) -> None:
+    lines = cli("degeneracy", log).out.splitlines()
+    assert not [line for line in lines if line != line.rstrip() or "\x1b" in line]
+
+
+def test_json_is_one_document_and_nothing_else(cli: Cli, log: Path) -> None:
+    done = cli("degeneracy", log, "--json", "--quiet", "--group-size", "2", "--group-size", "8")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    assert missing_fields("degeneracy", document) == []
+    result = document["result"]
+    assert (result["num_groups"], result["num_rollouts"], result["group_size"]) == (6, 24, 4)
+    assert result["frac_reward_zero_std"]["value"] == 4 / 6
+    assert [row["group_size"] for row in result["by_group_size"]] == [4, 2, 8]
+    assert result["by_group_size"][2]["degeneracy"]["value"] is None
+    assert result["by_group_size"][2]["degeneracy"]["undefined"]
+    assert document["definitions"]["iid_prediction"]
+    assert [entry["path"] for entry in document["inputs"]] == [str(log)]
+
+
+def test_two_runs_differ_in_their_time_only(cli: Cli, log: Path) -> None:
+    first, second = (json.loads(cli("degeneracy", log, "--json").out) for _ in range(2))
+    assert first | {"created_at": ""} == second | {"created_at": ""}
+
+
+def test_columns_can_be_named(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "odd.jsonl"
+    log.write_text('{"q": "a", "points": 1}\n{"q": "a", "points": 0}\n')
+    assert cli("degeneracy", log).code == 2
+    done = cli("degeneracy", log, "--prompt-column", "q", "--reward-column", "points", "--json")
+    assert json.loads(done.out)["result"]["num_groups"] == 1
+
+
+def test_a_hostile_row_reaches_no_stream_unescaped(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "hostile.jsonl"
+    rows = [{"prompt_id": HOSTILE, HOSTILE: i, "step": 1, "reward": reward} for i, reward in enumerate((1, 0, HOSTILE))]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for extra in ((), ("--json",), ("--strict",), ("--reward", HOSTILE), ("--reward-column", HOSTILE)):
+        done = cli("degeneracy", log, *extra)
+        assert not {"\x1b", "\u202e"} & set(done.out + done.err), extra
+
+
+def test_quarantined_rows_are_counted_on_stderr_and_refused_when_strict(cli: Cli, log: Path) -> None:
+    with log.open("a") as stream:
+        stream.write('{"prompt_id": "easy", "step": 3, "rew')
+    done = cli("degeneracy", log)
+    assert done.code == 0
+    assert "warning: set aside 1 rows" in done.err
+    assert f"{log.name}:25" in done.err
+    strict = cli("degeneracy", log, "--strict")
+    assert (strict.code, strict.out) == (2, "")
+    assert strict.err.startswith("error: ")
+
+
+def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "out"
+    done = cli("degeneracy", log, "--output", folder)
+    names = sorted(path.name for path in folder.iterdir())
+    figures = ["degeneracy.png", "degeneracy.svg"]
+    assert names == ["degeneracy.json", *figures, "degeneracy_by_group_size.csv", "degeneracy_by_step.csv"]
+    assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [
+        f"wrote {folder / name}" for name in names
+    ]
+    assert json.loads((folder / "degeneracy.json").read_text())["schema"] == "gradscope/degeneracy"
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["out"]

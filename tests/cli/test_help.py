@@ -1,0 +1,72 @@
+"""The help is what a newcomer reads: every command has it, every option says what it does, every example parses."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from gradscope.cli import check, degeneracy, demo, explain, passk, rank, replay, train
+from gradscope.cli.app import command
+from tests.cli.conftest import Cli
+
+MODULES = (check, degeneracy, demo, explain, passk, rank, replay, train)
+EXAMPLES = [example for module in MODULES for example in module.EXAMPLES]
+COMMANDS: dict[str, Any] = command().commands
+
+
+def test_the_commands_are_those_that_work() -> None:
+    assert set(COMMANDS) == {"demo", "train", "explain", "degeneracy", "passk", "rank", "replay", "check"}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_says_what_it_does(name: str) -> None:
+    assert not [option.name for option in COMMANDS[name].params if not option.help]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_has_a_sentence_groups_and_examples(cli: Cli, name: str) -> None:
+    done = cli(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: gradscope {name}" in done.out
+    assert "Examples" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "train", "explain"}))
+def test_analysis_commands_share_their_output_options(name: str) -> None:
+    flags = {flag for option in COMMANDS[name].params for flag in option.opts}
+    assert {"--json", "--output", "--force", "--quiet", "--strict"} <= flags
+
+
+@pytest.mark.parametrize("name", ["rank", "replay", "check"])
+def test_commands_that_touch_a_model_share_its_options(name: str) -> None:
+    flags = {flag for option in COMMANDS[name].params for flag in option.opts}
+    assert {"--device", "--dtype", "--model", "--initial", "--run-config", "--completion-ids"} <= flags
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_parses(example: str) -> None:
+    program, name, *arguments = shlex.split(example)
+    assert program == "gradscope"
+    with COMMANDS[name].make_context(name, arguments, resilient_parsing=False) as context:
+        assert context.params
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_in_the_help_as_it_is_typed(cli: Cli, example: str) -> None:
+    text = re.sub(r"\s+", "", cli(shlex.split(example)[1], "--help").out)
+    assert re.sub(r"\s+", "", example) in text
+
+
+def test_the_help_names_the_exit_codes(cli: Cli) -> None:
+    text = " ".join(cli("--help").out.split())
+    for part in ("0 done", "1 a check failed", "2 usage or unusable input", "3 a bug in gradscope", "130 interrupted"):
+        assert part in text
+
+
+def test_brackets_in_help_are_not_markup(cli: Cli) -> None:
+    assert "[tool.gradscope.check]" in " ".join(cli("check", "--help").out.split())
+    assert "[default: running-sums]" in " ".join(cli("train", "--help").out.split())

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+from tests.contract import missing_fields
+
+
+def test_two_files_are_compared_pair_by_pair(cli: Cli, samples: tuple[Path, Path]) -> None:
+    done = cli("passk", *samples, "--json", "--k", "1", "--k", "4", "--k", "5")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert missing_fields("passk", document) == []
+    first, second = document["result"]["tables"]
+    assert first["num_samples"] == [4, 4]
+    assert first["rows"][0]["pass_at_k"]["value"] == (1 + 2) / 4 / 6
+    assert second["rows"][1]["pass_at_k"]["value"] == 4 / 6
+    assert "4 samples" in first["rows"][2]["pass_at_k"]["undefined"]
+    assert document["result"]["comparison"]["solved"] == {"both": 2, "first_only": 0, "second_only": 2, "neither": 2}
+
+
+def test_one_file_has_no_comparison(cli: Cli, samples: tuple[Path, Path]) -> None:
+    done = cli("passk", samples[0])
+    assert done.code == 0
+    assert "pass@k [95 % interval]" in done.out
+    assert " minus " not in done.out
+
+
+def test_the_figure_is_written(cli: Cli, samples: tuple[Path, Path], tmp_path: Path) -> None:
+    assert cli("passk", *samples, "-o", tmp_path / "out", "-q").err == ""
+    assert (tmp_path / "out" / "passk.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_is_needed(cli: Cli) -> None:
+    done = cli("passk")
+    assert (done.code, done.out) == (2, "")
+    assert "Missing argument" in done.err

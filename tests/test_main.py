@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from gradscope import __main__ as entry
+from gradscope import __version__
+from gradscope.errors import (
+    GradscopeError,
+    InputError,
+    MissingDependencyError,
+    OutputExistsError,
+    UsageError,
+    VerificationError,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def raising(error: BaseException) -> Callable[[list[str]], int]:
+    def command(arguments: list[str]) -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("No run at x.", hint="Check the path."), 2),
+        (UsageError("No metric x."), 2),
+        (OutputExistsError("x is there.", hint="Add --force."), 2),
+        (MissingDependencyError("trl is absent.", hint="pip install 'gradscope[train]'"), 2),
+        (VerificationError("The norms differ by 3 %."), 3),
+        (KeyError("x"), 3),
+        (ValueError("wrong array"), 3),
+        (PermissionError(13, "Permission denied", "/locked"), 2),
+        (KeyboardInterrupt(), 130),
+        (typer.Abort(), 130),
+        (BrokenPipeError(), 130),
+        (SystemExit(1), 130),
+    ],
+)
+def test_every_exception_has_its_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(entry, "_run_command", raising(error))
+    monkeypatch.setattr(entry, "_drop_stdout", lambda: None)
+    assert entry.main([]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_an_error_says_what_and_then_what_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = GradscopeError("no run log at `runs/a[b]`\x1b[31m", hint="[bold]gradscope demo[/bold]")
+    monkeypatch.setattr(entry, "_run_command", raising(error))
+    assert entry.main([]) == 2
+    expected = "error: no run log at `runs/a[b]`\\x1b[31m\nhint: [bold]gradscope demo[/bold]\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_long_message_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(entry, "_run_command", raising(InputError("word " * 100)))
+    entry.main([])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_bug_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("GRADSCOPE_DEBUG", raising=False)
+    monkeypatch.setattr(entry, "_run_command", raising(KeyError("x")))
+    assert entry.main([]) == 3
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "error: gradscope stopped at a bug of its own: KeyError: 'x'"
+    assert second.startswith("hint: Please report it")
+    assert "GRADSCOPE_DEBUG=1" in second
+
+
+def test_the_traceback_is_there_for_who_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADSCOPE_DEBUG", "1")
+    monkeypatch.setattr(entry, "_run_command", raising(KeyError("x")))
+    assert entry.main([]) == 3
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gradscope {__version__}\n"
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main([]) == 0
+    assert "Usage: gradscope" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnk"], "Did you mean 'rank'?"),
+        (["rank"], "Missing argument 'RUN'"),
+        (["rank", "x", "--devise", "cpu"], "--device"),
+        (["explain", "effective_rnk"], "effective_rank"),
+    ],
+)
+def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert "hint: " in err
+
+
+def test_the_console_script_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gradscope", "nonsense"])
+    with pytest.raises(SystemExit, match="2"):
+        entry.run()
+
+
+def test_a_reader_that_goes_away_is_met_with_silence() -> None:
+    command = f"'{sys.executable}' -m gradscope explain | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in {"130", "0"}  # 0 where everything fitted into the pipe before its reader went
+    assert done.stderr == ""
+
+
+def test_a_terminal_that_knows_ascii_only_gets_escapes_and_no_crash() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gradscope", "explain", "effective_rank"],
+        cwd=ROOT,
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.isascii()
+    assert done.stderr == b""
