@@ -22,7 +22,7 @@ __all__ = ["check_run", "parse_requirement", "read_requirements"]
 def check_run(
     path: str | Path,
     *,
-    requirements: Sequence[Requirement],
+    requirements: Sequence[Requirement | str],
     success_threshold: float | None = None,
     reward: str | None = None,
     format: str | None = None,
@@ -41,7 +41,7 @@ def check_run(
 
     Args:
         path: A run folder, a log, or a file of samples.
-        requirements: What is required, at least one; see :func:`parse_requirement`.
+        requirements: What is required, at least one: ``"frac_reward_zero_std <= 0.5"``, or the parsed form of it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
         format: Name of the reader; None: recognized.
@@ -66,6 +66,7 @@ def check_run(
         raise UsageError(
             "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
         )
+    required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
     files = {"model": model, "initial": initial, "completion_ids": completion_ids}
     run = read_run(path, format=format, columns=columns, run_config=run_config, strict=strict, **files)
     values = MetricValues(
@@ -76,9 +77,9 @@ def check_run(
         reading={"format": format, "run_config": run_config, "strict": strict},
         gradient_options={**files, "device": device, "dtype": dtype},
     )
-    for requirement in requirements:
+    for requirement in required:
         _check_name(requirement.metric, values)
-    verdicts = tuple(_verdict(item, values.value(item.metric), path) for item in requirements)
+    verdicts = tuple(_verdict(item, values.value(item.metric), path) for item in required)
     return CheckReport(source=run.source, verdicts=verdicts, outcome=_overall([one.outcome for one in verdicts]))
 
 
