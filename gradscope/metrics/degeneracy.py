@@ -223,7 +223,9 @@ class _Cells:
         pooled = pass_rate[..., None] if base_pass_rate is None else base_pass_rate
         predicted = np.sum(count * iid_prediction(pooled, self.size), axis=-1) / total
         by_step = np.sum(count * iid_prediction(at_step @ self.step.T, self.size), axis=-1) / total
-        columns = [degenerate, all_pass, degenerate - all_pass, pass_rate]
+        # From the counts: the difference of two shares is 0.24999999999999997 where the share is 1/4.
+        all_fail = (dead.sum(axis=-1) - sums[..., -1]) / total
+        columns = [degenerate, all_pass, all_fail, pass_rate]
         parts = [predicted, degenerate - predicted, degenerate - by_step, by_step - predicted]
         return np.stack([*columns, *parts], axis=-1)
 

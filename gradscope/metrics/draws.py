@@ -35,8 +35,10 @@ def frac_draws_all(num_samples: ArrayLike, num_marked: ArrayLike, k: int) -> Arr
     n, c = np.broadcast_arrays(np.asarray(num_samples), np.asarray(num_marked))
     if np.any(c < 0) or np.any(c > n):
         raise ValueError("the number of marked samples lies between 0 and the number of samples")
-    if k < 0 or np.any(n < k):
-        raise ValueError(f"k = {k} draws need at least {k} samples, the fewest are {int(np.min(n, initial=0))}")
+    if k < 0:
+        raise ValueError(f"the number of draws is at least 0, got {k}")
+    if np.any(n < k):
+        raise ValueError(f"k = {k} draws need at least {k} samples, the fewest are {int(n.min())}")
     share = np.ones(n.shape)
     for drawn in range(k):
         share *= np.maximum(c - drawn, 0) / (n - drawn)

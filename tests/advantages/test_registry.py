@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.advantages.registry import FORMULATIONS, compute_advantages, formulation
+from gradscope.errors import UsageError
+
+binary_groups = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
+NAMES = sorted(FORMULATIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "advantages"),
+    [
+        ("dr_grpo", [0.75, -0.25, -0.25, -0.25]),
+        # mean 1/4, variance with ddof 1: (9/16 + 3/16) / 3 = 1/4, std 1/2
+        ("grpo", [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]),
+        ("rloo", [1.0, -1 / 3, -1 / 3, -1 / 3]),
+        ("reinforce", [1.0, 0.0, 0.0, 0.0]),
+        ("sign", [1.0, -1.0, -1.0, -1.0]),
+        ("positive_only", [1.0, 0.0, 0.0, 0.0]),
+        ("negative_only", [0.0, -1.0, -1.0, -1.0]),
+        ("tasa", [1.0, -1 / 3, -1 / 3, -1 / 3]),
+        ("max_rl", [3.0, -1.0, -1.0, -1.0]),
+    ],
+)
+def test_hand_worked_group(name: str, advantages: list[float]) -> None:
+    np.testing.assert_allclose(compute_advantages(name, [1.0, 0.0, 0.0, 0.0]), advantages, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "all_pass", "all_fail"),
+    [
+        ("dr_grpo", 0.0, 0.0),
+        ("grpo", 0.0, 0.0),
+        ("rloo", 0.0, 0.0),
+        ("max_rl", 0.0, 0.0),
+        ("reinforce", 1.0, 0.0),
+        ("sign", 1.0, -1.0),
+        ("positive_only", 1.0, 0.0),
+        ("negative_only", 0.0, -1.0),
+        ("tasa", 0.25, -0.25),
+    ],
+)
+def test_what_a_degenerate_group_feeds_to_the_optimizer(name: str, all_pass: float, all_fail: float) -> None:
+    assert compute_advantages(name, np.ones(4)).tolist() == [all_pass] * 4
+    assert compute_advantages(name, np.zeros(4)).tolist() == [all_fail] * 4
+
+
+@settings(deadline=None)
+@given(st.sampled_from(NAMES), binary_groups)
+def test_claimed_sums_and_order_hold(name: str, rewards: list[float]) -> None:
+    advantages = compute_advantages(name, rewards)
+    assert advantages.shape == (len(rewards),)
+    if formulation(name).zero_sum:
+        assert abs(advantages.sum()) < 1e-9
+    mixed = 0 < sum(rewards) < len(rewards)
+    if mixed:
+        assert advantages[np.equal(rewards, 1.0)].min() > advantages[np.equal(rewards, 0.0)].max()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(NAMES), st.lists(binary_groups.map(lambda group: (group * 4)[:4]), min_size=1, max_size=5))
+def test_groups_at_once_equal_one_by_one(name: str, groups: list[list[float]]) -> None:
+    together = compute_advantages(name, groups)
+    np.testing.assert_array_equal(together, [compute_advantages(name, group) for group in groups])
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8), st.floats(-5, 5))
+def test_baseline_removes_a_constant(rewards: list[float], constant: float) -> None:
+    shifted = [reward + constant for reward in rewards]
+    np.testing.assert_allclose(compute_advantages("rloo", shifted), compute_advantages("rloo", rewards), atol=1e-7)
+
+
+def test_rloo_is_the_leave_one_out_baseline() -> None:
+    rewards = np.array([0.2, 0.9, 0.4])
+    expected = [reward - np.delete(rewards, i).mean() for i, reward in enumerate(rewards)]
+    np.testing.assert_allclose(compute_advantages("rloo", rewards), expected)
+
+
+def test_equal_fractional_rewards_are_exactly_zero() -> None:
+    for name in ("grpo", "dr_grpo", "rloo", "max_rl"):
+        assert not compute_advantages(name, [0.1] * 3).any()
+
+
+def test_grpo_is_what_trl_logs_in_float32() -> None:
+    rewards = np.random.default_rng(0).choice([0.0, 0.1, 1.0, 1.1], size=(50, 8)).astype(np.float32)
+    mean = rewards.mean(axis=1, keepdims=True, dtype=np.float32)
+    expected = (rewards - mean) / (rewards.std(axis=1, ddof=1, keepdims=True) + np.float32(1e-4))
+    np.testing.assert_allclose(compute_advantages("grpo", rewards), expected, atol=2e-6)
+
+
+def test_group_of_one_has_no_grpo_advantage() -> None:
+    assert compute_advantages("grpo", [1.0]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if FORMULATIONS[name].needs_binary])
+def test_rewards_that_are_not_binary_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is defined for rewards of 0 and 1, and there is a reward of 0.5"):
+        compute_advantages(name, [0.5, 1.0])
+    assert formulation(name).why_not([0.0, 1.0]) is None
+
+
+def test_leave_one_out_needs_two() -> None:
+    with pytest.raises(UsageError, match="rloo needs groups of at least 2, this one has 1"):
+        compute_advantages("rloo", [1.0])
+
+
+@pytest.mark.parametrize("rewards", [[np.nan, 1.0], [np.inf, 1.0], [], 1.0])
+def test_missing_rewards_are_a_callers_bug(rewards: object) -> None:
+    with pytest.raises(ValueError, match="advantages need at least one reward, and all of them finite"):
+        compute_advantages("grpo", rewards)
+
+
+def test_unknown_formulation_gets_a_suggestion() -> None:
+    with pytest.raises(UsageError, match="There is no advantage formulation 'drgrpo'") as caught:
+        formulation("drgrpo")
+    assert "'dr_grpo'" in caught.value.hint
+    with pytest.raises(UsageError, match="There is no advantage formulation 'xyz'") as caught:
+        formulation("xyz")
+    assert caught.value.hint.startswith("There are: grpo, dr_grpo")
+
+
+def test_every_formulation_says_where_it_is_from() -> None:
+    assert all(entry.name == name and entry.formula and entry.source for name, entry in FORMULATIONS.items())

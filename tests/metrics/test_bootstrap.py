@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import (
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_sums,
+    or_wilson,
+    wilson_interval,
+)
+
+Array = NDArray[np.float64]
+
+
+def draws(seed: int, size: int) -> Array:
+    return np.random.default_rng(seed).beta(0.4, 0.8, size)
+
+
+def test_interval_agrees_with_scipy() -> None:
+    values = draws(0, 60)
+    ours = bootstrap_mean(values, num_resamples=20_000)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1))
+    assert ours.value == pytest.approx(values.mean())
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.005)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    truth, hits, trials = 0.4 / 1.2, 0, 400
+    for seed in range(trials):
+        mean = bootstrap_mean(draws(seed, 50), num_resamples=500)
+        hits += mean.low <= truth <= mean.high
+    assert 0.91 <= hits / trials <= 0.98
+
+
+def test_same_seed_same_interval() -> None:
+    values = draws(3, 40)
+    assert bootstrap_mean(values, seed=5) == bootstrap_mean(values, seed=5)
+    assert bootstrap_mean(values, seed=5) != bootstrap_mean(values, seed=6)
+
+
+def test_rows_of_one_prompt_are_one_unit() -> None:
+    values = draws(4, 30)
+    repeated, clusters = np.repeat(values, 10), np.repeat(np.arange(30), 10)
+    clustered, single = bootstrap_mean(repeated, clusters), bootstrap_mean(values)
+    assert clustered.num_units == 30
+    assert (clustered.low, clustered.high) == pytest.approx((single.low, single.high))
+    naive = bootstrap_mean(repeated)
+    assert naive.high - naive.low < 0.5 * (clustered.high - clustered.low)
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1135), (1.0, 0.8865, 1.0)])
+def test_certain_shares_keep_an_interval(value: float, low: float, high: float) -> None:
+    mean = bootstrap_mean([value] * 30)
+    assert (mean.value, mean.low, mean.high) == pytest.approx((value, low, high), abs=1e-4)
+
+
+def test_constant_that_is_no_share_has_no_interval() -> None:
+    mean = bootstrap_mean([2.5] * 30, share=False)
+    assert (mean.value, mean.low, mean.high) == (2.5, None, None)
+
+
+def test_few_units_have_no_bootstrap_interval() -> None:
+    assert bootstrap_mean([0.2, 0.9, 0.4], share=False).low is None
+    assert bootstrap_mean([0.0, 1.0, 1.0]).low == pytest.approx(wilson_interval(2 / 3, 3)[0])
+
+
+def test_biased_resamples_fall_back_to_the_jackknife() -> None:
+    # The variance of 8 means of 8: resampling adds noise to each mean, so nearly all resamples are too large.
+    table = np.zeros((64, 16))
+    table[np.arange(64), np.arange(64) // 8] = np.tile([0.0, 1.0], 32)
+    table[np.arange(64), 8 + np.arange(64) // 8] = 1.0
+
+    def between(sums: Array) -> Array:
+        return np.var(sums[..., :8] / np.maximum(sums[..., 8:], 1), axis=-1)[..., None]
+
+    (variance,) = bootstrap_statistics(between, table)
+    assert variance.value == 0.0
+    assert variance.low == pytest.approx(-variance.high)
+
+
+def test_difference_is_paired() -> None:
+    first = draws(1, 50)
+    shifted = bootstrap_difference(first, first + 0.1 * (draws(2, 50) > 0.5))
+    assert shifted.low > 0.0
+    unpaired = bootstrap_mean(first)
+    assert shifted.high - shifted.low < 0.5 * (unpaired.high - unpaired.low)
+
+
+def test_equal_differences_have_no_interval() -> None:
+    same = bootstrap_difference([0.0, 1.0] * 5, [0.5, 1.5] * 5)
+    assert (same.value, same.low) == (0.5, None)
+
+
+def test_nothing_to_average_is_undefined() -> None:
+    assert bootstrap_mean([]).undefined == "there is nothing to average"
+
+
+def test_wilson_fills_only_gaps() -> None:
+    undefined = Estimate.because("no data")
+    known = Estimate(value=0.5, low=0.4, high=0.6, num_units=9)
+    assert or_wilson(undefined) is undefined
+    assert or_wilson(known) is known
+
+
+def test_wilson_agrees_with_scipy() -> None:
+    theirs = stats.binomtest(7, 40).proportion_ci(method="wilson")
+    assert wilson_interval(7 / 40, 40) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_clusters_keep_the_order_of_their_first_rows() -> None:
+    assert cluster_sums([[1.0], [2.0], [3.0]], ["z", "a", "z"]).tolist() == [[4.0], [2.0]]
+
+
+@pytest.mark.slow
+def test_groups_of_a_run_are_resampled_in_milliseconds() -> None:
+    values = draws(0, 160)
+    bootstrap_mean(values)
+    start = time.perf_counter()
+    for _ in range(10):
+        bootstrap_mean(values)
+    assert (time.perf_counter() - start) / 10 < 0.1
+
+
+def test_no_units_are_refused() -> None:
+    with pytest.raises(ValueError, match="units are a non-empty table"):
+        bootstrap_statistics(lambda sums: sums, np.zeros((0, 2)))
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ValueError, match="units and their statistics are finite numbers"):
+        bootstrap_statistics(lambda sums: sums, [[np.nan]])
+
+
+def test_shares_outside_their_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shares lie in \[0, 1\]"):
+        bootstrap_means([[1.5]])
+
+
+def test_clusters_must_fit_the_rows() -> None:
+    with pytest.raises(ValueError, match="2 rows need 2 clusters"):
+        bootstrap_mean([0.0, 1.0], clusters=["a"])
+
+
+def test_paired_values_must_fit() -> None:
+    with pytest.raises(ValueError, match="paired values have one shape"):
+        bootstrap_difference([1.0], [1.0, 2.0])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gradscope.errors import UsageError
+from gradscope.metrics.catalog import CATALOG, budget_of, catalog_name, definitions, metric, near_names
+from gradscope.metrics.sparsity import row_sparsity
+from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.results.passk import PassAtK
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
+
+DIFFERENCES = {"difference"}
+"""Differences of two metrics of the catalogue are no metric of their own."""
+
+
+def estimates_of(result: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(result) if field.type == "Estimate"} - DIFFERENCES
+
+
+@pytest.mark.parametrize(
+    "result",
+    [DegeneracyReport, GroupSizeDegeneracy, StepDegeneracy, PassAtK, GradientSpectrum, RankCurvePoint, StepGeometry],
+)
+def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
+    assert estimates_of(result)
+    assert estimates_of(result) <= set(CATALOG)
+
+
+def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
+    assert {f"gap_{name}" for name in estimates_of(GapDecomposition)} <= set(CATALOG)
+    assert {f"sparsity.{name}" for name in row_sparsity([1.0])} <= set(CATALOG)
+
+
+def test_every_entry_says_everything() -> None:
+    for name, entry in CATALOG.items():
+        assert entry.name == name
+        assert all(getattr(entry, field.name).strip() for field in dataclasses.fields(entry))
+        assert "2606.29238" not in entry.source
+
+
+def test_no_two_metrics_share_a_title_or_formula() -> None:
+    assert len({entry.title for entry in CATALOG.values()}) == len(CATALOG)
+    assert len({entry.formula for entry in CATALOG.values()}) == len(CATALOG)
+
+
+def test_budgets_stand_for_their_entry() -> None:
+    assert metric("pass@8") is CATALOG["pass_at_k"]
+    assert catalog_name("pass^2") == "pass_hat_k"
+    assert (budget_of("pass@128"), budget_of("pass@0"), budget_of("pass@k")) == (128, None, None)
+
+
+def test_definitions_are_the_formulas() -> None:
+    assert definitions("stable_rank") == {"stable_rank": "sum(s^2) / s_1^2"}
+
+
+def test_unknown_metric_gets_a_suggestion() -> None:
+    with pytest.raises(UsageError, match="There is no metric 'effective_rnk'") as caught:
+        metric("effective_rnk")
+    assert caught.value.hint.startswith("Did you mean 'effective_rank'")
+    with pytest.raises(UsageError, match="There is no metric 'xyzzy'") as caught:
+        metric("xyzzy")
+    assert caught.value.hint == "See `gradscope explain` for the list."
+
+
+def test_suggestions_are_few_and_near() -> None:
+    assert near_names("frac_all_pas", CATALOG)[0] == "frac_all_pass"
+    assert near_names("zzz", CATALOG) == []
