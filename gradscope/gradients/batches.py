@@ -1,6 +1,6 @@
 """Batches of rows for one forward pass: sorted by length, cut by a token budget, padded on a chosen side.
 
-Shapes: B rows of a batch, S padded length, T tokens of a completion.
+Shapes: B rows of a batch, S padded length, T tokens of a completion, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from gradscope.gradients.tokens import TokenSequence
 
 PaddingSide = Literal["left", "right"]
 
-DEFAULT_BATCH_TOKENS = 4096
-"""Padded tokens of one forward pass where nothing else is said; bounds logits and activations."""
+MAX_BATCH_TOKENS = 4096
+"""Padded tokens of one forward pass where nothing else is said; bounds activations."""
+LOGIT_BYTES = 2**29
+"""Memory for one float32 copy of a batch's logits where nothing else is said; a backward pass holds a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,22 @@ class Batch:
     def length(self) -> int:
         """The padded length, S."""
         return int(self.input_ids.shape[1])
+
+
+def default_batch_tokens(vocab_size: int) -> int:
+    """Padded tokens of one forward pass where nothing else is said.
+
+    Args:
+        vocab_size: V; a large vocabulary makes logits the largest tensor of all.
+
+    Returns:
+        The budget.
+
+    Example:
+        >>> default_batch_tokens(8192), default_batch_tokens(151936)
+        (4096, 883)
+    """
+    return min(MAX_BATCH_TOKENS, max(1, LOGIT_BYTES // (4 * vocab_size)))
 
 
 def split_rows(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...]]:

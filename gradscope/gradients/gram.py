@@ -29,6 +29,8 @@ class GramAccumulator:
 
     def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
         self.gram = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
+        self.num_parameters = 0
+        """Elements of all parameters that were added."""
         self._slice_bytes = slice_bytes
 
     @property
@@ -37,15 +39,13 @@ class GramAccumulator:
         return int(self.gram.shape[0])
 
     def add_rows(self, rows: torch.Tensor) -> None:
-        """Add a block of columns of the gradient matrix.
+        """Add columns of the gradient matrix: one parameter's gradients, or some of them.
 
         Args:
             rows: [N, columns].
         """
-        width = max(1, self._slice_bytes // (8 * self.num_rows))
-        for start in range(0, rows.shape[1], width):
-            wide = rows[:, start : start + width].double()
-            self.gram += wide @ wide.t()
+        self.num_parameters += rows.shape[1]
+        self._add(rows)
 
     def add_parameter(
         self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
@@ -72,7 +72,14 @@ class GramAccumulator:
                 for local, row in enumerate(rows):
                     for contribution in uses:
                         contribution.add_to(local, start, slices[row])
-            self.add_rows(slices.flatten(1))
+            self._add(slices.flatten(1))
+        self.num_parameters += shape.numel()
+
+    def _add(self, rows: torch.Tensor) -> None:
+        width = max(1, self._slice_bytes // (8 * self.num_rows))
+        for start in range(0, rows.shape[1], width):
+            wide = rows[:, start : start + width].double()
+            self.gram += wide @ wide.t()
 
 
 def _renumber(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 
-from gradscope.errors import UsageError
-from gradscope.gradients.batches import DEFAULT_BATCH_TOKENS, Batch, PaddingSide
+from gradscope.errors import UsageError, VerificationError
+from gradscope.gradients.batches import Batch, PaddingSide, default_batch_tokens
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.loop import ROW_BYTES, loop_gram, row_bytes
 from gradscope.gradients.noise import relative_row_error
@@ -58,13 +59,13 @@ def measure_step(
     Returns:
         The step's Gram matrix.
     """
-    batch_tokens = DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens
+    batch_tokens = batch_tokens or default_batch_tokens(policy.vocab_size)
     plan = plan_step(policy, groups, objective, batch_tokens)
     batches = batch_rows(policy, plan, range(len(plan.rows)), batch_tokens, padding_side)
     work = _Work(policy, plan, batches, progress or no_progress)
     chosen = _choose(engine, policy, len(plan.rows), max_row_bytes)
     slow = work.loop(max_row_bytes) if chosen == "loop" else work.stream(max_row_bytes)
-    gram = work.gram()
+    coverage, gram = work.coverage(), work.gram()
     checked = verify_gram(policy, plan, gram, batches if verify == "all" else batches[:1], len(batches))
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     return StepGram(
@@ -81,7 +82,7 @@ def measure_step(
         dtype=str(policy.dtype).removeprefix("torch."),
         device=str(policy.device),
         num_parameters=policy.num_parameters,
-        coverage=1.0,
+        coverage=coverage,
         slow_parameters=tuple(sorted(slow)),
         verification=checked,
         relative_row_error=relative_row_error(policy, plan, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
@@ -105,10 +106,19 @@ class _Work:
     def stream(self, max_bytes: int) -> frozenset[str]:
         policy = self._policy
         slow = stream_gram(policy.model, policy.trainable, self._plan, self._batches, self._accumulator, self._done)
-        if slow:
-            rest = {name: policy.trainable[name] for name in slow}
-            loop_gram(policy.model, rest, self._plan, self._accumulator, self._done, max_bytes=max_bytes)
+        for block in _blocks({name: policy.trainable[name] for name in sorted(slow)}, len(self._plan.rows), max_bytes):
+            loop_gram(policy.model, block, self._plan, self._accumulator, self._done, max_bytes=max_bytes)
         return slow
+
+    def coverage(self) -> float:
+        """Share of the trainable parameters that were added; anything but 1.0 is an error."""
+        share = self._accumulator.num_parameters / self._policy.num_parameters
+        if share != 1.0:
+            raise VerificationError(
+                f"The Gram matrix covers {share:.4%} of the trainable parameters.",
+                hint="Please report this with the model's config.json; its numbers must not be used.",
+            )
+        return share
 
     def gram(self) -> Array:
         whole = self._accumulator.gram.cpu().numpy()
@@ -125,6 +135,22 @@ def _choose(engine: Engine, policy: Policy, num_rows: int, max_row_bytes: int) -
     if engine != "auto":
         return engine
     return "loop" if row_bytes(num_rows, policy.trainable) <= max_row_bytes else "stream"
+
+
+def _blocks(parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int) -> Iterator[dict[str, nn.Parameter]]:
+    """Parameters a few at a time, so that their rows fit.
+
+    Yields:
+        Blocks of parameters, one alone where even that does not fit.
+    """
+    block: dict[str, nn.Parameter] = {}
+    for name, parameter in parameters.items():
+        if block and row_bytes(num_rows, {**block, name: parameter}) > max_bytes:
+            yield block
+            block = {}
+        block[name] = parameter
+    if block:
+        yield block
 
 
 def _advantages(rollouts: Sequence[Rollout]) -> Array | None:

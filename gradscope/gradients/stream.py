@@ -56,7 +56,8 @@ def stream_gram(
             logprobs = completion_logprobs(model, batch, plan.objective.temperature)
             rows = [plan.rows[number] for number in batch.rows]
             weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
-            backpropagate(logprobs, weights)
+            if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
+                backpropagate(logprobs, weights)
         for row, logp in zip(rows, logprobs, strict=True):
             if row.channel == "score":
                 on_sequence(row.sequence, logp.detach())

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradscope.gradients.backward import Weigh, backward
-from gradscope.gradients.batches import DEFAULT_BATCH_TOKENS, Batch
+from gradscope.gradients.batches import Batch, default_batch_tokens
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.prepare import batch_rows, plan_step
@@ -57,7 +57,7 @@ def measure_weight_spectra(
         One spectrum per two-dimensional trainable parameter, in the model's order.
     """
     tell = progress or no_progress
-    gradient = _step_gradient(policy, groups, objective, batch_tokens or DEFAULT_BATCH_TOKENS)
+    gradient = _step_gradient(policy, groups, objective, batch_tokens or default_batch_tokens(policy.vocab_size))
     matrices = [name for name, parameter in policy.trainable.items() if parameter.dim() == 2]
     spectra = []
     for done, name in enumerate(matrices, start=1):

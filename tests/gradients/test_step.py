@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
+from gradscope.gradients import capture
+from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.step import measure_step
 from tests.gradients.models import (
@@ -181,6 +183,24 @@ def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
     found = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=batch_tokens)
     assert found.slow_parameters == ()
     assert relative(found.gram, rows @ rows.T) < 1e-5
+
+
+def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(capture, "rule_for", lambda module: None)
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    rows = naive_rows(policy, groups, dapo_weight(groups))
+    found = measure_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
+    assert set(found.slow_parameters) == set(policy.trainable)
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+
+
+def test_a_gram_that_misses_parameters_is_refused(monkeypatch):
+    whole = GramAccumulator.add_parameter
+    monkeypatch.setattr(
+        GramAccumulator, "add_parameter", lambda self, shape, *rest: len(shape) == 2 and whole(self, shape, *rest)
+    )
+    with pytest.raises(VerificationError, match=r"covers 9\d\.\d+% of the trainable parameters"):
+        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
 
 
 def test_a_layer_that_is_never_called_is_zero_and_still_covered():
