@@ -17,22 +17,7 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
     Args:
         path: Where to; its folder is made.
         data: Bytes, or text that becomes UTF-8.
-        force: Replace what is there; otherwise ``OutputExistsError``.
-    """
-    with atomic_file(path, force=force) as aside:
-        aside.write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-@contextmanager
-def atomic_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """Let somebody else write a file that appears under its name only once it is complete.
-
-    Args:
-        path: Where to; its folder is made.
         force: Replace what is there.
-
-    Yields:
-        A name beside ``path`` to write to; an exception removes the file.
 
     Raises:
         OutputExistsError: Something is there and ``force`` is off.
@@ -41,7 +26,7 @@ def atomic_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = _aside(path)
     try:
-        yield aside
+        aside.write_bytes(data.encode() if isinstance(data, str) else data)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

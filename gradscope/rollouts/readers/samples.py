@@ -10,7 +10,7 @@ from gradscope.rollouts.readers.columns import USUAL, resolve_columns
 from gradscope.rollouts.readers.generic import assemble, column_names, peek, read_flat
 from gradscope.rollouts.readers.grouping import Record
 from gradscope.rollouts.readers.quarantine import QuarantineLog
-from gradscope.rollouts.readers.request import ReadRequest
+from gradscope.rollouts.readers.request import ColumnNames, ReadRequest
 from gradscope.rollouts.readers.sample_shapes import Samples, prompt_rows, samples_of
 from gradscope.rollouts.readers.tables import expand, read_rows
 from gradscope.rollouts.readers.values import digest, finite_or_none, parse_messages, parse_reward, text_of
@@ -87,7 +87,7 @@ def _records(
                 samples = samples_of(part, name)
                 if isinstance(samples, Samples):
                     shapes[samples.shape] += 1
-                    yield from _expand(part, samples, place, quarantine, identities)
+                    yield from _expand(part, samples, place, request.columns, quarantine, identities)
                 elif samples is not None:
                     quarantine.add(samples, place)
             if not found:
@@ -95,12 +95,22 @@ def _records(
 
 
 def _expand(
-    row: Mapping[str, Any], samples: Samples, place: str, quarantine: QuarantineLog, identities: Counter[str]
+    row: Mapping[str, Any],
+    samples: Samples,
+    place: str,
+    columns: ColumnNames,
+    quarantine: QuarantineLog,
+    identities: Counter[str],
 ) -> Iterator[Record]:
-    prompt_id, how = _identify(row, place)
+    named = columns.group or columns.prompt_id or columns.prompt
+    if named is not None and row.get(named) is None:
+        quarantine.add(f"{named} is missing", place)
+        return
+    prompt_id, how = _identify(row, place) if named is None else (text_of(row[named]), named)
     identities[how] += 1
     policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
-    prompt = next((row[key] for key in USUAL["prompt"] if key in row), None)
+    prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
+    prompt = next((row[key] for key in prompt_keys if key in row), None)
     for at, cell in enumerate(samples.rewards):
         reward = parse_reward(cell)
         if isinstance(reward, str):

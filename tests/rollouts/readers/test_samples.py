@@ -90,6 +90,15 @@ def test_rows_without_identity_are_told_apart_by_their_lines(tmp_path: Path) -> 
     assert run.source.inferred[0] == "Prompts are told apart by their lines."
 
 
+def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
+    rows = [{"idx": n, "topic": "sums", "scores": [1.0]} for n in range(2)]
+    run = read(tmp_path, *rows, columns=ColumnNames(group="topic"))
+    assert {group.prompt_id: group.rewards for group in run.groups} == {"sums": (1.0, 1.0)}
+    assert run.source.inferred == ("Prompts are told apart by topic.",)
+    with pytest.raises(InputError, match=r"has no usable rows; set aside: 2, first .*: topik is missing"):
+        read(tmp_path, *rows, columns=ColumnNames(group="topik"))
+
+
 def test_our_own_held_out_samples(tmp_path: Path) -> None:
     rows = [
         {"prompt_id": p, "prompt": "1+1", "answer": "2", "completion": "x", "reward": r, "correct": r == 1.0}
