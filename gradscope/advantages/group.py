@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.metrics.groups import EQUAL_REWARDS
+
 Array = NDArray[np.float64]
 
 TRL_EPSILON = 1e-4
 """Added to the group's std; verl adds 1e-6, OpenRLHF 1e-9."""
-_EQUAL = 1e-8
 
 
 def dr_grpo(rewards: Array) -> Array:
@@ -30,7 +31,9 @@ def dr_grpo(rewards: Array) -> Array:
         [0.5, -0.5, -0.5, 0.5]
     """
     centered = rewards - rewards.mean(axis=-1, keepdims=True)
-    return np.asarray(np.where(np.ptp(rewards, axis=-1, keepdims=True) > _EQUAL, centered, 0.0), dtype=np.float64)
+    return np.asarray(
+        np.where(np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS, centered, 0.0), dtype=np.float64
+    )
 
 
 def grpo(rewards: Array) -> Array:

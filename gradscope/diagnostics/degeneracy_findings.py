@@ -114,7 +114,7 @@ def _disagreement(report: DegeneracyReport) -> str:
     if not compared:
         return ""
     if not different:
-        return f"The trainer's own frac_reward_zero_std is the same at all {len(compared)} steps that it logged."
+        return f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
     step, logged, own = different[0]
     return (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "

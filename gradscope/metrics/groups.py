@@ -5,6 +5,7 @@ Legend: G rollouts of a group, n samples of a prompt, c of them passing, p pass 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -149,9 +150,15 @@ def level_counts(rewards: Sequence[float]) -> list[int]:
         >>> level_counts([0.5, 0.0, 0.5])
         [1, 2]
     """
-    ordered = np.sort(np.asarray(rewards, dtype=np.float64))
-    starts = np.flatnonzero(np.diff(ordered) > EQUAL_REWARDS) + 1
-    return [int(size) for size in np.diff([0, *starts, len(ordered)])]
+    # Plain Python: a log has many small groups, and an array for each costs more than the counting.
+    counts: list[int] = []
+    last = -math.inf
+    for reward in sorted(rewards):
+        if reward - last > EQUAL_REWARDS:
+            counts.append(0)
+        counts[-1] += 1
+        last = reward
+    return counts
 
 
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:

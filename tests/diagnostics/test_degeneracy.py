@@ -7,8 +7,10 @@ import pytest
 from gradscope.diagnostics.degeneracy import degeneracy_of_run, measure_degeneracy
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.degeneracy import NO_THRESHOLD
+from gradscope.metrics.groups import EQUAL_REWARDS
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import REWARD_TOLERANCE
 from tests.diagnostics.made_up_runs import group_of, humaneval, run_of, tau_bench
 
 
@@ -25,6 +27,10 @@ def two_steps(**more: object) -> Run:
 
 def said(report: DegeneracyReport) -> str:
     return " ".join(report.findings)
+
+
+def test_metrics_and_readers_call_the_same_rewards_equal() -> None:
+    assert EQUAL_REWARDS == REWARD_TOLERANCE
 
 
 def test_hand_worked_run() -> None:
@@ -67,7 +73,7 @@ def test_logged_share_of_other_rollouts_is_not_compared() -> None:
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics, notes={2: "a logging window of 3 steps"}))
     assert [row.logged for row in report.by_step] == [1.0, None]
-    assert "the same at all 1 steps" in said(report)
+    assert "the same at each of the 1 steps compared" in said(report)
 
 
 def test_base_pass_rate_is_named() -> None:
