@@ -109,7 +109,7 @@ class Capture:
         if self._batch is None or self._asking:
             return
         owned = {local: name for local, name in self._owned[module].items() if name not in self.uncovered}
-        given = arguments[0] if arguments else None
+        given = arguments[0] if len(arguments) == 1 else None
         if not owned:
             return
         if (

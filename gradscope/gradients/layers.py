@@ -67,6 +67,9 @@ def rule_for(module: nn.Module) -> Rule | None:
     Returns:
         Its rule, or None where there is none.
     """
+    own = dict(module.named_parameters(recurse=False))
+    if not own.keys() <= {"weight", "bias"}:
+        return None
     forward = type(module).forward
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
         return linear
@@ -74,7 +77,7 @@ def rule_for(module: nn.Module) -> Rule | None:
         return conv1d
     if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
         return embedding
-    if "Norm" in type(module).__name__ and _own_parameters(module) in ({"weight"}, {"weight", "bias"}):
+    if "Norm" in type(module).__name__ and "weight" in own and all(part.dim() == 1 for part in own.values()):
         return norm
     return None
 
@@ -113,7 +116,7 @@ def linear(use: Use) -> Mapping[str, Contribution]:
         Contributions to ``weight`` [O, I] and ``bias`` [O].
     """
     weight = OuterProduct(left=use.tokens(use.grad), right=use.tokens(use.input))
-    return {"weight": weight, "bias": _summed(use.grad)}
+    return {"weight": weight, **_bias(use)}
 
 
 def conv1d(use: Use) -> Mapping[str, Contribution]:
@@ -126,7 +129,7 @@ def conv1d(use: Use) -> Mapping[str, Contribution]:
         Contributions to ``weight`` [I, O] and ``bias`` [O].
     """
     weight = OuterProduct(left=use.tokens(use.input), right=use.tokens(use.grad))
-    return {"weight": weight, "bias": _summed(use.grad)}
+    return {"weight": weight, **_bias(use)}
 
 
 def embedding(use: Use) -> Mapping[str, Contribution]:
@@ -162,17 +165,17 @@ def norm(use: Use) -> Mapping[str, Contribution]:
     """
     normalized = _with_weight(use.module, use.input, 1.0) - _with_weight(use.module, use.input, 0.0)
     wide = torch.promote_types(use.grad.dtype, torch.float32)
-    return {"weight": _summed(normalized.to(wide) * use.grad.to(wide)), "bias": _summed(use.grad)}
+    return {"weight": _summed(normalized.to(wide) * use.grad.to(wide)), **_bias(use)}
+
+
+def _bias(use: Use) -> Mapping[str, Contribution]:
+    return {} if getattr(use.module, "bias", None) is None else {"bias": _summed(use.grad)}
 
 
 def _summed(grad: torch.Tensor) -> Summed:
     """Sum over every axis but the first and last; padding adds nothing, for no loss flows from it."""
     wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
     return Summed(rows=wide.flatten(1, -2).sum(1))
-
-
-def _own_parameters(module: nn.Module) -> set[str]:
-    return {name for name, parameter in module.named_parameters(recurse=False) if parameter.dim() == 1}
 
 
 def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:
@@ -199,14 +202,11 @@ def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | 
     """What the module multiplies a looked-up row by, [1] or [H]; None where it does something else."""
     if type(module).forward is nn.Embedding.forward:
         return torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
-    others = ids.flatten()[:1].reshape(1, 1)
-    ones, zeros = (
-        torch.full((), value, dtype=module.weight.dtype).to(module.weight).expand_as(module.weight)
-        for value in (1.0, 0.0)
-    )
-    scale = functional_call(module, {"weight": ones}, (others,)).detach().flatten()
-    offset = functional_call(module, {"weight": zeros}, (others,)).detach()
-    looked_up = nn.functional.embedding(others, module.weight).detach()
-    whole = module.forward(others).detach()
-    close = torch.allclose(whole, looked_up * scale, rtol=64 * torch.finfo(whole.dtype).eps)
+    probe = ids.flatten()[:1].reshape(1, 1)
+    blank = torch.zeros((), dtype=module.weight.dtype, device=module.weight.device)
+    scale = functional_call(module, {"weight": (blank + 1).expand_as(module.weight)}, (probe,)).detach().flatten()
+    offset = functional_call(module, {"weight": blank.expand_as(module.weight)}, (probe,)).detach()
+    looked_up = nn.functional.embedding(probe, module.weight).detach()
+    returned = module.forward(probe).detach()
+    close = torch.allclose(returned, looked_up * scale, rtol=64 * torch.finfo(returned.dtype).eps)
     return scale if close and not bool(offset.any()) else None

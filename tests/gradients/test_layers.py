@@ -57,6 +57,12 @@ def test_rules_are_chosen_by_what_a_module_computes():
         assert rule_for(module) is None
 
 
+@pytest.mark.parametrize("module", [nn.Linear(2, 3), nn.LayerNorm(3), nn.Embedding(3, 2)])
+def test_a_parameter_that_a_rule_does_not_know_leaves_the_module_without_one(module):
+    module.gain = nn.Parameter(torch.ones(1))
+    assert rule_for(module) is None
+
+
 @pytest.mark.parametrize(("module", "affine"), [(OddNorm(), False), (OffsetNorm(), True), (nn.LayerNorm(4), True)])
 def test_a_norm_is_checked_for_being_affine(module, affine):
     given = torch.randn(2, 3, 4)
