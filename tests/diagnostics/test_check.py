@@ -263,6 +263,7 @@ def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
 
 
+@pytest.mark.slow
 def test_real_run_with_gradients(shared_data: Path) -> None:
     runs = shared_data / "runs" / "trl_full"
     report = check_run(
