@@ -40,9 +40,9 @@ def test_what_no_rule_can_do_is_uncovered_and_the_rest_arrives_once():
     trainable = dict(model.named_parameters())
     capture, arrived = Capture(model, trainable), []
     batch = pad_batch([0, 1], [SEQUENCE, SEQUENCE], torch.device("cpu"))
-    with capture.hooks(), capture.batch(batch, lambda name, uses: arrived.append((name, len(uses)))):
-        with gradients_on(trainable, on=False):
-            model(torch.randn(2, 3, 4)).sum().backward()
+    collected = capture.batch(batch, lambda name, uses: arrived.append((name, len(uses))))
+    with capture.hooks(), collected, gradients_on(trainable, on=False):
+        model(torch.randn(2, 3, 4)).sum().backward()
     assert sorted(arrived) == [("head.bias", 1), ("head.weight", 1)]
     assert capture.uncovered == {"norm.weight"}
 
