@@ -10,8 +10,8 @@ Shapes: R rollouts of a step, T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from gradscope.rollouts.run import TrainerSettings
@@ -45,6 +45,8 @@ class Objective:
     """A second, two-sided bound on the ratio; None without one."""
     max_completion_length: int | None = None
     """The trainer's limit on completions."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False
     """Whether truncated completions leave the loss."""
     num_rows: int | None = None
@@ -81,6 +83,7 @@ class Objective:
             epsilon_high=float(settings.get("epsilon_high", epsilon)),
             delta=settings.get("delta"),
             max_completion_length=None if max_length is None else int(max_length),
+            chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
             num_rows=_num_rows(settings),
             assumed=tuple(assumed),

@@ -42,7 +42,12 @@ def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objecti
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
             hint="Give the trainer's arguments with --run-config FILE if these are not the run's.",
         )
-    sequences = token_sequences(policy, groups, max_completion_length=objective.max_completion_length)
+    sequences = token_sequences(
+        policy,
+        groups,
+        max_completion_length=objective.max_completion_length,
+        chat_template_kwargs=objective.chat_template_kwargs,
+    )
     reference = _reference_logprobs(policy, sequences, objective, batch_tokens)
     return plan_rows(sequences, rollouts, objective, reference)
 

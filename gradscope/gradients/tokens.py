@@ -5,7 +5,7 @@ Shapes: T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,11 @@ class TokenSequence:
 
 
 def token_sequences(
-    policy: Policy, groups: Sequence[RolloutGroup], *, max_completion_length: int | None = None
+    policy: Policy,
+    groups: Sequence[RolloutGroup],
+    *,
+    max_completion_length: int | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[TokenSequence, ...]:
     """The rollouts of some groups as token ids that fit the model.
 
@@ -54,6 +58,7 @@ def token_sequences(
         groups: Groups of rollouts.
         max_completion_length: The trainer's limit; where it is not known, every re-tokenized completion counts as
             ended.
+        chat_template_kwargs: The trainer's arguments to the chat template.
 
     Returns:
         One sequence per rollout, in order.
@@ -61,19 +66,21 @@ def token_sequences(
     sequences = []
     for group in groups:
         for rollout in group.rollouts:
-            sequence = _sequence(policy.tokenizer, rollout, max_completion_length)
+            sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
             _require_fit(policy, sequence, group.step)
             sequences.append(sequence)
     return tuple(sequences)
 
 
-def _sequence(tokenizer: Any, rollout: Rollout, max_completion_length: int | None) -> TokenSequence:
+def _sequence(
+    tokenizer: Any, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
+) -> TokenSequence:
     if (rollout.prompt_ids is None or rollout.completion_ids is None) and tokenizer is None:
         raise InputError(
             f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, and no tokenizer was found.",
             hint="Put tokenizer.json beside the weights, or log exact ids.",
         )
-    prompt_ids = rollout.prompt_ids if rollout.prompt_ids is not None else _prompt_ids(tokenizer, rollout)
+    prompt_ids = rollout.prompt_ids if rollout.prompt_ids is not None else _prompt_ids(tokenizer, rollout, template)
     if rollout.completion_ids is not None:
         completion_ids = rollout.completion_ids
     else:
@@ -100,12 +107,14 @@ def _sequence(tokenizer: Any, rollout: Rollout, max_completion_length: int | Non
     )
 
 
-def _prompt_ids(tokenizer: Any, rollout: Rollout) -> tuple[int, ...]:
+def _prompt_ids(tokenizer: Any, rollout: Rollout, template: Mapping[str, Any]) -> tuple[int, ...]:
     if rollout.messages is None:
         return tuple(tokenizer(rollout.prompt)["input_ids"])
     # Columnar files give every message every key; a template must not see the ones that are null.
     messages = [{key: value for key, value in message.items() if value is not None} for message in rollout.messages]
-    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+    encoded = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=True, **template
+    )
     return tuple(encoded["input_ids"])
 
 

@@ -41,6 +41,8 @@ def test_dr_grpo_without_its_length_is_a_callers_bug():
 
 def test_settings_are_read_in_trls_names():
     found = objective(loss_type="grpo", beta=0.04, temperature=0.7, epsilon=0.1, epsilon_high=0.3, delta=2.0)
+    assert found.chat_template_kwargs == {}
+    assert objective(chat_template_kwargs={"enable_thinking": False}).chat_template_kwargs == {"enable_thinking": False}
     assert (found.loss_type, found.beta, found.temperature) == ("grpo", 0.04, 0.7)
     assert (found.epsilon_low, found.epsilon_high, found.delta) == (0.1, 0.3, 2.0)
     assert found.assumed == ("use_bias_correction_kl",)

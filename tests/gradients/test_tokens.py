@@ -19,24 +19,23 @@ class LetterTokenizer:
         ids = [ord(letter) - 96 for letter in text]
         return {"input_ids": [20, *ids] if add_special_tokens else ids}
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict):
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, end=22):
         assert add_generation_prompt
         assert tokenize
         assert return_dict
         assert all(set(message) == {"role", "content"} for message in messages)
-        return {
-            "input_ids": [22, *self("".join(m["content"] for m in messages), add_special_tokens=False)["input_ids"], 22]
-        }
+        text = "".join(message["content"] for message in messages)
+        return {"input_ids": [22, *self(text, add_special_tokens=False)["input_ids"], end]}
 
 
 POLICY = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
 
 
-def sequence(policy=POLICY, limit=None, **values):
+def sequence(policy=POLICY, limit=None, template=None, **values):
     defaults = {"group_id": "g", "sample": 0, "row": 0, "prompt": "ab", "completion": "cd", "reward": 1.0}
     rollout = Rollout(**{**defaults, **values})
     group = RolloutGroup(step=3, group_id="g", prompt_id="p", rollouts=(rollout,))
-    return token_sequences(policy, [group], max_completion_length=limit)[0]
+    return token_sequences(policy, [group], max_completion_length=limit, chat_template_kwargs=template)[0]
 
 
 def test_logged_ids_are_used_as_they_are():
@@ -56,6 +55,11 @@ def test_text_is_tokenized_as_trl_does():
 def test_a_conversation_goes_through_the_template_without_null_keys():
     found = sequence(messages=({"role": "user", "content": "ab", "tool_calls": None},))
     assert found.prompt_ids == (22, 1, 2, 22)
+
+
+def test_the_trainers_arguments_reach_the_template():
+    found = sequence(messages=({"role": "user", "content": "ab"},), template={"end": 19})
+    assert found.prompt_ids == (22, 1, 2, 19)
 
 
 def test_a_completion_at_the_limit_has_no_end_token():
