@@ -72,7 +72,8 @@ def read(request: ReadRequest) -> Run:
         groups=groups,
         metrics=read_metrics(path),
         settings=TrainerSettings(
-            values={**manifest.trainer_arguments, **given.values}, origin=given.origin or "the run's manifest"
+            values={**manifest.trainer_arguments, "advantage": manifest.advantage, **given.values},
+            origin=given.origin or "the run's manifest",
         ),
         weights=weights,
         tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),

@@ -50,7 +50,7 @@ def test_given_weights_and_arguments_win(run: Path, tmp_path: Path) -> None:
         (0, initial, "org/base"),
         (1, checkpoint_path(run, 1), "org/base"),
     ]
-    assert found.settings.values == {"beta": 0.5, "num_generations": 4}
+    assert found.settings.values == {"beta": 0.5, "num_generations": 4, "advantage": "dr_grpo"}
     assert found.settings.origin == str(config)
 
 
