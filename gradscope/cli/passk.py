@@ -12,7 +12,7 @@ from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
 
 EXAMPLES = (
-    "gradscope passk samples.jsonl",
+    "gradscope passk my-run",
     "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1 --k 16",
 )
 
@@ -20,7 +20,7 @@ FilesArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Samples as rows, as lists or as counts (n, c); with two or more files the first is compared with each.",
+        help="Samples as rows, as lists or as counts (n, c), or a gradscope run; the first is compared with each other.",
         show_default=False,
     ),
 ]

@@ -36,14 +36,17 @@ AdvantagesOption = Annotated[
     typer.Option(
         "--advantage",
         metavar="NAME",
-        help="'logged' or a formulation (repeatable), or 'all': what the same rollouts would give under it.",
+        help="'logged' or a formulation (repeatable): what the same rollouts would give under it; all by default.",
         rich_help_panel="Measure",
     ),
 ]
 GroupSizesOption = Annotated[
     list[int] | None,
     typer.Option(
-        "--group-size", metavar="G", help="Also on sub-groups of this size (repeatable).", rich_help_panel="Measure"
+        "--group-size",
+        metavar="G",
+        help="Size of sub-groups (repeatable); 2, 4, 8 and the logged size by default.",
+        rich_help_panel="Measure",
     ),
 ]
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]

@@ -102,8 +102,7 @@ def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> 
 def _by_group_size(report: DegeneracyReport) -> Figure:
     figure, (axes,) = new_figure(
         "Groups without a gradient, by group size",
-        "mean over prompts of [C(c,G) + C(n-c,G)] / C(n,G), with 95 % intervals\n"
-        f"i.i.d. prediction = {metric('iid_prediction').formula}",
+        f"{metric('degeneracy').formula}, with 95 % intervals\ni.i.d. prediction = {metric('iid_prediction').formula}",
         right=1.4,
     )
     rows = sorted(report.by_group_size, key=lambda row: row.group_size)

@@ -1,4 +1,4 @@
-"""Effective rank as figures: the curve over checkpoints and the spectra behind it. Letters: G group size."""
+"""Effective rank as a figure: the curve over checkpoints. Letters: G group size."""
 
 from __future__ import annotations
 
@@ -12,22 +12,11 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
-from gradscope.report.figure_style import (
-    BLUE,
-    INK,
-    MUTED,
-    ORANGE,
-    SERIES,
-    label_lines,
-    name_of,
-    new_figure,
-    power_of_ten,
-    tick_steps,
-)
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport
+from gradscope.report.figure_spectrum import draw_spectra
+from gradscope.report.figure_style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
+from gradscope.results.rank import RankCurvePoint, RankReport
 
 _MOST_PANELS = 12
-_MOST_SPECTRA = 3
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:
@@ -42,10 +31,7 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
     if report.rows == "weight":
         return draw_layers(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    logged = _spectra_by_step(report)
-    if logged:
-        figures["rank_spectrum"] = _spectrum(report, logged)
-    return figures
+    return figures | draw_spectra(report)
 
 
 def _curve(report: RankReport) -> Figure:
@@ -119,82 +105,3 @@ def _panel(
         labels.append((values[-1], f"G = {size}", color))
     if last:
         label_lines(axes, labels, gap=0.1)
-
-
-def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
-    """Spectra of whole groups and steps under the logged advantage, at first, middle and last step."""
-    advantages = [spectrum.advantage for spectrum in report.spectra]
-    chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
-    by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
-    for spectrum in report.spectra:
-        if spectrum.advantage == chosen and any(spectrum.singular_values):
-            by_step[spectrum.step].append(spectrum)
-    steps = sorted(by_step)
-    picked = steps if len(steps) <= _MOST_SPECTRA else [steps[0], steps[len(steps) // 2], steps[-1]]
-    return {step: _largest_groups(by_step[step]) for step in picked}
-
-
-def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:
-    largest = max((s.group_size for s in spectra if s.group_id is not None), default=0)
-    return [s for s in spectra if s.group_id is None or s.group_size == largest]
-
-
-def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> Figure:
-    groups = [s for spectra in by_step.values() for s in spectra if s.group_id is not None]
-    shape = f"{groups[0].shape[0]} x {groups[0].shape[1]:,}" if groups else "R x P"
-    centered = "centered" if report.spectra[0].centered else "not centered"
-    advantage = next(iter(by_step.values()))[0].advantage
-    figure, axes = new_figure(
-        "Singular values of the gradient matrix",
-        f"a thin line a group (matrix {shape}, {centered}); all rollouts of the step together in orange; "
-        f"advantage: {name_of(advantage)}; dotted: the noise floor of the arithmetic, below which nothing is drawn",
-        columns=len(by_step),
-        height=3.7,
-        width=7.6 if len(by_step) > 1 else 5.4,
-        right=0.9,
-        panel_titles=True,
-    )
-    values = [v for spectra in by_step.values() for s in spectra for v in s.singular_values if v > s.noise_floor]
-    low, high = (min(values), max(values)) if values else (1e-6, 1.0)
-    floor = min(s.noise_floor for spectra in by_step.values() for s in spectra)
-    bottom = floor / 2 if low / 1000 < floor else low / 3
-    for place, (panel, (step, spectra)) in enumerate(zip(axes, by_step.items(), strict=True)):
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(power_of_ten)
-        panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_ylim(bottom, high * 2)
-        panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
-        panel.set_xlabel("index")
-        _spectrum_panel(panel, spectra, last=place == len(by_step) - 1)
-        if place:
-            panel.tick_params(labelleft=False)
-    axes[0].set_ylabel("singular value")
-    return figure
-
-
-def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bool) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
-    labels: list[tuple[float, str, str]] = []
-    groups = [s for s in spectra if s.group_id is not None]
-    ends = [_line(axes, spectrum, color=BLUE, width=0.9, alpha=0.3 if len(groups) > 12 else 0.6) for spectrum in groups]
-    if any(ends):
-        labels.append((max(ends, key=len)[-1], "groups", BLUE))
-    for spectrum in spectra:
-        if spectrum.group_id is None:
-            shown = _line(axes, spectrum, color=ORANGE, width=1.8, style="--")
-            labels += [(shown[-1], "step", ORANGE)] if shown else []
-            axes.axhline(spectrum.noise_floor, color=MUTED, linewidth=0.8, linestyle=":")
-    if last:
-        label_lines(axes, labels, gap=0.08)
-
-
-def _line(
-    axes: Axes, spectrum: GradientSpectrum, *, color: str, width: float, style: str = "-", alpha: float = 1.0
-) -> list[float]:
-    """Draws what is above the noise floor, and returns it."""
-    shown = [value for value in spectrum.singular_values if value > spectrum.noise_floor]
-    marker = "" if len(shown) > 16 else "o"
-    places = range(1, len(shown) + 1)
-    axes.plot(places, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
-    return shown

@@ -90,6 +90,6 @@ def format_estimate(estimate: Estimate, notes: Footnotes, style: Style, *, inter
 def _end(value: float, estimate: Estimate, style: Style) -> str:
     """One end of an interval: two decimals, three where the interval is narrow."""
     if style in {"share", "gap"}:
-        narrow = (estimate.high or 0.0) - (estimate.low or 0.0) < 0.05
-        return f"{value:{'+' if style == 'gap' else ''}.{3 if narrow else 2}f}"
+        wide = (estimate.high or 0.0) - (estimate.low or 0.0) >= 0.05
+        return f"{value:{'+' if style == 'gap' else ''}.2f}" if wide else format_number(value, style)
     return format_number(value, style)
