@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from gradscope.errors import InputError, UsageError
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
-TASKS = ("running-sums", "gsm8k", "jsonl")
-LOSS_TYPES = ("dapo", "dr_grpo", "bnpo", "grpo")
+TaskName = Literal["running-sums", "gsm8k", "jsonl"]
+LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
+TASKS: tuple[str, ...] = get_args(TaskName)
+LOSS_TYPES: tuple[str, ...] = get_args(LossType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class TrainConfig:
 
     output: str = "run"
     """The run's folder; it must not exist."""
-    task: Literal["running-sums", "gsm8k", "jsonl"] = "running-sums"
+    task: TaskName = "running-sums"
     """What is trained: the embedded task, GSM8K's own files, or any file of prompts and answers."""
     data: str | None = None
     """The file of prompts, for the tasks ``gsm8k`` and ``jsonl``."""
@@ -61,7 +64,7 @@ class TrainConfig:
     """Most tokens of a completion; null is 27 for running-sums and 256 for the others."""
     beta: float = 0.0
     """Weight of the KL penalty towards the weights before training."""
-    loss_type: Literal["dapo", "dr_grpo", "bnpo", "grpo"] = "dapo"
+    loss_type: LossType = "dapo"
     """How TRL averages the loss over tokens; ``dapo``, TRL's own default, divides by the step's tokens."""
     checkpoint_every: int = 10
     """Weights are saved before the first update, after each so many updates, and after the last."""
@@ -75,24 +78,34 @@ class TrainConfig:
     """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
 
     def __post_init__(self) -> None:
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_ranges(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value!r}; the least is {least}.", hint=f"Give {name} a larger value.")
-        for name in ("learning_rate", "temperature", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be above zero.", hint="See --help.")
-        if (self.data is None) != (self.task == "running-sums"):
-            raise UsageError(*_data_complaint(self.task))
-        if self.data is None and self.heldout_data is not None:
-            raise UsageError("heldout_data is for the tasks gsm8k and jsonl.", hint="Leave out heldout_data.")
+            if value is not None and not (math.isfinite(value) and value >= least):
+                raise UsageError(f"{name} is {value!r}; the least is {least}.", hint=f"Give another {_flag(name)}.")
+        for name in _ABOVE_ZERO:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} is {value!r}; it must be above zero.", hint=f"Give another {_flag(name)}.")
+
+    def _check_combinations(self) -> None:
+        if self.task == "running-sums" and (self.data is not None or self.heldout_data is not None):
+            raise UsageError(
+                "The task running-sums makes its own prompts and reads no data.",
+                hint="Leave out --data and --heldout-data, or name --task jsonl.",
+            )
+        if self.task != "running-sums" and self.data is None:
+            raise UsageError(f"The task {self.task} needs a file of prompts.", hint="Give --data FILE.")
         if self.lora_alpha is not None and self.lora_rank is None:
-            raise UsageError("lora_alpha is given without lora_rank.", hint="Give lora_rank too, for example 8.")
+            raise UsageError("lora_alpha is given without lora_rank.", hint="Give --lora-rank too, for example 8.")
         if (self.num_prompts * self.group_size) % self.gradient_accumulation_steps:
             raise UsageError(
                 f"{self.num_prompts} prompts x {self.group_size} rollouts do not divide into "
                 f"{self.gradient_accumulation_steps} parts.",
-                hint="Choose gradient_accumulation_steps so that it divides num_prompts x group_size.",
+                hint="Choose --gradient-accumulation-steps so that it divides prompts x rollouts.",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -144,6 +157,7 @@ _LEAST = {
     "heldout_prompts": 0,
     "heldout_samples": 1,
 }
+_ABOVE_ZERO = ("learning_rate", "temperature", "max_grad_norm", "lora_alpha")
 
 
 def read_config(path: Path) -> TrainConfig:
@@ -173,10 +187,8 @@ def read_config(path: Path) -> TrainConfig:
     return TrainConfig.from_json(values, origin=str(file))
 
 
-def _data_complaint(task: str) -> tuple[str]:
-    if task == "running-sums":
-        return ("The task running-sums makes its own prompts and takes no data (did you mean task jsonl?).",)
-    return (f"The task {task} needs data, a file of prompts (--data FILE).",)
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -7,14 +7,16 @@ find. Two minutes on one thread; the same machine and library versions give the 
 
 from __future__ import annotations
 
+import argparse
 import string
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradscope.errors import OutputExistsError, UsageError
+from gradscope.errors import OutputExistsError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.training.running_sums import (
     LABELS,
@@ -170,21 +172,23 @@ def _fit(model: Any, encoded: Any, num_steps: int, progress: ProgressCallback) -
     model.eval()
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command ``python -m gradscope.training.warm_start OUT``.
 
     Args:
-        arguments: The command line without the program's name.
+        arguments: The command line without the program's name; None for the process's own.
 
     Returns:
         The exit code.
-
-    Raises:
-        UsageError: Not exactly one folder was named.
     """
-    if len(arguments) != 1:
-        raise UsageError("One folder is expected.", hint="python -m gradscope.training.warm_start OUT")
-    warm_start(Path(arguments[0]), progress=lambda done, total, label: _tell(f"{done}/{total} {label}"))
+    parser = argparse.ArgumentParser(prog="python -m gradscope.training.warm_start", description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write; it must not exist")
+    out = parser.parse_args(arguments).out
+    try:
+        warm_start(out, progress=lambda done, total, label: _tell(f"{done}/{total} {label}"))
+    except OutputExistsError as error:
+        _tell(f"error: {error.message}\nhint: {error.hint}")
+        return 2
     return 0
 
 
@@ -193,4 +197,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradscope.errors import OutputExistsError, UsageError
+from gradscope.errors import OutputExistsError
 from gradscope.training.policy import EMBEDDED_FOLDER, load_policy
 from gradscope.training.running_sums import grade_answer, is_heldout, make_problems
 from gradscope.training.warm_start import main, make_corpus, warm_start
@@ -35,10 +35,12 @@ def test_corpus_keeps_clear_of_heldout_prompts_and_is_half_wrong() -> None:
     assert 0.3 < np.mean(right) < 0.6
 
 
-def test_existing_folder_and_missing_argument(tmp_path: Path) -> None:
+def test_existing_folder_and_missing_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OutputExistsError, match="exists already"):
         warm_start(tmp_path)
-    with pytest.raises(UsageError, match="One folder is expected"):
+    assert main([str(tmp_path)]) == 2
+    assert "exists already.\nhint: Name a folder that does not exist." in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
         main([])
 
 
