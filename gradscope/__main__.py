@@ -17,6 +17,7 @@ import typer
 from gradscope.errors import GradscopeError, VerificationError
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
-        return 130
+        return INTERRUPTED
     except (
         BrokenPipeError,
         SystemExit,
     ):  # typer answers a closed pipe with exit(1), which would read as a failed check
         _drop_stdout()
-        return 130
+        return INTERRUPTED
     except typer.TyperException as error:
         _say_error(error.format_message(), _usage_hint(error))
         return 2
@@ -65,6 +66,8 @@ def _run_command(arguments: list[str]) -> int:
 
     code = command().main(args=arguments or ["--help"], prog_name="gradscope", standalone_mode=False)
     sys.stdout.flush()
+    if code == INTERRUPTED:  # typer's own translation of Ctrl-C, without a word
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 

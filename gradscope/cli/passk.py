@@ -20,7 +20,7 @@ FilesArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Samples as rows, as lists or as counts (n, c), or a gradscope run; the first is compared with each other.",
+        help="Samples as rows, lists or counts (n, c), or a gradscope run; the first is compared with each other.",
         show_default=False,
     ),
 ]

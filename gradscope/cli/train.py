@@ -89,7 +89,11 @@ def train(
 
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
-    with progress_bar(quiet=quiet) as progress:
-        folder = train_run(TrainConfig.from_json(base | given), resume=resume, force=force, progress=progress)
+    try:
+        with progress_bar(quiet=quiet) as progress:
+            folder = train_run(TrainConfig.from_json(base | given), resume=resume, force=force, progress=progress)
+    except KeyboardInterrupt:
+        say("hint: the finished steps are kept; the same command with --resume goes on")
+        raise
     if not quiet:
         say(f"wrote the run {folder}")
