@@ -85,15 +85,20 @@ def train(
     The default is the embedded task and model: a minute on a CPU. The folder holds the exact rollouts, rewards,
     advantages and log-probabilities of every step, and the weights before the first update.
     """
-    from gradscope.training.trainer import train as train_run
-
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
+    folder = _train(TrainConfig.from_json(base | given), resume=resume, force=force, quiet=quiet)
+    if not quiet:
+        say(f"wrote the run {folder}")
+
+
+def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Path:
+    """Trains under a progress bar; Ctrl-C keeps what is done, and says so."""
+    from gradscope.training.trainer import train as train_run
+
     try:
         with progress_bar(quiet=quiet) as progress:
-            folder = train_run(TrainConfig.from_json(base | given), resume=resume, force=force, progress=progress)
+            return train_run(config, resume=resume, force=force, progress=progress)
     except KeyboardInterrupt:
         say("hint: the finished steps are kept; the same command with --resume goes on")
         raise
-    if not quiet:
-        say(f"wrote the run {folder}")
