@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradscope.results.source import Source
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 Rewards = Sequence[float | None]
 
 
 def group_of(
-    rewards: Rewards, *, step: int = 0, prompt: str = "p", functions: Mapping[str, Rewards] | None = None
+    rewards: Rewards,
+    *,
+    step: int = 0,
+    prompt: str = "p",
+    functions: Mapping[str, Rewards] | None = None,
+    advantages: Rewards | None = None,
 ) -> RolloutGroup:
     group_id = f"{step}/{prompt}"
+    logged = advantages or [None] * len(rewards)
     rollouts = tuple(
         Rollout(
             group_id=group_id,
@@ -26,6 +32,7 @@ def group_of(
             completion="",
             reward=reward,
             rewards={name: values[sample] for name, values in (functions or {}).items()},
+            advantage=logged[sample],
         )
         for sample, reward in enumerate(rewards)
     )
@@ -36,10 +43,18 @@ def run_of(
     *groups: RolloutGroup,
     metrics: Mapping[int, Mapping[str, float]] | None = None,
     notes: Mapping[int, str] | None = None,
+    settings: Mapping[str, object] | None = None,
     path: str = "made-up",
 ) -> Run:
     source = Source(path=path, format="made-up", recognized="made up for a test")
-    return Run(path=Path(path), source=source, groups=groups, metrics=metrics or {}, notes=notes or {})
+    return Run(
+        path=Path(path),
+        source=source,
+        groups=groups,
+        metrics=metrics or {},
+        notes=notes or {},
+        settings=TrainerSettings(values=settings or {}, origin=None if settings is None else "a test"),
+    )
 
 
 def samples_run(correct: Mapping[str, Sequence[float]], path: str = "made-up") -> Run:

@@ -9,7 +9,7 @@ import pytest
 from gradscope.diagnostics.replay_log import replay_advantages, replay_rewards, replay_zero_std
 from gradscope.diagnostics.steps import MeasuredStep
 from gradscope.rollouts.run import Run
-from tests.diagnostics.runs import make_group, make_run
+from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:
@@ -17,9 +17,9 @@ def measured(run: Run, step: int = 1) -> MeasuredStep:
 
 
 def one_step(settings: Mapping[str, object] | None = None, **logged: float) -> Run:
-    mixed = make_group(1, "a", [1.0, 0.0], [0.5, -0.5])
-    dead = make_group(1, "b", [1.0, 1.0], [0.0, 0.0])
-    return make_run([mixed, dead], metrics={1: logged}, settings=settings)
+    mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5])
+    dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
+    return run_of(mixed, dead, metrics={1: logged}, settings=settings)
 
 
 def test_the_mean_reward_matches() -> None:
@@ -53,16 +53,16 @@ def test_dr_grpo_advantages_match() -> None:
 
 
 def test_our_own_formulation_comes_from_the_manifest() -> None:
-    group = make_group(1, "a", [1.0, 0.0], [1.0, -1.0])
-    run = make_run([group], settings={"advantage": "sign", "scale_rewards": "none"})
+    group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
+    run = run_of(group, settings={"advantage": "sign", "scale_rewards": "none"})
     assert replay_advantages(run, measured(run))[0].verdict == "match"
 
 
 def test_batch_scaled_advantages() -> None:
     # rewards 1 0 1 1: std (ddof 1) 0.5, so the mixed group gets +-0.5 / 0.5001
-    mixed = make_group(1, "a", [1.0, 0.0], [0.5 / 0.5001, -0.5 / 0.5001])
-    dead = make_group(1, "b", [1.0, 1.0], [0.0, 0.0])
-    run = make_run([mixed, dead], settings={"scale_rewards": "batch"})
+    mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5 / 0.5001, -0.5 / 0.5001])
+    dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
+    run = run_of(mixed, dead, settings={"scale_rewards": "batch"})
     assert replay_advantages(run, measured(run))[0].verdict == "match"
 
 
@@ -84,17 +84,17 @@ def test_without_settings_a_difference_is_no_mismatch() -> None:
 @pytest.mark.parametrize(
     ("run", "replay", "cause"),
     [
-        (make_run([make_group(1, "a", [1.0, None])], metrics={1: {"reward": 1.0}}), replay_rewards, "no reward"),
-        (make_run([make_group(1, "a", [1.0, None])]), replay_zero_std, "no reward"),
-        (make_run([make_group(1, "a", [1.0, None], [0.0, 0.0])]), replay_advantages, "no reward"),
-        (make_run([make_group(1, "a", [1.0, 0.0])]), replay_rewards, "logged no mean reward"),
-        (make_run([make_group(1, "a", [1.0, 0.0])]), replay_zero_std, "logged no frac_reward_zero_std"),
-        (make_run([make_group(1, "a", [1.0, 0.0])]), replay_advantages, "advantages were not logged"),
-        (make_run([make_group(1, "a", [1.0, 0.0])], notes={1: "a window"}), replay_rewards, "a window"),
-        (make_run([make_group(1, "a", [1.0, 0.0])], notes={1: "a window"}), replay_zero_std, "a window"),
+        (run_of(group_of([1.0, None], step=1, prompt="a"), metrics={1: {"reward": 1.0}}), replay_rewards, "no reward"),
+        (run_of(group_of([1.0, None], step=1, prompt="a")), replay_zero_std, "no reward"),
+        (run_of(group_of([1.0, None], step=1, prompt="a", advantages=[0.0, 0.0])), replay_advantages, "no reward"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_rewards, "logged no mean reward"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_zero_std, "logged no frac_reward_zero_std"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_advantages, "advantages were not logged"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_rewards, "a window"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_zero_std, "a window"),
         (
-            make_run(
-                [make_group(1, "a", [1.0, 0.0])],
+            run_of(
+                group_of([1.0, 0.0], step=1, prompt="a"),
                 metrics={1: {"frac_reward_zero_std": 0.0}},
                 settings={"scale_rewards": "batch"},
             ),
@@ -102,7 +102,7 @@ def test_without_settings_a_difference_is_no_mismatch() -> None:
             "std of the whole batch",
         ),
         (
-            make_run([make_group(1, "a", [1.0, 0.0], [0.5, -0.5])], settings={"scale_rewards": "odd"}),
+            run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5]), settings={"scale_rewards": "odd"}),
             replay_advantages,
             "scale_rewards = odd",
         ),
