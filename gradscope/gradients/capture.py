@@ -17,7 +17,8 @@ from torch import nn
 
 from gradscope.gradients.batches import Batch
 from gradscope.gradients.contributions import Contribution
-from gradscope.gradients.layers import Rule, Use, fits, rule_for
+from gradscope.gradients.layers import Use, fits
+from gradscope.gradients.ruled import RuledLayers
 
 Sink = Callable[[str, list[Contribution]], None]
 """Called with a parameter's name and the contributions of all its uses."""
@@ -32,26 +33,17 @@ class Capture:
     """
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
-        names = {id(parameter): name for name, parameter in trainable.items()}
-        self._owned: dict[nn.Module, dict[str, str]] = {}
-        self._rules: dict[nn.Module, Rule] = {}
-        self.uncovered: set[str] = set(trainable)
-        ruled: set[str] = set()
-        unruled: set[str] = set()
-        for module in model.modules():
-            owned = {local: names[id(p)] for local, p in module._parameters.items() if p is not None and id(p) in names}
-            rule = rule_for(module) if owned else None
-            if rule is None:
-                unruled.update(owned.values())
-                continue
-            self._owned[module], self._rules[module] = owned, rule
-            ruled.update(owned.values())
-        self.uncovered -= ruled - unruled
+        self._layers = RuledLayers(model, trainable)
         self._batch: Batch | None = None
         self._expected: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[Contribution]] = defaultdict(list)
         self._sink: Sink | None = None
         self._asking = False
+
+    @property
+    def uncovered(self) -> set[str]:
+        """Names of the parameters that must be computed another way."""
+        return self._layers.uncovered
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -61,7 +53,7 @@ class Capture:
             Nothing.
         """
         handles = []
-        for module in self._owned:
+        for module in self._layers.owned:
             if isinstance(module, nn.Embedding):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
@@ -89,9 +81,9 @@ class Capture:
         self._arrived.clear()
         try:
             yield
-            covered = {name for owned in self._owned.values() for name in owned.values()}
+            covered = {name for owned in self._layers.owned.values() for name in owned.values()}
             delivered = {name for name in covered if self._expected[name] < 0}
-            self.uncovered |= covered - delivered
+            self.uncovered.update(covered - delivered)
         finally:
             self._batch = self._sink = None
             self._arrived.clear()
@@ -108,7 +100,7 @@ class Capture:
     def _take(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if self._batch is None or self._asking:
             return
-        owned = {local: name for local, name in self._owned[module].items() if name not in self.uncovered}
+        owned = self._layers.covered_by(module)
         given = arguments[0] if len(arguments) == 1 else None
         if not owned:
             return
@@ -134,7 +126,7 @@ class Capture:
         self, module: nn.Module, owned: Mapping[str, str], given: torch.Tensor, grad: torch.Tensor, batch: Batch
     ) -> None:
         use = Use(module=module, input=given, grad=grad.detach(), spans=batch.spans, length=batch.length)
-        contributions = self._ask(lambda: self._rules[module](use))
+        contributions = self._ask(lambda: self._layers.rules[module](use))
         for local, name in owned.items():
             self._arrived[name].append(contributions[local])
             self._expected[name] -= 1
