@@ -1,0 +1,229 @@
+"""The Jensen gap: the share of degenerate groups beyond that of independent coin flips, and its two parts.
+
+Legend: J groups, S steps, C cells (a cell is a step and a group size), G group size.
+
+The prediction takes its interval from that of p, and the gap combines the intervals of its two terms: near p = 1/2 the
+prediction has no slope, and resamples of it would all lie on one side. The prediction for groups of unequal size is the
+mean of p^G + (1-p)^G over the groups' own sizes. Steps weigh by their number of groups; only so do the two parts of the
+gap add up to it exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import (
+    NUM_RESAMPLES,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_sums,
+    influence_values,
+)
+from gradscope.metrics.groups import iid_prediction
+from gradscope.metrics.intervals import difference_interval, image_of_interval
+
+Array = NDArray[np.float64]
+BasePassRate = float | Literal["step"] | None
+"""The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resampling:
+    """How the estimates of a report resample."""
+
+    num_resamples: int = NUM_RESAMPLES
+    """Resamples, B."""
+    seed: int = 0
+    """Seed of the resampling."""
+
+    def means(self, columns: Sequence[Array], prompts: NDArray[np.str_]) -> tuple[Estimate, ...]:
+        """Shares of groups with intervals.
+
+        Args:
+            columns: Numbers in [0, 1], one array [J] a share.
+            prompts: The prompt of each group, [J].
+
+        Returns:
+            One estimate a column.
+        """
+        table = np.column_stack(columns)
+        return bootstrap_means(table, prompts, num_resamples=self.num_resamples, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Groups as they were logged, or of a smaller size drawn from them."""
+
+    step: NDArray[np.int64]
+    """The trainer's step, [J]."""
+    prompt: NDArray[np.str_]
+    """The prompt, the unit of resampling, [J]."""
+    size: NDArray[np.int64]
+    """Group size, [J]."""
+    equal: Array
+    """Chance that a group of this size has equal rewards, [J]; 0 or 1 at the logged size."""
+    rate: Array
+    """Pass rate, [J]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A prediction and what the groups show beyond it."""
+
+    prediction: Estimate
+    """p^G + (1-p)^G."""
+    gap: Estimate
+    """Share of equal groups minus prediction."""
+
+
+def estimate_gap(
+    draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: BasePassRate, resampling: Resampling
+) -> Gap:
+    """The prediction of independent coin flips, and the gap to it.
+
+    Args:
+        draws: The groups.
+        degenerate: Their share with equal rewards.
+        pass_rate: Their mean pass rate.
+        base: The p of the prediction.
+        resampling: How to resample.
+
+    Returns:
+        Both estimates.
+    """
+    if base == "step":
+        cells = _Cells.of(draws)
+        by_step, gap = cells.bootstrap(lambda parts: [parts.by_step, parts.degenerate - parts.by_step], resampling)
+        return Gap(prediction=by_step, gap=gap)
+    prediction = _prediction(draws.size, pass_rate, base)
+    share, predicted = degenerate.value or 0.0, prediction.value or 0.0
+    value = share - predicted
+    ends = difference_interval(
+        share,
+        _ends(degenerate),
+        predicted,
+        _ends(prediction),
+        correlation=_correlation(draws) * float(np.sign((pass_rate.value or 0.0) - 0.5)) if base is None else 0.0,
+    )
+    gap = Estimate(value=value, low=ends[0], high=ends[1], num_units=degenerate.num_units)
+    return Gap(prediction=prediction, gap=gap)
+
+
+def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: float | None) -> Estimate:
+    distinct, counts = np.unique(sizes, return_counts=True)
+
+    def predicted(p: float) -> float:
+        return float(np.sum(counts * iid_prediction(p, distinct)) / counts.sum())
+
+    value = predicted((pass_rate.value or 0.0) if base is None else base)
+    if base is not None or pass_rate.low is None or pass_rate.high is None:
+        return Estimate.exact(value, num_units=pass_rate.num_units)
+    low, high = image_of_interval(predicted, (pass_rate.low, pass_rate.high), turns_at=0.5)
+    return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
+
+
+def _correlation(draws: Draws) -> float:
+    """Correlation of the estimated share with the estimated pass rate; 0 where one of them does not vary."""
+    units = cluster_sums(np.column_stack([draws.equal, draws.rate, np.ones(len(draws.rate))]), draws.prompt)
+    if len(units) < 2:
+        return 0.0
+    influence = influence_values(lambda sums: np.asarray(sums[..., :2] / sums[..., 2:]), units)
+    if np.min(np.ptp(influence, axis=0)) < 1e-12:
+        return 0.0
+    return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
+
+
+def estimate_gap_parts(
+    draws: Draws, gap: Estimate, base: BasePassRate, resampling: Resampling
+) -> tuple[Estimate, Estimate]:
+    """The gap split into prompts that differ within a step, and a pass rate that moves between steps.
+
+    Args:
+        draws: The groups.
+        gap: Their gap.
+        base: The p of the prediction.
+        resampling: How to resample.
+
+    Returns:
+        Between prompts and over time; they add up to the gap.
+    """
+    none = Estimate.exact(0.0, num_units=gap.num_units)
+    if base == "step" or (base is None and np.ptp(draws.step) == 0):
+        return gap, none
+    cells = _Cells.of(draws)
+    between, over_time = cells.bootstrap(
+        lambda parts: [
+            parts.degenerate - parts.by_step,
+            parts.by_step - (parts.pooled if base is None else parts.at(base)),
+        ],
+        resampling,
+    )
+    return between, over_time
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    value = estimate.value or 0.0
+    return value if estimate.low is None else estimate.low, value if estimate.high is None else estimate.high
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What sums over cells say, for one sum or for many resamples at once, [...]."""
+
+    degenerate: Array
+    by_step: Array  # mean prediction at each step's own p
+    pooled: Array  # mean prediction at the p of all
+    count: Array  # groups of each cell, [..., C]
+    size: NDArray[np.int64]  # [C]
+
+    def at(self, pass_rate: float) -> Array:
+        predicted = np.sum(self.count * iid_prediction(pass_rate, self.size), axis=-1) / self.count.sum(axis=-1)
+        return np.asarray(predicted, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Groups sorted into cells, so that sums over cells hold all that the predictions need."""
+
+    units: Array  # [prompts, 3 C]: groups, equal groups, pass rates of each cell
+    size: NDArray[np.int64]  # group size of each cell, [C]
+    step: Array  # whether a cell belongs to a step, [C, S]
+
+    @classmethod
+    def of(cls, draws: Draws) -> _Cells:
+        keys, index = np.unique(np.column_stack([draws.step, draws.size]), axis=0, return_inverse=True)
+        steps = np.unique(draws.step)
+        columns = np.zeros((len(draws.rate), 3, len(keys)))
+        columns[np.arange(len(columns)), :, index.reshape(-1)] = np.column_stack(
+            [np.ones(len(columns)), draws.equal, draws.rate]
+        )
+        units = cluster_sums(columns.reshape(len(columns), -1), draws.prompt)
+        return cls(units, keys[:, 1], (keys[:, :1] == steps[None, :]).astype(np.float64))
+
+    def bootstrap(self, choose: Callable[[_Parts], list[Array]], resampling: Resampling) -> tuple[Estimate, ...]:
+        return bootstrap_statistics(
+            lambda sums: np.stack(choose(self.parts(sums)), axis=-1),
+            self.units,
+            num_resamples=resampling.num_resamples,
+            seed=resampling.seed,
+        )
+
+    def parts(self, sums: Array) -> _Parts:
+        count, equal, passed = np.split(sums, 3, axis=-1)
+        total = count.sum(axis=-1)
+        # A step that a resample leaves empty has weight zero; its p is then of no account.
+        at_step = (passed @ self.step) / np.maximum(count @ self.step, 1.0)
+        pooled = (passed.sum(axis=-1) / total)[..., None]
+        return _Parts(
+            degenerate=equal.sum(axis=-1) / total,
+            by_step=np.sum(count * iid_prediction(at_step @ self.step.T, self.size), axis=-1) / total,
+            pooled=np.sum(count * iid_prediction(pooled, self.size), axis=-1) / total,
+            count=count,
+            size=self.size,
+        )

@@ -1,0 +1,90 @@
+"""Intervals in closed form: of a share, of a prediction made from a share, of a difference of two estimates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.special import ndtri
+
+COVERAGE = 0.95
+"""The confidence of every interval."""
+
+Interval = tuple[float, float]
+
+
+def wilson_interval(share: float, num_units: float) -> Interval:
+    """Wilson's 95 % score interval of a share over units (Wilson 1927).
+
+    For units in [0, 1] that are not whole it is too wide rather than too narrow: their variance is at most p (1 - p).
+
+    Args:
+        share: The share, in [0, 1]; it need not be a whole number of units.
+        num_units: Units, at least 1; an effective number need not be whole.
+
+    Returns:
+        Both ends.
+
+    Example:
+        >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
+        [0.0, 0.1135]
+    """
+    z = float(ndtri((1 + COVERAGE) / 2))
+    shrink = 1 + z * z / num_units
+    center = (share + z * z / (2 * num_units)) / shrink
+    half = z * math.sqrt(share * (1 - share) / num_units + (z / (2 * num_units)) ** 2) / shrink
+    # At the boundaries the exact end is 0 or 1; rounding must not leave 1e-17 there.
+    low = 0.0 if share == 0.0 else max(center - half, 0.0)
+    high = 1.0 if share == 1.0 else min(center + half, 1.0)
+    return low, high
+
+
+def difference_interval(
+    first: float, first_ends: Interval, second: float, second_ends: Interval, *, correlation: float = 0.0
+) -> Interval:
+    """The interval of first - second from the intervals of both (Zou & Donner 2008, Statistics in Medicine 27).
+
+    Each end takes the distances on its own side, so the difference is as skewed as its parts are.
+
+    Args:
+        first: The minuend.
+        first_ends: Its interval.
+        second: The subtrahend.
+        second_ends: Its interval.
+        correlation: Of the two estimates.
+
+    Returns:
+        Both ends.
+
+    Example:
+        >>> difference_interval(0.75, (0.5, 1.0), 0.25, (0.25, 0.25))
+        (0.25, 0.75)
+    """
+    below, above = first - first_ends[0], first_ends[1] - first
+    second_below, second_above = second - second_ends[0], second_ends[1] - second
+    low = below**2 + second_above**2 - 2 * correlation * below * second_above
+    high = above**2 + second_below**2 - 2 * correlation * above * second_below
+    return first - second - math.sqrt(max(low, 0.0)), first - second + math.sqrt(max(high, 0.0))
+
+
+def image_of_interval(function: Callable[[float], float], ends: Interval, *, turns_at: float) -> Interval:
+    """The values that a function takes over an interval, for a function with a single minimum.
+
+    An interval of p that covers with 95 % has an image that covers with at least 95 %; no resampling is needed, and
+    none would be right near the minimum, where the function has no slope.
+
+    Args:
+        function: Falls up to ``turns_at`` and rises after it.
+        ends: The interval of its argument.
+        turns_at: Where its minimum is.
+
+    Returns:
+        Its smallest and largest value there.
+
+    Example:
+        >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
+        (0.0, 0.25)
+    """
+    at_ends = (function(ends[0]), function(ends[1]))
+    low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
+    return low, max(at_ends)
