@@ -6,10 +6,13 @@ gets exactly zero from each of them, where float rounding of the mean would leav
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.metrics.groups import EQUAL_REWARDS
+from gradscope.metrics.passk import pass_at_k
 
 Array = NDArray[np.float64]
 
@@ -86,3 +89,47 @@ def max_rl(rewards: Array) -> Array:
     """
     mean = rewards.mean(axis=-1, keepdims=True)
     return np.asarray(np.divide(dr_grpo(rewards), mean, out=np.zeros(rewards.shape), where=mean > 0), dtype=np.float64)
+
+
+def grpo_negative(rewards: Array) -> Array:
+    """:func:`grpo`, and -1 for every rollout of a group without a success.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> grpo_negative(np.array([[0.0, 0.0], [1.0, 1.0]])).tolist()
+        [[-1.0, -1.0], [0.0, 0.0]]
+    """
+    failed = rewards.max(axis=-1, keepdims=True) == 0.0
+    return np.asarray(np.where(failed, -1.0, grpo(rewards)), dtype=np.float64)
+
+
+def pass_weights(k: int) -> Callable[[Array], Array]:
+    """The weights that make the policy gradient one of pass@k, without bias and without a baseline.
+
+    A pass gets k/G, for every set of k rollouts that it is in has a success; a fail gets the share of such sets that
+    another rollout saves, k/G (1 - C(G-1-c, k-1) / C(G-1, k-1)) with c passes. Source: Walder and Karkhanis 2025
+    (Pass@k policy optimization), arXiv 2505.15201.
+
+    Args:
+        k: The budget, at least 1 and at most G.
+
+    Returns:
+        From rewards of 0 and 1, [..., G], to advantages, [..., G].
+
+    Example:
+        >>> pass_weights(2)(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
+        [0.5, 0.1667, 0.1667, 0.1667]
+    """
+
+    def weights(rewards: Array) -> Array:
+        size = rewards.shape[-1]
+        num_pass = rewards.sum(axis=-1, keepdims=True).astype(np.int64)
+        saved = pass_at_k(size - 1, np.minimum(num_pass, size - 1), k - 1)  # used where a fail leaves c <= G - 1
+        return np.asarray(k / size * np.where(rewards == 1.0, 1.0, saved), dtype=np.float64)
+
+    return weights

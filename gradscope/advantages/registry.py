@@ -1,6 +1,8 @@
 """Every advantage formulation by name: the one list that training, rank and degeneracy choose from.
 
-A new formulation is one function and one row here. Those of this list need only the rewards of the group.
+A new formulation is one function and one row here. What a formulation needs is its ``scope``: the rewards of a group,
+those of the whole step, what the run remembers, or something of every token. The first two are functions of rewards and
+can be asked "what if" of any log; the others exist while a run is trained (:mod:`gradscope.advantages.rules`).
 """
 
 from __future__ import annotations
@@ -8,14 +10,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradscope.advantages import fixed, group
+from gradscope.advantages import fixed, group, step
 from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
+Scope = Literal["group", "step", "run", "token"]
+
+_BEYOND_REWARDS = {
+    "run": "it depends on earlier steps of the run, which the rewards of a group do not tell",
+    "token": "it has one advantage per token, made of what the trainer knows of each token",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +43,26 @@ class Formulation:
     """Fewest rollouts of a group that it is defined for."""
     zero_sum: bool
     """Whether the advantages of every group sum to zero."""
-    function: Callable[[Array], Array]
-    """From rewards [..., G] to advantages [..., G]."""
+    scope: Scope = "group"
+    """What it needs: the rewards of a group, of all groups of a step, a memory of the run, or numbers of each token."""
+    function: Callable[[Array], Array] | None = None
+    """From rewards [..., G] to advantages [..., G], with ``step`` from [N, G] to [N, G]; None for ``run`` and
+    ``token``."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why these rewards have no such advantage.
 
         Args:
-            rewards: Finite rewards, [..., G].
+            rewards: Finite rewards, [..., G]; for a formulation of the whole step all its groups, [N, G].
 
         Returns:
             The reason in words; None where they have one.
         """
         values = np.asarray(rewards, dtype=np.float64)
+        if self.scope in _BEYOND_REWARDS:
+            return _BEYOND_REWARDS[self.scope]
+        if self.scope == "step" and values.ndim != 2:
+            return "it is relative to all groups of a step, and this is one group"
         if values.shape[-1] < self.min_group_size:
             return f"{self.name} needs groups of at least {self.min_group_size}, this one has {values.shape[-1]}"
         other = values[(values != 0.0) & (values != 1.0)]
@@ -140,9 +156,95 @@ _ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.max_rl,
     ),
+    Formulation(
+        name="grpo_negative",
+        formula="grpo, and -1 for every rollout of a group without a success",
+        source="After NGRPO (Nan et al. 2025, arXiv 2509.18851), which gives such groups a negative advantage by a "
+        "virtual success; the constant is ours.",
+        needs_binary=True,
+        min_group_size=1,
+        zero_sum=False,
+        function=group.grpo_negative,
+    ),
+    *(
+        Formulation(
+            name=f"pass_at_{k}",
+            formula=f"{k}/G if r = 1 else {k}/G (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
+            source=f"Walder and Karkhanis 2025 (PKPO), arXiv 2505.15201, for k = {k} without a baseline.",
+            needs_binary=True,
+            min_group_size=k,
+            zero_sum=False,
+            function=group.pass_weights(k),
+        )
+        for k in (2, 4)
+    ),
+    Formulation(
+        name="batch_mean",
+        formula="r - mean of all rewards of the step",
+        source="Williams 1992 with the step's mean as baseline; REINFORCE++ (Hu 2025, arXiv 2501.03262) also divides "
+        "by the step's std.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="step",
+        function=step.batch_mean,
+    ),
+    Formulation(
+        name="shrinkage",
+        formula="r - (1 - l) mean of the other G - 1 rewards - l mean of the other groups, l = (N-1)/N v/(v+s)",
+        source="Zeng et al. 2025 (Shrinkage baselines), arXiv 2511.03710, equations 10 and 13 to 16.",
+        needs_binary=False,
+        min_group_size=2,
+        zero_sum=False,
+        scope="step",
+        function=step.shrinkage,
+    ),
+    Formulation(
+        name="spo",
+        formula="r - b, b the prompt's running mean before this visit: b <- (b + mean(r)) / 2, first the step's mean",
+        source="After Xu and Ding 2025 (Single-stream policy optimization), arXiv 2509.13232, with a plain "
+        "exponential average for their adaptive tracker and without their scaling by the batch.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="run",
+    ),
+    Formulation(
+        name="per_step",
+        formula="R_t - mean over the group of R_t, R_t the sum of the token rewards from token t on",
+        source="REINFORCE with causality (Williams 1992) on rewards of single steps; DeepSeekMath (arXiv 2402.03300, "
+        "section 4.1.3) scales each step's reward first.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="token",
+    ),
+    Formulation(
+        name="compensation",
+        formula="grpo x (2 - p_t/p_max), p_max the probability of the most likely token there",
+        source="As stated; no publication is known to us.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="token",
+    ),
+    Formulation(
+        name="compensation_clipped",
+        formula="grpo x min(2 - p_t/p_max, 1.5)",
+        source="As stated; no publication is known to us. The limit is ours.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="token",
+    ),
 )
 
-FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in _ENTRIES}
+ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in _ENTRIES}
+"""Name -> entry: what a run can be trained with."""
+FORMULATIONS: dict[str, Formulation] = {
+    name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "group"
+}
+"""Name -> entry of those that the rewards of one group decide: what any log can be asked afterwards."""
 
 
 def formulation(name: str) -> Formulation:
@@ -161,10 +263,11 @@ def formulation(name: str) -> Formulation:
         >>> formulation("dr_grpo").formula
         'r - mean(r)'
     """
-    if name in FORMULATIONS:
-        return FORMULATIONS[name]
-    near = difflib.get_close_matches(name, FORMULATIONS, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"There are: {', '.join(FORMULATIONS)}."
+    if name in ALL_FORMULATIONS:
+        return ALL_FORMULATIONS[name]
+    near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
+    known = ", ".join(ALL_FORMULATIONS)
+    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"There are: {known}."
     raise UsageError(f"There is no advantage formulation {name!r}.", hint=hint)
 
 
@@ -173,7 +276,8 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
 
     Args:
         name: The formulation's name.
-        rewards: Finite rewards, [..., G]; several reward functions are already one weighted sum.
+        rewards: Finite rewards, [..., G], for a formulation of the whole step [N, G]; several reward functions are
+            already one weighted sum.
 
     Returns:
         Advantages in float64, [..., G]; TRL's float32 differs by about 1e-7.
@@ -191,7 +295,7 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
     if values.ndim < 1 or values.shape[-1] < 1 or not np.all(np.isfinite(values)):
         raise ValueError("advantages need at least one reward, and all of them finite")
     reason = chosen.why_not(values)
-    if reason is not None:
+    if reason is not None or chosen.function is None:
         raise UsageError(
             f"These rewards have no {name!r} advantage: {reason}.",
             hint="'grpo', 'dr_grpo' and 'reinforce' are defined for any reward.",

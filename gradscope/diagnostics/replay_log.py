@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.registry import compute_advantages, formulation
 from gradscope.diagnostics.steps import MeasuredStep
 from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
@@ -120,10 +120,12 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return _outcome("advantage", "a rollout has no reward")
     given = run.settings.get("advantage")
     scale = str(run.settings.get("scale_rewards", "group"))
-    formulation = str(given) if given else FORMULATION_OF_SCALE.get(scale)
-    if formulation is None and scale != "batch":
+    name = str(given) if given else FORMULATION_OF_SCALE.get(scale)
+    if name is None and scale != "batch":
         return _outcome("advantage", f"scale_rewards = {scale} is not a formulation that gradscope knows")
-    value = _batch_scaled(measured.groups) if formulation is None else _formulated(formulation, measured.groups)
+    if name is not None and formulation(name).function is None:
+        return _outcome("advantage", f"{name} needs more than the rewards of the step")
+    value = _batch_scaled(measured.groups) if name is None else _formulated(name, measured.groups)
     largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
@@ -131,13 +133,16 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.origin is None:
         cause = f"the advantage formula is not in the folder, and the trainer's default is {largest:.2g} off"
         return Quantity(name="advantage", verdict="cannot", cause=f"{cause}: --run-config"), size, largest
-    cause = f"an advantage differs from {formulation or 'the batch-scaled form'} of its group by {largest:.2g}"
+    cause = f"an advantage differs from {name or 'the batch-scaled form'} of its group by {largest:.2g}"
     return Quantity(name="advantage", verdict="mismatch", cause=cause), size, largest
 
 
-def _formulated(formulation: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
-    """Advantages of all rollouts, group by group."""
-    return np.concatenate([compute_advantages(formulation, np.array(group.rewards, dtype=float)) for group in groups])
+def _formulated(name: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
+    """Advantages of all rollouts, group by group or, where the formulation is relative to the step, at once."""
+    rewards = [np.array(group.rewards, dtype=float) for group in groups]
+    if formulation(name).scope == "step":
+        return compute_advantages(name, np.stack(rewards)).ravel()
+    return np.concatenate([compute_advantages(name, values) for values in rewards])
 
 
 def _batch_scaled(groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:

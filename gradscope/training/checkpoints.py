@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from gradscope.errors import InputError
@@ -17,7 +18,9 @@ from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, met
 from gradscope.rollouts.store import step_files
 
 MARKER = "gradscope_checkpoint.json"
-_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
+MEMORY = "gradscope_advantage.json"
+"""What an advantage formulation remembers of the steps before."""
+_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", MEMORY)
 _UNUSED = "training_args.bin"
 """A pickle that nothing needs: the manifest holds the arguments as JSON."""
 
@@ -36,6 +39,39 @@ def mark_complete(run: Path, num_updates: int) -> None:
         if older < num_updates:
             for name in _RESUME_ONLY:
                 (checkpoint_path(run, older) / name).unlink(missing_ok=True)
+
+
+def write_memory(run: Path, num_updates: int, memory: Mapping[str, float]) -> None:
+    """Keep what an advantage formulation remembers, before the checkpoint is marked complete.
+
+    Args:
+        run: The run's folder.
+        num_updates: The checkpoint's number of updates.
+        memory: What it remembers.
+    """
+    atomic_write(checkpoint_path(run, num_updates) / MEMORY, json.dumps(dict(memory), indent=0) + "\n", force=True)
+
+
+def read_memory(folder: Path) -> dict[str, float]:
+    """What an advantage formulation remembered.
+
+    Args:
+        folder: A checkpoint's folder.
+
+    Returns:
+        Its memory.
+
+    Raises:
+        InputError: It is not there or not readable; without it the run would go on differently and not say so.
+    """
+    try:
+        memory = json.loads((folder / MEMORY).read_bytes())
+        return {str(name): float(value) for name, value in memory.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{folder / MEMORY} cannot be read, so the run cannot go on as it was.",
+            hint=f"Start it again: gradscope train --config {folder.parent.parent / 'manifest.json'} --force",
+        ) from error
 
 
 def complete_checkpoints(run: Path) -> tuple[int, ...]:

@@ -13,10 +13,18 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
+from gradscope.advantages.rules import Rule, make_rule
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.arguments import grpo_config, lora_config
-from gradscope.training.checkpoints import complete_checkpoints, mark_complete, resumable, rewind
+from gradscope.training.checkpoints import (
+    complete_checkpoints,
+    mark_complete,
+    read_memory,
+    resumable,
+    rewind,
+    write_memory,
+)
 from gradscope.training.config import TrainConfig
 from gradscope.training.evaluate import sample, write_heldout
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
@@ -46,7 +54,8 @@ def fit(
         on_cpu: Whether to stay off the GPU.
         progress: Told after each step, and while held-out prompts are sampled.
     """
-    trainer = _make_trainer(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+    rule = make_rule(config.advantage)
+    trainer = _make_trainer(run, config, task, policy, arguments, rule, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
     newest = max(complete_checkpoints(run), default=None)
     rewind(run, newest or 0)
@@ -57,7 +66,10 @@ def fit(
         _sample_heldout("before", run, config, task, policy, arguments, progress)
         trainer.train()
     elif newest < config.steps:
-        trainer.train(resume_from_checkpoint=str(resumable(run, newest)))
+        folder = resumable(run, newest)
+        if rule.remembers:
+            rule.recall(read_memory(folder))
+        trainer.train(resume_from_checkpoint=str(folder))
     else:
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
     _sample_heldout("after", run, config, task, policy, arguments, progress)
@@ -69,6 +81,7 @@ def _make_trainer(
     task: Task,
     policy: Policy,
     arguments: Mapping[str, Any],
+    rule: Rule,
     *,
     on_cpu: bool,
     progress: ProgressCallback,
@@ -79,9 +92,14 @@ def _make_trainer(
         recorder.write(step, logs)
         progress(step, config.steps, "steps")
 
+    def on_checkpoint(num_updates: int) -> None:
+        if rule.remembers:
+            write_memory(run, num_updates, rule.memory)
+        mark_complete(run, num_updates)
+
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
     trainer = RecordingTrainer(
-        advantage=config.advantage,
+        rule=rule,
         rewards=RewardFunctions(task),
         recorder=recorder,
         model=policy.model,
@@ -89,7 +107,7 @@ def _make_trainer(
         args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
         train_dataset=Dataset.from_list([_row(policy, task.train[index]) for index in order]),
         peft_config=lora_config(config),
-        callbacks=[StepCallback(on_step, lambda num_updates: mark_complete(run, num_updates))],
+        callbacks=[StepCallback(on_step, on_checkpoint)],
     )
     trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
     return trainer

@@ -8,15 +8,16 @@ Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.rules import Rule, StepRollouts
 from gradscope.training.recorder import Recorder, SampledRow
 from gradscope.training.tasks import Grader, Problem, Task
 
@@ -64,15 +65,15 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     """GRPOTrainer with an exchangeable advantage and a recorder.
 
     Args:
-        advantage: Name of the formulation in the registry.
+        rule: How rewards become advantages.
         rewards: The reward functions, which also go to TRL.
         recorder: Where each step's rollouts go.
         **trl: The arguments of TRL's trainer.
     """
 
-    def __init__(self, *, advantage: str, rewards: RewardFunctions, recorder: Recorder, **trl: Any) -> None:
+    def __init__(self, *, rule: Rule, rewards: RewardFunctions, recorder: Recorder, **trl: Any) -> None:
         super().__init__(reward_funcs=rewards.functions, **trl)
-        self._advantage = advantage
+        self._rule = rule
         self._rewards = rewards
         self._recorder = recorder
 
@@ -80,26 +81,43 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         per_function = self._rewards.last
         totals = np.sum([np.asarray(values, dtype=np.float64) for values in per_function.values()], axis=0)
-        advantages = compute_advantages(self._advantage, totals.reshape(-1, self.num_generations))
-        output["advantages"] = torch.as_tensor(advantages.reshape(-1)).to(output["advantages"])
         prompt_ids = _unpad(output["prompt_ids"], output["prompt_mask"])
         completion_ids = _unpad(output["completion_ids"], output["completion_mask"])
-        logprobs = self._sampler_logprobs(prompt_ids, completion_ids)
+        logprobs, max_logprobs = self._sampler_logprobs(prompt_ids, completion_ids)
+        problems = [Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]) for row in inputs]
+        token_rewards = self._recorder.grade_steps(problems, completion_ids)
+        advantages = self._rule.advantages(
+            StepRollouts(
+                rewards=totals.reshape(-1, self.num_generations),
+                prompt_ids=tuple(problem.prompt_id for problem in problems[:: self.num_generations]),
+                logprobs=logprobs,
+                max_logprobs=max_logprobs,
+                token_rewards=token_rewards,
+            )
+        )
+        shape = output["completion_ids"].shape
+        seen = _padded(advantages, shape) if self._rule.by_token else torch.as_tensor(np.concatenate(advantages))
+        output["advantages"] = seen.to(output["advantages"])
         self._recorder.stage(
             self.state.global_step + 1,
             [
                 SampledRow(
-                    problem=Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]),
+                    problem=problem,
                     prompt_ids=prompt_ids[index],
                     completion_ids=completion_ids[index],
                     logprobs=logprobs[index],
                     rewards={name: values[index] for name, values in per_function.items()},
-                    advantage=float(output["advantages"][index]),
+                    token_rewards=None if token_rewards is None else token_rewards[index],
+                    advantage=self._seen(output["advantages"][index], len(completion_ids[index])),
                 )
-                for index, row in enumerate(inputs)
+                for index, problem in enumerate(problems)
             ],
         )
         return output
+
+    def _seen(self, advantage: torch.Tensor, num_tokens: int) -> float | tuple[float, ...]:
+        """One rollout's advantage as the loss sees it: a number, or one a token without the padding."""
+        return tuple(advantage[:num_tokens].tolist()) if self._rule.by_token else float(advantage)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would put one beside the checkpoints of every run.
@@ -112,8 +130,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     @torch.no_grad()
     def _sampler_logprobs(
         self, prompt_ids: list[tuple[int, ...]], completion_ids: list[tuple[int, ...]]
-    ) -> list[tuple[float, ...]]:
-        """The log-probability of each sampled token, R times [T], by one forward with the weights that sampled it.
+    ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+        """The log-probability of each sampled token and of the most likely one, by the weights that sampled it.
 
         Hugging Face's generation returns none. Rows are padded on the right, so that each token has the position it
         was sampled at whatever kind of positions the model has.
@@ -123,23 +141,27 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             completion_ids: Exact ids of the completions, [R].
 
         Returns:
-            The log-probabilities at the sampling temperature, in float32.
+            Of each sampled token and of the most likely one at its place, both [R][T], at the sampling temperature, in
+            float32.
         """
         size = self.args.per_device_train_batch_size
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
         ]
         logprobs: list[tuple[float, ...]] = []
+        max_logprobs: list[tuple[float, ...]] = []
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
             with self.accelerator.autocast():
                 logits = self.model(input_ids=ids).logits
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
-            taken = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu()
+            taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
             for index in range(len(taken)):
                 begin = len(prompt_ids[start + index]) - 1
-                logprobs.append(tuple(taken[index, begin : begin + len(completion_ids[start + index])].tolist()))
-        return logprobs
+                place = slice(begin, begin + len(completion_ids[start + index]))
+                logprobs.append(tuple(taken[index, place].tolist()))
+                max_logprobs.append(tuple(top[index, place].tolist()))
+        return logprobs, max_logprobs
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -177,6 +199,14 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
             **_: What else the trainer passes.
         """
         self._on_checkpoint(state.global_step)
+
+
+def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:
+    """Advantages of tokens as one tensor, zero where a completion has ended, [R, T]."""
+    padded = torch.zeros(shape, dtype=torch.float64)
+    for index, row in enumerate(advantages):
+        padded[index, : len(row)] = torch.as_tensor(row)
+    return padded
 
 
 def _unpad(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:

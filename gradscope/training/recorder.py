@@ -34,6 +34,8 @@ class SampledRow:
     """Log-probability of each completion token, [T]."""
     rewards: Mapping[str, float]
     """Reward per reward function."""
+    token_rewards: tuple[float, ...] | None
+    """Reward of each completion token, [T]; None where the task does not grade steps."""
     advantage: float | tuple[float, ...]
     """What the optimizer sees: one number, or one per token."""
 
@@ -56,6 +58,26 @@ class Recorder:
         self._eos_ids = policy.eos_ids()
         self._pieces: dict[int, str] = {}
         self._staged: dict[int, tuple[RolloutGroup, ...]] = {}
+
+    def grade_steps(
+        self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]
+    ) -> list[tuple[float, ...]] | None:
+        """The reward of every token, where the task grades the steps of a completion.
+
+        Args:
+            problems: What was asked, [R].
+            completion_ids: Exact ids of the completions, [R][T].
+
+        Returns:
+            Rewards, [R][T]; None where it does not.
+        """
+        if self._task.step_grader is None:
+            return None
+        grade = self._task.step_grader
+        return [
+            grade(problem.prompt, [self._piece(token) for token in ids])
+            for problem, ids in zip(problems, completion_ids, strict=True)
+        ]
 
     def stage(self, step: int, rows: Sequence[SampledRow]) -> None:
         """Keep a step's rollouts until the step is done.
@@ -108,18 +130,12 @@ class Recorder:
             completion_ids=sampled.completion_ids,
             reward=sum(sampled.rewards.values()),
             rewards=dict(sampled.rewards),
-            token_rewards=self._grade_steps(sampled),
+            token_rewards=sampled.token_rewards,
             advantage=None if isinstance(sampled.advantage, tuple) else sampled.advantage,
             token_advantages=per_token,
             logprobs=sampled.logprobs,
             status="completed" if sampled.completion_ids[-1] in self._eos_ids else "truncated",
         )
-
-    def _grade_steps(self, sampled: SampledRow) -> tuple[float, ...] | None:
-        if self._task.step_grader is None:
-            return None
-        pieces = [self._piece(token) for token in sampled.completion_ids]
-        return self._task.step_grader(sampled.problem.prompt, pieces)
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

@@ -65,9 +65,15 @@ def train(
     if not resume:
         _check_free(run, force=force)
         _check_apart(run, config)
-    elif _is_finished(run, config):
+    elif is_finished(run, config):
         return run
-    _run(run, config, load_task(config), resume=resume, progress=progress)
+    task = load_task(config)
+    if config.advantage == "per_step" and task.step_grader is None:
+        raise UsageError(
+            f"per_step needs rewards of single steps, and the task {config.task} has none.",
+            hint="Choose another --advantage, or --task running-sums.",
+        )
+    _run(run, config, task, resume=resume, progress=progress)
     return run
 
 
@@ -143,8 +149,19 @@ def _check_apart(run: Path, config: TrainConfig) -> None:
             )
 
 
-def _is_finished(run: Path, config: TrainConfig) -> bool:
-    """Whether nothing is left to do; refuses a run that was made with other settings."""
+def is_finished(run: Path, config: TrainConfig) -> bool:
+    """Whether nothing is left to do.
+
+    Args:
+        run: The run's folder, which has its manifest.
+        config: What the run is to be.
+
+    Returns:
+        True where every step, the last weights and the held-out samples are there.
+
+    Raises:
+        UsageError: The run was made with other settings.
+    """
     before, now = dict(read_manifest(run).config), config.to_json()
     different = [name for name in now if name not in _FREE_ON_RESUME and before.get(name) != now[name]]
     if different:

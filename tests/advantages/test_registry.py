@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.advantages.registry import FORMULATIONS, compute_advantages, formulation
+from gradscope.advantages.registry import ALL_FORMULATIONS, FORMULATIONS, compute_advantages, formulation
 from gradscope.errors import UsageError
 
 binary_groups = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -25,6 +27,11 @@ NAMES = sorted(FORMULATIONS)
         ("negative_only", [0.0, -1.0, -1.0, -1.0]),
         ("tasa", [1.0, -1 / 3, -1 / 3, -1 / 3]),
         ("max_rl", [3.0, -1.0, -1.0, -1.0]),
+        ("grpo_negative", [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]),
+        # k = 2 of G = 4: a pass is in half of the pairs; a fail is saved in the one of its three pairs with the pass
+        ("pass_at_2", [1 / 2, 1 / 6, 1 / 6, 1 / 6]),
+        # the only set of four holds the pass
+        ("pass_at_4", [1.0, 1.0, 1.0, 1.0]),
     ],
 )
 def test_hand_worked_group(name: str, advantages: list[float]) -> None:
@@ -43,6 +50,9 @@ def test_hand_worked_group(name: str, advantages: list[float]) -> None:
         ("positive_only", 1.0, 0.0),
         ("negative_only", 0.0, -1.0),
         ("tasa", 0.25, -0.25),
+        ("grpo_negative", 0.0, -1.0),
+        ("pass_at_2", 0.5, 0.0),
+        ("pass_at_4", 1.0, 0.0),
     ],
 )
 def test_what_a_degenerate_group_feeds_to_the_optimizer(name: str, all_pass: float, all_fail: float) -> None:
@@ -53,13 +63,16 @@ def test_what_a_degenerate_group_feeds_to_the_optimizer(name: str, all_pass: flo
 @settings(deadline=None)
 @given(st.sampled_from(NAMES), binary_groups)
 def test_claimed_sums_and_order_hold(name: str, rewards: list[float]) -> None:
+    rewards = (rewards * 4)[: max(len(rewards), formulation(name).min_group_size)]
     advantages = compute_advantages(name, rewards)
     assert advantages.shape == (len(rewards),)
     if formulation(name).zero_sum:
         assert abs(advantages.sum()) < 1e-9
     mixed = 0 < sum(rewards) < len(rewards)
     if mixed:
-        assert advantages[np.equal(rewards, 1.0)].min() > advantages[np.equal(rewards, 0.0)].max()
+        passes, fails = advantages[np.equal(rewards, 1.0)], advantages[np.equal(rewards, 0.0)]
+        # where every set of k holds a success, pass@k has nothing to prefer
+        assert passes.min() >= fails.max() if name.startswith("pass_at") else passes.min() > fails.max()
 
 
 @settings(deadline=None)
@@ -101,8 +114,8 @@ def test_group_of_one_has_no_grpo_advantage() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if FORMULATIONS[name].needs_binary])
 def test_rewards_that_are_not_binary_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is defined for rewards of 0 and 1, and there is a reward of 0.5"):
-        compute_advantages(name, [0.5, 1.0])
-    assert formulation(name).why_not([0.0, 1.0]) is None
+        compute_advantages(name, [0.5, 1.0, 1.0, 1.0])
+    assert formulation(name).why_not([0.0, 1.0, 0.0, 0.0]) is None
 
 
 def test_leave_one_out_needs_two() -> None:
@@ -126,4 +139,58 @@ def test_unknown_formulation_gets_a_suggestion() -> None:
 
 
 def test_every_formulation_says_where_it_is_from() -> None:
-    assert all(entry.name == name and entry.formula and entry.source for name, entry in FORMULATIONS.items())
+    assert all(entry.name == name and entry.formula and entry.source for name, entry in ALL_FORMULATIONS.items())
+    assert not any("2606.29238" in entry.source for entry in ALL_FORMULATIONS.values())
+
+
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("num_pass", range(7))
+def test_pass_weights_are_those_of_all_sets_of_k(k: int, num_pass: int) -> None:
+    """Each rollout's mean over all sets of k of whether it is in the set and the set has a success."""
+    rewards = np.array([1.0] * num_pass + [0.0] * (6 - num_pass))
+    sets = list(itertools.combinations(range(6), k))
+    expected = [np.mean([i in chosen and rewards[list(chosen)].max() == 1 for chosen in sets]) for i in range(6)]
+    np.testing.assert_allclose(compute_advantages(f"pass_at_{k}", rewards), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.scope in {"run", "token"}])
+def test_what_rewards_alone_do_not_decide_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UsageError, match=f"These rewards have no '{name}' advantage: it (depends on|has one)"):
+        compute_advantages(name, [1.0, 0.0])
+
+
+@pytest.mark.parametrize("name", ["batch_mean", "shrinkage"])
+def test_one_group_is_no_step(name: str) -> None:
+    with pytest.raises(UsageError, match="it is relative to all groups of a step, and this is one group"):
+        compute_advantages(name, [1.0, 0.0])
+    assert compute_advantages(name, [[1.0, 0.0]]).shape == (1, 2)
+
+
+def test_batch_mean_by_hand() -> None:
+    advantages = compute_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_allclose(advantages, [[1 / 3] * 3, [-2 / 3, -2 / 3, 1 / 3]])
+    assert abs(advantages.sum()) < 1e-12
+
+
+def test_shrinkage_by_hand() -> None:
+    # Others of group 1: means 1/2 and 1, sampling variances 1/4 and 0: v = 1/8, s = 1/16, l = 2/3 * 2/3 = 4/9.
+    first = compute_advantages("shrinkage", [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]])[0]
+    target = 0.75 * 4 / 9
+    np.testing.assert_allclose(first, [1.0 - target, 0.0 - (5 / 9 * 1.0 + target)])
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=5), st.floats(0.1, 10))
+def test_shrinkage_scales_and_its_baseline_does_not_see_its_own_reward(groups: list[list[float]], scale: float) -> None:
+    rewards = np.array(groups)
+    advantages = compute_advantages("shrinkage", rewards)
+    np.testing.assert_allclose(compute_advantages("shrinkage", scale * rewards), scale * advantages, atol=1e-6)
+    changed = rewards.copy()
+    changed[0, 0] += 1.0
+    assert compute_advantages("shrinkage", changed)[0, 0] == pytest.approx(advantages[0, 0] + 1.0, abs=1e-9)
+
+
+def test_shrinkage_of_one_group_or_of_groups_without_noise_is_rloo() -> None:
+    for step in ([[1.0, 0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]):
+        expected = [compute_advantages("rloo", group) for group in step]
+        np.testing.assert_allclose(compute_advantages("shrinkage", step), expected)

@@ -99,9 +99,24 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_formulation_that_needs_larger_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradscope.advantages.registry import FORMULATIONS
+    from gradscope.advantages.registry import ALL_FORMULATIONS
 
-    wide = dataclasses.replace(FORMULATIONS["rloo"], min_group_size=5)
-    monkeypatch.setitem(FORMULATIONS, "rloo", wide)
+    wide = dataclasses.replace(ALL_FORMULATIONS["rloo"], min_group_size=5)
+    monkeypatch.setitem(ALL_FORMULATIONS, "rloo", wide)
     with pytest.raises(UsageError, match="rloo needs groups of at least 5"):
         train(short(tmp_path / "run", advantage="rloo"))
+
+
+def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
+    config = short(
+        tmp_path / "run",
+        task="gsm8k",
+        data=str(gsm8k_file),
+        model=str(chat_model),
+        advantage="per_step",
+        heldout_prompts=2,
+        train_prompts=None,
+    )
+    with pytest.raises(UsageError, match="per_step needs rewards of single steps, and the task gsm8k has none"):
+        train(config)
+    assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from gradscope import replay_run
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("grpo", "dr_grpo", "rloo", "reinforce", "sign", "negative_only", "tasa")),
+    *({"advantage": name} for name in ("grpo_negative", "pass_at_2", "batch_mean", "shrinkage")),
     {"lora_rank": 2},
     {"beta": 0.1},
     {"temperature": 0.7},
@@ -33,3 +34,14 @@ def test_every_logged_number_is_reproduced(short_run: Callable[..., Path], setti
         "advantage",
         "frac_reward_zero_std",
     }
+
+
+@pytest.mark.parametrize("name", ["spo", "per_step", "compensation", "compensation_clipped"])
+def test_the_norm_is_reproduced_where_the_rewards_do_not_tell_the_advantages(
+    short_run: Callable[..., Path], name: str
+) -> None:
+    report = replay_run(short_run(advantage=name), steps=(1, 3))
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+    verdicts = {quantity.name: quantity.verdict for step in report.steps for quantity in step.quantities}
+    assert verdicts["advantage"] == "cannot"
+    assert {verdict for name, verdict in verdicts.items() if name != "advantage"} == {"match"}

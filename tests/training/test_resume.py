@@ -13,7 +13,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, metrics_path, read_metrics, step_path
 from gradscope.rollouts.store import step_files
-from gradscope.training.checkpoints import MARKER, complete_checkpoints
+from gradscope.training.checkpoints import MARKER, MEMORY, complete_checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.trainer import train
 from tests.training.conftest import SHORT
@@ -80,6 +80,21 @@ def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: 
     config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
     whole = short_run(**LONG, lora_rank=2)
     assert_same_run(train(config, resume=True), whole, weights="adapter_model.safetensors")
+
+
+def test_running_means_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), advantage="spo")
+    assert_same_run(train(config, resume=True), short_run(**LONG, advantage="spo"))
+    assert [number for number in (2, 4, 6, 7) if (checkpoint_path(tmp_path / "run", number) / MEMORY).is_file()] == [7]
+
+
+@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
+def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
+    memory = checkpoint_path(tmp_path / "run", 2) / MEMORY
+    memory.unlink() if text is None else memory.write_text(text)
+    with pytest.raises(InputError, match=r"gradscope_advantage\.json cannot be read, so the run cannot go on"):
+        train(config, resume=True)
 
 
 def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:

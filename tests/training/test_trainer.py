@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages
+from gradscope.advantages.token import return_to_go
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
     find_weights,
@@ -73,16 +74,39 @@ def test_rewards_are_the_graders(short_run: MakeRun) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["grpo", "dr_grpo", "rloo", "reinforce", "sign", "positive_only", "negative_only", "tasa", "max_rl"],
+    [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None],
 )
 def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
     run = short_run(advantage=name)
-    for group in read_steps(run):
-        rewards = [0.0 if reward is None else reward for reward in group.rewards]
-        recorded = [rollout.advantage for rollout in group.rollouts]
+    groups = read_steps(run)
+    for step in (1, 2, 3):
+        of_step = [group for group in groups if group.step == step]
+        rewards = np.array([group.rewards for group in of_step], dtype=np.float64)
+        recorded = [[rollout.advantage for rollout in group.rollouts] for group in of_step]
         np.testing.assert_allclose(recorded, compute_advantages(name, rewards), rtol=1e-6, atol=1e-7)
     assert read_manifest(run).advantage == name
     assert all(values["grad_norm"] >= 0 for values in read_metrics(run).values())
+
+
+def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> None:
+    for group in read_steps(short_run(advantage="per_step")):
+        expected = return_to_go([rollout.token_rewards or () for rollout in group.rollouts])
+        for rollout, advantage in zip(group.rollouts, expected, strict=True):
+            assert rollout.advantage is None
+            np.testing.assert_allclose(rollout.token_advantages, advantage, rtol=1e-6, atol=1e-7)
+
+
+def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> None:
+    limits = {"compensation": 2.0, "compensation_clipped": 1.5}
+    for name, limit in limits.items():
+        factors = []
+        for group in read_steps(short_run(advantage=name)):
+            base = compute_advantages("grpo", np.array(group.rewards, dtype=np.float64))
+            for rollout, advantage in zip(group.rollouts, base, strict=True):
+                assert len(rollout.token_advantages or ()) == len(rollout.completion_ids or ())
+                factors += [value / advantage for value in rollout.token_advantages or () if advantage]
+        assert min(factors) == pytest.approx(1.0)
+        assert 1.2 < max(factors) <= limit + 1e-6
 
 
 def test_formulations_share_the_first_rollouts_and_then_part(short_run: MakeRun) -> None:

@@ -1,0 +1,213 @@
+"""Advantages while a run is trained: step after step, with what a formulation remembers or wants to know of tokens.
+
+Every formulation of the registry is a rule here. Most are arithmetic on the step's rewards; the others say what else
+they read and, where they remember something, hand it to the checkpoint and take it back.
+
+Legend: N groups of a step, G rollouts of a group, R = N G rollouts of a step, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.group import grpo
+from gradscope.advantages.registry import compute_advantages, formulation
+from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, return_to_go
+
+Array = NDArray[np.float64]
+
+_MEMORY = 0.5
+"""How much of the running mean of ``spo`` stays when its prompt is seen again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRollouts:
+    """What the advantages of a step may depend on."""
+
+    rewards: Array
+    """Scalar rewards, [N, G]."""
+    prompt_ids: tuple[str, ...]
+    """The prompt of each group, [N]."""
+    logprobs: Sequence[Sequence[float]]
+    """Log-probability of each sampled token, [R][T]."""
+    max_logprobs: Sequence[Sequence[float]]
+    """Log-probability of the most likely token at each place, [R][T]."""
+    token_rewards: Sequence[Sequence[float]] | None = None
+    """Reward of each token, [R][T]; None where the task does not grade steps."""
+
+    def __post_init__(self) -> None:
+        if self.rewards.ndim != 2 or not np.all(np.isfinite(self.rewards)):
+            raise ValueError("the rewards of a step are finite and one row a group")
+
+
+class Rule:
+    """A formulation that needs the rewards of the step alone; the others override it.
+
+    Args:
+        name: The formulation's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The formulation's name."""
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, in the order of its rollouts.
+
+        Args:
+            step: The step.
+
+        Returns:
+            One number a rollout, [R][1], or one a token, [R][T].
+        """
+        return _by_rollout(compute_advantages(self.name, step.rewards))
+
+    @property
+    def by_token(self) -> bool:
+        """Whether each token has an advantage of its own."""
+        return formulation(self.name).scope == "token"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a run must keep its memory to go on as it was."""
+        return formulation(self.name).scope == "run"
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """What it remembers, as plain JSON."""
+        return {}
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        """Go on from what a rule of the same kind remembered.
+
+        Args:
+            memory: Its :attr:`memory`.
+        """
+
+
+class RunningMean(Rule):
+    """``spo``: the reward minus what its prompt used to earn.
+
+    A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
+    the step that it comes up in.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("spo")
+        self._means: dict[str, float] = {}
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step; remembers its rewards.
+
+        Args:
+            step: The step.
+
+        Returns:
+            One number a rollout, [R][1].
+        """
+        first = float(step.rewards.mean())
+        baseline = np.array([self._means.get(prompt, first) for prompt in step.prompt_ids])
+        for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
+            self._means[prompt] = float(_MEMORY * before + (1 - _MEMORY) * rewards.mean())
+        return _by_rollout(step.rewards - baseline[:, None])
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Prompt -> running mean of its rewards."""
+        return dict(self._means)
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        """Go on from earlier running means.
+
+        Args:
+            memory: Prompt -> running mean.
+        """
+        self._means = dict(memory)
+
+
+class PerStep(Rule):
+    """``per_step``: what a token and those after it earn, against the group."""
+
+    def __init__(self) -> None:
+        super().__init__("per_step")
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step.
+
+        Args:
+            step: The step.
+
+        Returns:
+            One number a token, [R][T].
+
+        Raises:
+            ValueError: The step has no token rewards.
+        """
+        if step.token_rewards is None:
+            raise ValueError("per_step needs a reward of every token")
+        size = step.rewards.shape[1]
+        groups = (step.token_rewards[start : start + size] for start in range(0, len(step.token_rewards), size))
+        return tuple(advantage for group in groups for advantage in return_to_go(group))
+
+
+class Compensation(Rule):
+    """``compensation``: the group's advantage, weighed up where the policy was unsure.
+
+    Args:
+        name: The formulation's name.
+        limit: The largest factor.
+    """
+
+    def __init__(self, name: str, limit: float) -> None:
+        super().__init__(name)
+        self._limit = limit
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step.
+
+        Args:
+            step: The step.
+
+        Returns:
+            One number a token, [R][T].
+        """
+        return tuple(
+            advantage * compensation(taken, top, limit=self._limit)
+            for advantage, taken, top in zip(grpo(step.rewards).ravel(), step.logprobs, step.max_logprobs, strict=True)
+        )
+
+
+def make_rule(name: str) -> Rule:
+    """The rule of a formulation, with nothing remembered yet.
+
+    Args:
+        name: The formulation's name; ``UsageError`` where there is none such.
+
+    Returns:
+        The rule.
+
+    Example:
+        >>> nothing = [[0.0], [0.0]]
+        >>> step = StepRollouts(
+        ...     rewards=np.array([[1.0, 0.0]]), prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
+        ... )
+        >>> [advantage.tolist() for advantage in make_rule("dr_grpo").advantages(step)]
+        [[0.5], [-0.5]]
+    """
+    if name == "spo":
+        return RunningMean()
+    if name == "per_step":
+        return PerStep()
+    if name == "compensation":
+        return Compensation(name, limit=2.0)
+    if name == "compensation_clipped":
+        return Compensation(name, limit=COMPENSATION_LIMIT)
+    return Rule(formulation(name).name)
+
+
+def _by_rollout(advantages: Array) -> tuple[Array, ...]:
+    return tuple(advantages.reshape(-1, 1))

@@ -1,0 +1,61 @@
+"""Advantages of single tokens: what a token led to, or how sure the policy was of it.
+
+Legend: G rollouts of a group, T tokens of a completion, which differs from rollout to rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+COMPENSATION_LIMIT = 1.5
+"""Largest factor of ``compensation_clipped``: halfway between no compensation and the most there can be."""
+
+
+def return_to_go(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
+    """What a token and those after it earn, minus the group's mean of that at the same place.
+
+    R_t = sum of the rewards from token t on; A_it = R_it - mean over the group of R_jt, a rollout that has ended
+    counting as 0. A reward from before a token cannot be due to it, so it is left out.
+
+    Args:
+        token_rewards: Reward of each token, [G][T].
+
+    Returns:
+        Advantages, [G][T].
+
+    Example:
+        >>> [advantage.tolist() for advantage in return_to_go([[1.0, 0.0, 1.0], [0.0, 0.0]])]
+        [[1.0, 0.5, 0.5], [-1.0, -0.5]]
+    """
+    returns = [np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1] for rewards in token_rewards]
+    padded = np.zeros((len(returns), max(len(row) for row in returns)))
+    for index, row in enumerate(returns):
+        padded[index, : len(row)] = row
+    baseline = padded.mean(axis=0)
+    return tuple(row - baseline[: len(row)] for row in returns)
+
+
+def compensation(logprobs: ArrayLike, max_logprobs: ArrayLike, *, limit: float = 2.0) -> Array:
+    """The factor 2 - p/p_max: 1 for the most likely token, up to 2 for one that was hardly likely.
+
+    Args:
+        logprobs: Log-probability of each sampled token, [T].
+        max_logprobs: That of the most likely token at its place, [T].
+        limit: The largest factor.
+
+    Returns:
+        The factor, in [1, 2], [T].
+
+    Example:
+        >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4])).round(4).tolist()
+        [1.0, 1.75]
+        >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4]), limit=1.5).round(4).tolist()
+        [1.0, 1.5]
+    """
+    ratio = np.exp(np.minimum(np.asarray(logprobs, dtype=np.float64) - np.asarray(max_logprobs), 0.0))
+    return np.asarray(np.minimum(2.0 - ratio, limit), dtype=np.float64)
