@@ -17,11 +17,14 @@ import numpy as np
 from gradscope.advantages.registry import FORMULATIONS, formulation
 from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gram_file import write_gram
+from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank_wording import rank_findings
-from gradscope.diagnostics.spectra import LOGGED, spectrum_from_values, step_spectra
+from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
 from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.metrics.nulls import gaussian_matrix_values
+from gradscope.metrics.spectrum import effective_rank
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
 from gradscope.rollouts.detect import read_run
@@ -217,7 +220,8 @@ def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | Non
     for advantage in question.advantages:
         yield advantage, None
         if advantage != LOGGED:
-            yield from ((advantage, size) for size in question.group_sizes if logged_sizes != {size})
+            fewest = formulation(advantage).min_group_size
+            yield from ((advantage, size) for size in question.group_sizes if size >= fewest and logged_sizes != {size})
 
 
 def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
@@ -235,4 +239,5 @@ def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[Gradient
             noise_floor=gram.relative_row_error * norm,
             rows="weight",
             tensor=spectrum.tensor,
+            nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
         )

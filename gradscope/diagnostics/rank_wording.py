@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.diagnostics.spectra import LOGGED
+from gradscope.diagnostics.parts import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
 
@@ -51,8 +51,25 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
     return [
         f"At step {last.step} the gradient matrix of a live group has effective rank "
         f"{_number(last.effective_rank)} of at most {last.group_size} rows (advantage {last.advantage}, mean over "
-        f"{last.num_groups - last.num_dead} live groups)."
+        f"{last.num_groups - last.num_dead} live groups).",
+        *_against_nulls(last),
     ]
+
+
+def _against_nulls(point: RankCurvePoint) -> list[str]:
+    """Whether the rank is the advantage's doing or the policy's."""
+    scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
+    start = (
+        f"The score vectors of those groups alone, without advantages, have {_number(scores.effective_rank)}, and "
+        f"unrelated rows of the same norms {_number(gaussian.effective_rank)}"
+    )
+    difference = scores.difference
+    if difference.value is None or difference.low is None or difference.high is None:
+        return [f"{start}; these groups are too few to say whether the advantages change the rank."]
+    change = f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+    if difference.low <= 0 <= difference.high:
+        return [f"{start}. What the advantages change ({change}) cannot be told from nothing."]
+    return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
 
 
 def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
@@ -98,13 +115,15 @@ def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
 
 def _against_log(steps: Sequence[StepGeometry]) -> list[str]:
     """The engine's total beside the trainer's own number: what the spectra rest on."""
+    if not steps:
+        return []
     pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
     if not pairs:
         return ["The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."]
     worst = max(abs(value - logged) / logged for value, logged in pairs)
     return [
         f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} (relative) "
-        f"at these {len(pairs)} steps."
+        f"at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}."
     ]
 
 

@@ -4,26 +4,28 @@ The gradient row of rollout i is A_i s_i, so the Gram matrix of gradient rows is
 advantage, or regrouping a group of 8 into four groups of 2, is arithmetic on K. The KL part of the trainer's objective
 is left out here, because it does not scale with the advantage; `replay` counts it in.
 
-Shapes: R rollouts of a step, G rollouts of a group, N rows of a matrix, P parameters.
+Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows of a matrix, P parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.diagnostics.null_values import null_values
+from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.rank_curve import TOKEN_ADVANTAGES, PartStack, curve_point
 from gradscope.diagnostics.step_rows import StepRows
-from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.geometry import gradient_gram
+from gradscope.metrics.nulls import NULLS
 from gradscope.metrics.spectrum import (
+    ZERO_MATRIX,
     center_gram,
     effective_rank,
+    effective_ranks,
     energy_rank,
     noise_floor,
     numerical_rank,
@@ -34,88 +36,11 @@ from gradscope.metrics.spectrum import (
 )
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind
 
-LOGGED = "logged"
-"""The name of the advantage that the optimizer saw."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubGroup:
-    """Rollouts that share a baseline: a group, or a part of one."""
-
-    group_id: str
-    """The group that they belong to."""
-    index: NDArray[np.intp]
-    """Their rows in the step, [G]."""
-    samples: tuple[int, ...]
-    """Which samples of the group they are."""
-
-
-def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
-    """Disjoint parts of every group of a step.
-
-    The rollouts of a group are exchangeable, so consecutive parts are as good as random ones, and disjoint parts are
-    independent given the prompt.
-
-    Args:
-        rows: The step.
-        group_size: Rollouts of a part; None: the groups as they are. A remainder is left out.
-
-    Returns:
-        The parts, by group; groups smaller than ``group_size`` give none.
-    """
-    members: dict[str, list[int]] = {}
-    for row, group_id in enumerate(rows.group_ids):
-        members.setdefault(group_id, []).append(row)
-    parts = []
-    for group_id, index in members.items():
-        size = len(index) if group_size is None else group_size
-        for start in range(0, len(index) - size + 1, size):
-            parts.append(
-                SubGroup(
-                    group_id=group_id,
-                    index=np.array(index[start : start + size]),
-                    samples=tuple(rows.samples[row] for row in index[start : start + size]),
-                )
-            )
-    return parts
-
-
-def part_advantages(rows: StepRows, part: SubGroup, advantage: str) -> NDArray[np.float64]:
-    """The advantages of the rollouts of one part.
-
-    Args:
-        rows: The step.
-        part: Some of its rollouts.
-        advantage: ``logged`` or a formulation.
-
-    Returns:
-        Advantages, [G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
-
-    Raises:
-        InputError: A reward or an advantage that is needed was not logged.
-    """
-    if advantage != LOGGED:
-        rewards = rows.rewards[part.index]
-        if np.isnan(rewards).any():
-            raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
-        return compute_advantages(advantage, rewards)
-    if rows.advantages is not None:
-        return rows.advantages[part.index]
-    if rows.is_live is None:
-        raise InputError(f"No advantages were logged at step {rows.step}.", hint="Name one: --advantage dr_grpo")
-    return rows.is_live[part.index].astype(np.float64)
-
-
-def _part_gram(rows: StepRows, part: SubGroup, advantage: str) -> NDArray[np.float64]:
-    """Gram matrix of the gradient rows of one part, [G, G]."""
-    square = np.ix_(part.index, part.index)
-    if advantage == LOGGED and rows.policy_gram is not None:
-        return np.asarray(rows.policy_gram[square], dtype=np.float64)
-    return gradient_gram(rows.gram[square], part_advantages(rows, part, advantage))
+Array = NDArray[np.float64]
 
 
 def spectrum_of(
-    gram: NDArray[np.float64],
+    gram: Array,
     *,
     step: int,
     advantage: str,
@@ -126,6 +51,8 @@ def spectrum_of(
     group_id: str | None = None,
     samples: tuple[int, ...] = (),
     centered: bool = False,
+    values: Array | None = None,
+    nulls: Mapping[str, Estimate] | None = None,
 ) -> GradientSpectrum:
     """The spectrum of the matrix whose Gram matrix is given.
 
@@ -140,11 +67,14 @@ def spectrum_of(
         group_id: The group, or None for a whole step.
         samples: Which samples of the group.
         centered: Whether to subtract the mean row first.
+        values: Its singular values, where they are known already.
+        nulls: Effective rank under each null model.
 
     Returns:
         Singular values and all ranks.
     """
-    values = singular_values_from_gram(center_gram(gram) if centered else gram)
+    if values is None:
+        values = singular_values_from_gram(center_gram(gram) if centered else gram)
     # an error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F; below
     # that, squaring the rows in float64 and taking the root again loses the rest
     floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), noise_floor(gram, 0.0))
@@ -159,11 +89,12 @@ def spectrum_of(
         group_id=group_id,
         samples=samples,
         centered=centered,
+        nulls=nulls,
     )
 
 
 def spectrum_from_values(
-    values: NDArray[np.float64],
+    values: Array,
     *,
     step: int,
     advantage: str,
@@ -175,6 +106,7 @@ def spectrum_from_values(
     samples: tuple[int, ...] = (),
     tensor: str | None = None,
     centered: bool = False,
+    nulls: Mapping[str, Estimate] | None = None,
 ) -> GradientSpectrum:
     """A spectrum with every rank of the catalogue.
 
@@ -190,6 +122,7 @@ def spectrum_from_values(
         samples: Which samples of the group.
         tensor: The parameter's name, for a weight gradient.
         centered: Whether the mean row was subtracted.
+        nulls: Effective rank under each null model.
 
     Returns:
         The spectrum.
@@ -213,6 +146,7 @@ def spectrum_from_values(
         numerical_rank=numerical_rank(values, noise_floor),
         energy_rank_90=energy_rank(values, 0.90),
         energy_rank_99=energy_rank(values, 0.99),
+        nulls=nulls or {},
     )
 
 
@@ -229,99 +163,129 @@ def step_spectra(
         centered: Whether to subtract the mean row.
 
     Returns:
-        The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size;
-        both empty where no group is large enough.
+        The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size:
+        ranks of matrices of different size are not averaged. Both empty where no group is large enough.
     """
     parts = sub_groups(rows, group_size)
     if not parts:
         return [], []
-    size = group_size or max(len(part.index) for part in parts)
-    weights = [part_advantages(rows, part, advantage) for part in parts]
-    grams = [_part_gram(rows, part, advantage) for part in parts]
-    make = _Maker(rows=rows, advantage=advantage, centered=centered)
-    whole = make.whole_step(parts, weights, size, by_group)
-    each = [] if by_group else [make.part(part, gram) for part, gram in zip(parts, grams, strict=True)]
-    return [whole, *each], ([] if by_group else _curve(rows.step, advantage, parts, weights, each))
+    question = _Question(rows=rows, advantage=advantage, centered=centered, parts=parts)
+    # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
+    whole = question.whole_step(by_group, with_nulls=group_size is None)
+    if by_group:
+        return [whole], []
+    stacks = question.stacks()
+    spectra = {id(part): spectrum for stack in stacks for part, spectrum in question.spectra(stack)}
+    curve = [curve_point(stack, step=rows.step, advantage=advantage) for stack in stacks]
+    return [whole, *(spectra[id(part)] for part in parts)], curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Maker:
-    """Spectra of one step under one advantage."""
+class _Question:
+    """One step under one advantage, in parts."""
 
     rows: StepRows
     advantage: str
     centered: bool
+    parts: list[SubGroup]
+    weights: list[Array] = field(init=False)
 
-    def part(self, part: SubGroup, gram: NDArray[np.float64]) -> GradientSpectrum:
-        """The spectrum of one (sub-)group."""
-        return spectrum_of(
-            gram,
-            step=self.rows.step,
-            advantage=self.advantage,
-            group_size=len(part.index),
-            num_columns=self.rows.num_parameters,
-            relative_row_error=self.rows.relative_row_error,
-            group_id=part.group_id,
-            samples=part.samples,
-            centered=self.centered,
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", advantages_of(self.rows, self.parts, self.advantage))
 
-    def whole_step(
-        self, parts: list[SubGroup], weights: list[NDArray[np.float64]], size: int, by_group: bool
-    ) -> GradientSpectrum:
-        """The spectrum of all rows of the step, or of the sums over its groups."""
-        index = np.concatenate([part.index for part in parts])
-        square = np.ix_(index, index)
+    @property
+    def is_scalar(self) -> bool:
+        """Whether each rollout has one advantage."""
+        return self.advantage != LOGGED or self.rows.advantages is not None
+
+    def gradients(self, index: NDArray[np.intp], weights: Array) -> Array:
+        """Gram matrices of gradient rows at [..., N] rows of the step, [..., N, N]."""
+        square = (index[..., :, None], index[..., None, :])
         if self.advantage == LOGGED and self.rows.policy_gram is not None:
-            gram = np.asarray(self.rows.policy_gram[square], dtype=np.float64)
-        else:
-            gram = gradient_gram(self.rows.gram[square], np.concatenate(weights))
+            return np.asarray(self.rows.policy_gram[square], dtype=np.float64)
+        return np.asarray(weights[..., :, None] * self.rows.gram[square] * weights[..., None, :], dtype=np.float64)
+
+    def stacks(self) -> list[PartStack]:
+        """The parts by size."""
+        found = []
+        for chosen in by_size(self.parts):
+            index = np.stack([self.parts[place].index for place in chosen])
+            weights = np.stack([self.weights[place] for place in chosen])
+            found.append(
+                PartStack(
+                    parts=tuple(self.parts[place] for place in chosen),
+                    scores=self.rows.gram[index[:, :, None], index[:, None, :]],
+                    gradients=self.gradients(index, weights),
+                    weights=weights,
+                    is_scalar=self.is_scalar,
+                    num_columns=self.rows.num_parameters,
+                    centered=self.centered,
+                )
+            )
+        return found
+
+    def spectra(self, stack: PartStack) -> list[tuple[SubGroup, GradientSpectrum]]:
+        """One spectrum a part."""
+        return [
+            (
+                part,
+                spectrum_of(
+                    gram,
+                    values=values,
+                    step=self.rows.step,
+                    advantage=self.advantage,
+                    group_size=len(part.index),
+                    num_columns=self.rows.num_parameters,
+                    relative_row_error=self.rows.relative_row_error,
+                    group_id=part.group_id,
+                    samples=part.samples,
+                    centered=self.centered,
+                ),
+            )
+            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
+        ]
+
+    def whole_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
+        """The spectrum of all rows of the step, or of the sums over its groups."""
+        index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
+        gram = self.gradients(index, weights)
         if by_group:
-            membership = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
-            gram = membership @ gram @ membership.T
+            sums = _group_sums(self.parts)
+            gram = sums @ gram @ sums.T
         return spectrum_of(
             gram,
             step=self.rows.step,
             advantage=self.advantage,
-            group_size=size,
+            group_size=max(len(part.index) for part in self.parts),
             num_columns=self.rows.num_parameters,
             relative_row_error=self.rows.relative_row_error,
             rows="group" if by_group else "rollout",
             centered=self.centered,
+            nulls=self._whole_nulls(by_group) if with_nulls else None,
         )
 
-
-def _curve(
-    step: int,
-    advantage: str,
-    parts: Sequence[SubGroup],
-    weights: Sequence[NDArray[np.float64]],
-    spectra: Sequence[GradientSpectrum],
-) -> list[RankCurvePoint]:
-    """Ranks averaged over the live parts, one point per size: ranks of matrices of different size are not averaged."""
-    points = []
-    for size in sorted({len(part.index) for part in parts}):
-        chosen = [i for i, part in enumerate(parts) if len(part.index) == size]
-        live = [i for i in chosen if np.any(weights[i] != 0)]
-        clusters = [parts[i].group_id for i in live]
-
-        def mean(name: str, live: list[int] = live, clusters: list[str] = clusters) -> Estimate:
-            estimates = [getattr(spectra[i], name) for i in live]
-            pairs = [(e.value, c) for e, c in zip(estimates, clusters, strict=True) if e.value is not None]
-            if not pairs:
-                return Estimate.because("every group of this step has zero advantage, so its gradient matrix is zero")
-            return bootstrap_mean([v for v, _ in pairs], [c for _, c in pairs], share=False)
-
-        points.append(
-            RankCurvePoint(
-                step=step,
-                advantage=advantage,
-                group_size=size,
-                num_groups=len(chosen),
-                num_dead=len(chosen) - len(live),
-                effective_rank=mean("effective_rank"),
-                stable_rank=mean("stable_rank"),
-                participation_ratio=mean("participation_ratio"),
-            )
+    def _whole_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
+        """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""
+        live = [place for place, weights in enumerate(self.weights) if np.any(weights != 0)]
+        if not live:
+            return {name: Estimate.because(ZERO_MATRIX) for name in NULLS}
+        parts = [self.parts[place] for place in live]
+        index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
+        gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
+        values = null_values(
+            self.rows.gram[np.ix_(index, index)][None],
+            (gram if sums is None else sums @ gram @ sums.T)[None],
+            weights[None] if self.is_scalar else None,
+            np.repeat(np.arange(len(parts)), [len(part.index) for part in parts])[None],
+            num_columns=self.rows.num_parameters,
+            centered=self.centered,
+            sums=sums,
         )
-    return points
+        ranks = {name: float(np.mean(effective_ranks(drawn))) for name, drawn in values.items()}
+        none = Estimate.because(TOKEN_ADVANTAGES)
+        return {name: Estimate.exact(ranks[name], num_units=len(parts)) if name in ranks else none for name in NULLS}
+
+
+def _group_sums(parts: list[SubGroup]) -> Array:
+    """Adds the rollouts of each part up, [J, R]."""
+    return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)

@@ -14,6 +14,7 @@ from gradscope.errors import UsageError
 from gradscope.metrics.catalog_entry import Direction, Metric
 from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
 from gradscope.metrics.catalog_groups import GROUP_METRICS
+from gradscope.metrics.catalog_nulls import NULL_METRICS
 from gradscope.metrics.catalog_samples import SAMPLE_METRICS
 from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
 
@@ -21,7 +22,7 @@ __all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "defin
 
 CATALOG: dict[str, Metric] = {
     entry.name: entry
-    for family in (GROUP_METRICS, SAMPLE_METRICS, SPECTRUM_METRICS, GRADIENT_METRICS)
+    for family in (GROUP_METRICS, SAMPLE_METRICS, SPECTRUM_METRICS, NULL_METRICS, GRADIENT_METRICS)
     for entry in family
 }
 """Name -> entry, by family."""

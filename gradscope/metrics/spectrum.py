@@ -48,6 +48,25 @@ def singular_values_from_gram(gram: ArrayLike) -> Array:
     return np.asarray(np.sqrt(np.clip(eigenvalues, 0.0, None)) * np.sqrt(scale), dtype=np.float64)
 
 
+def singular_values_from_grams(grams: Array) -> Array:
+    """:func:`singular_values_from_gram` of many Gram matrices of one size at once.
+
+    Args:
+        grams: Finite, symmetric, positive semi-definite matrices, [..., N, N].
+
+    Returns:
+        Singular values, descending, [..., N].
+
+    Example:
+        >>> singular_values_from_grams(np.array([[[9.0, 0.0], [0.0, 16.0]], [[0.0, 0.0], [0.0, 0.0]]])).tolist()
+        [[4.0, 3.0], [0.0, 0.0]]
+    """
+    scale = np.max(np.abs(grams), axis=(-2, -1), keepdims=True, initial=0.0)
+    scale = np.where(scale > 0, scale, 1.0)
+    eigenvalues = np.linalg.eigvalsh(grams / scale)[..., ::-1]
+    return np.asarray(np.sqrt(np.clip(eigenvalues, 0.0, None) * scale[..., 0]), dtype=np.float64)
+
+
 def checked_gram(gram: ArrayLike) -> Array:
     """A Gram matrix as float64, exactly symmetric.
 
@@ -83,9 +102,25 @@ def center_gram(gram: ArrayLike) -> Array:
         >>> center_gram([[1.0, 1.0], [1.0, 1.0]]).tolist()
         [[0.0, 0.0], [0.0, 0.0]]
     """
-    matrix = checked_gram(gram)
-    means = matrix.mean(axis=0)
-    return np.asarray(matrix - means[:, None] - means[None, :] + matrix.mean(), dtype=np.float64)
+    return center_grams(checked_gram(gram))
+
+
+def center_grams(grams: Array) -> Array:
+    """:func:`center_gram` of many symmetric matrices at once.
+
+    Args:
+        grams: [..., N, N].
+
+    Returns:
+        [..., N, N].
+
+    Example:
+        >>> center_grams(np.eye(2)[None]).tolist()
+        [[[0.5, -0.5], [-0.5, 0.5]]]
+    """
+    means = grams.mean(axis=-1, keepdims=True)
+    whole = means.mean(axis=-2, keepdims=True)
+    return np.asarray(grams - means - means.swapaxes(-1, -2) + whole, dtype=np.float64)
 
 
 def noise_floor(gram: ArrayLike, relative_error: float) -> float:
@@ -124,7 +159,26 @@ def effective_rank(singular_values: ArrayLike) -> Estimate:
         3.7
     """
     scaled = _scaled(singular_values)
-    return _zero(singular_values) if scaled is None else _counted(_exp_entropy(scaled), scaled)
+    return _zero(singular_values) if scaled is None else _counted(float(effective_ranks(scaled)), scaled)
+
+
+def effective_ranks(singular_values: Array) -> Array:
+    """:func:`effective_rank` of many matrices of one size at once.
+
+    Args:
+        singular_values: Non-negative, [..., N].
+
+    Returns:
+        One number a matrix, [...]; NaN for a zero matrix.
+
+    Example:
+        >>> effective_ranks(np.array([[1.0, 1.0], [5.0, 0.0]])).tolist()
+        [2.0, 1.0]
+    """
+    total = np.sum(singular_values, axis=-1, keepdims=True)
+    shares = np.divide(singular_values, total, out=np.zeros(singular_values.shape), where=total > 0)
+    entropy = -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=-1)
+    return np.where(total[..., 0] > 0, np.exp(entropy), np.nan)
 
 
 def spectral_entropy_rank(singular_values: ArrayLike) -> Estimate:
@@ -141,7 +195,7 @@ def spectral_entropy_rank(singular_values: ArrayLike) -> Estimate:
         3.11
     """
     scaled = _scaled(singular_values)
-    return _zero(singular_values) if scaled is None else _counted(_exp_entropy(scaled**2), scaled)
+    return _zero(singular_values) if scaled is None else _counted(float(effective_ranks(scaled**2)), scaled)
 
 
 def stable_rank(singular_values: ArrayLike) -> Estimate:
@@ -234,11 +288,6 @@ def _scaled(singular_values: ArrayLike) -> Array | None:
         raise ValueError("singular values are finite, non-negative numbers in one dimension")
     largest = float(np.max(values, initial=0.0))
     return None if largest == 0.0 else np.sort(values / largest)[::-1]
-
-
-def _exp_entropy(weights: Array) -> float:
-    shares = weights[weights > 0] / np.sum(weights)
-    return float(np.exp(-np.sum(shares * np.log(shares))))
 
 
 def _counted(value: float, scaled: Array) -> Estimate:

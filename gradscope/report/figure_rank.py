@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +12,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
+from gradscope.report.figure_nulls import draw_nulls
 from gradscope.report.figure_spectrum import draw_spectra
 from gradscope.report.figure_style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
+from gradscope.report.same_curves import merge_same
 from gradscope.results.rank import RankCurvePoint, RankReport
 
 _MOST_PANELS = 12
@@ -26,55 +28,58 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
         report: The measurement.
 
     Returns:
-        The curve over checkpoints, the spectra of groups and steps, or the ranks of the layers.
+        The curve over checkpoints, spectra beside their nulls, spectra of groups and steps, or the ranks of the layers.
     """
     if report.rows == "weight":
         return draw_layers(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    return figures | draw_spectra(report)
+    return figures | draw_nulls(report) | draw_spectra(report)
 
 
 def _curve(report: RankReport) -> Figure:
     """One panel per formulation, one line per group size: the same rollouts under each advantage."""
-    panels: dict[str, list[RankCurvePoint]] = defaultdict(list)
-    for point in report.curve:
-        panels[point.advantage].append(point)
-    names = list(panels)[:_MOST_PANELS]
-    columns = len(names) if len(names) <= 3 else min(4, math.ceil(math.sqrt(len(names))))
-    rows = -(-len(names) // columns)
+    panels = merge_same(report.curve)
+    shown = panels[:_MOST_PANELS]
+    columns = len(shown) if len(shown) <= 3 else min(4, math.ceil(math.sqrt(len(shown))))
+    rows = -(-len(shown) // columns)
     centered = "centered" if report.spectra and report.spectra[0].centered else "not centered"
     figure, axes = new_figure(
         "Directions that a group's gradients span",
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
-        f"mean over live groups with 95 % interval; dotted: the ceiling, G{_panels_left(panels)}",
+        "mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages"
+        f"{_panels_left(len(panels))}",
         width=4.6 if columns == 1 else 7.6,
         height=1.6 + 1.9 * rows,
         rows=rows,
         columns=columns,
         right=0.75,
-        hspace=0.3,
+        hspace=0.42,
         panel_titles=True,
     )
     sizes = sorted({point.group_size for point in report.curve})
     steps = sorted({point.step for point in report.curve})
     for place, panel in enumerate(axes):
-        if place >= len(names):
+        if place >= len(shown):
             panel.set_visible(False)
             continue
-        _panel(
-            panel, panels[names[place]], sizes, steps, last=place % columns == columns - 1 or place == len(names) - 1
-        )
-        panel.set_title(name_of(names[place]), loc="left", fontsize=9, color=INK)
+        names, points = shown[place]
+        _panel(panel, points, sizes, steps, last=place % columns == columns - 1 or place == len(shown) - 1)
+        panel.set_title(_title(names), loc="left", fontsize=9 if len(names) == 1 else 7.5, color=INK)
         if place % columns:
             panel.tick_params(labelleft=False)
-        if place + columns >= len(names):
+        if place + columns >= len(shown):
             panel.set_xlabel("step")
             panel.tick_params(labelbottom=True)
     return figure
 
 
-def _panels_left(panels: Mapping[str, object]) -> str:
-    more = len(panels) - _MOST_PANELS
+def _title(names: Sequence[str]) -> str:
+    """All formulations of a panel, in lines of about its width."""
+    return "\n".join(textwrap.wrap(", ".join(name_of(name) for name in names), 28, break_long_words=False))
+
+
+def _panels_left(num_panels: int) -> str:
+    more = num_panels - _MOST_PANELS
     return f"; {more} more advantages are in the tables" if more > 0 else ""
 
 
@@ -102,6 +107,8 @@ def _panel(
         lows = [e.low if e.low is not None else e.value or 0.0 for _, e in known]
         highs = [e.high if e.high is not None else e.value or 0.0 for _, e in known]
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
+        alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
+        axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
         labels.append((values[-1], f"G = {size}", color))
     if last:
         label_lines(axes, labels, gap=0.1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from gradscope.estimate import Estimate
 from gradscope.report.escape import cell, plain
 from gradscope.report.layout import Column, add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.report.same_curves import merge_same
 from gradscope.report.sparkline import sparkline
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
 """A longer table is cut, and says so; every row is in the JSON and the CSV."""
+
+_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "signs": "signs", "gaussian": "Gauss"}
+"""Columns of the null models: the same matrix without what the rank might be due to."""
 
 _ROW_WORDS = {
     "rollout": "a rollout's gradient",
@@ -40,7 +44,7 @@ def rank_table(report: RankReport) -> Group:
         blocks.append(_curve(report.curve, notes))
     whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
     if whole:
-        blocks.append(_spectra(whole, notes, by_tensor=report.rows == "weight"))
+        blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
     if report.steps:
         blocks.append(_geometry(report.steps, notes))
     for step, reason in report.skipped.items():
@@ -48,6 +52,8 @@ def rank_table(report: RankReport) -> Group:
     for advantage, reason in report.refused.items():
         notes.mark(f"{advantage} was left out: {reason}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
+    if report.rows != "weight":
+        blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
     return document(head, blocks, notes, report.findings)
 
 
@@ -68,70 +74,99 @@ def _engine(report: RankReport) -> str:
 
 
 def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
-    """One row per formulation and group size, at the last step, with the course over steps beside it."""
-    curves: dict[str, dict[int, list[RankCurvePoint]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
-        curves[point.advantage][point.group_size].append(point)
-    many = len({point.step for point in points}) > 1
+    """One row per formulation and group size, at the last step; the same under each null, and the course over steps."""
+    # ranks of two digits need the room of the course over steps, which the figure shows as well
+    many = len({point.step for point in points}) > 1 and max(point.group_size for point in points) < 10
     last_step = max(point.step for point in points)
     columns: list[Column] = [
         ("advantage", "left"),
         ("G", "right"),
         ("live", "right"),
-        (f"eff. rank, step {last_step}", "left"),
-        ("stable", "right"),
-        ("particip.", "right"),
+        (f"rank, step {last_step}", "left"),
+        *((title, "right") for title in _NULL_TITLES.values()),
     ]
-    table = new_table([*columns, ("over steps", "left")] if many else columns)
-    for advantage, by_size in curves.items():
-        for place, (group_size, curve) in enumerate(sorted(by_size.items())):
-            name = cell("" if place else advantage, limit=16)
-            add_row(table, name, *_curve_cells(group_size, curve, notes)[: len(table.columns) - 1])
+    table = new_table([*columns, ("steps", "left")] if many else columns)
+    for (name, *others), curve in merge_same(points):
+        mark = ""
+        if others:
+            same = f"{', '.join(others)}: the same, up to one factor a group"
+            mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
+        for place, group_size in enumerate(sorted({point.group_size for point in curve})):
+            of_size = [point for point in curve if point.group_size == group_size]
+            label = "" if place else plain(name, limit=13 - len(mark)) + mark
+            cells = _curve_cells(of_size, last_step, notes)
+            add_row(table, cell(label, limit=13), *cells[: len(table.columns) - 1])
     return table
 
 
-def _curve_cells(group_size: int, curve: Sequence[RankCurvePoint], notes: Footnotes) -> tuple[str, ...]:
+def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnotes) -> tuple[str, ...]:
     last = curve[-1]
+    if last.step != last_step:
+        none = notes.mark(f"no group of {last.group_size} at step {last_step}")
+        return (str(last.group_size), "0", none, *[UNDEFINED] * len(_NULL_TITLES), "")
+    nulls = {name: null.effective_rank for name, null in last.nulls.items()}
     return (
-        str(group_size),
+        str(last.group_size),
         f"{last.num_groups - last.num_dead}/{last.num_groups}",
         format_estimate(last.effective_rank, notes, "rank"),
-        format_estimate(last.stable_rank, notes, "rank", interval=False),
-        format_estimate(last.participation_ratio, notes, "rank", interval=False),
-        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(group_size), width=12),
+        *_null_cells(nulls, notes),
+        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(last.group_size), width=5),
     )
 
 
-def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes, *, by_tensor: bool) -> Table:
-    """Whole matrices: one per step and formulation, or one per weight; of many, the last step's at full group size."""
-    titles = [
-        "step",
-        "tensor" if by_tensor else "advantage",
-        "shape",
-        "effective",
-        "stable",
-        "particip.",
-        "90 %",
-        "99 %",
-    ]
-    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
-    last = max((spectrum.step, spectrum.group_size) for spectrum in spectra)
-    few = len(spectra) <= MOST_ROWS
-    shown = spectra if few else [s for s in spectra if (s.step, s.group_size) == last][:MOST_ROWS]
+def _null_cells(nulls: Mapping[str, Estimate], notes: Footnotes) -> Iterator[str]:
+    for name in _NULL_TITLES:
+        yield format_estimate(nulls[name], notes, "rank", interval=False) if name in nulls else UNDEFINED
+
+
+def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
+    """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
+    titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
+    table = new_table([(title, "left" if place == 1 else "right") for place, title in enumerate(titles)])
+    last_step, size = max((spectrum.step, spectrum.group_size) for spectrum in spectra)
+    of_size = [spectrum for spectrum in spectra if spectrum.group_size == size]
+    few = len(of_size) <= MOST_ROWS
+    shown = of_size if few else [spectrum for spectrum in of_size if spectrum.step == last_step][:MOST_ROWS]
     for spectrum in shown:
         ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
-        energies = (spectrum.energy_rank_90, spectrum.energy_rank_99)
         add_row(
             table,
             str(spectrum.step),
-            cell(_short_name(spectrum.tensor) if spectrum.tensor else spectrum.advantage, limit=22),
-            f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
+            cell(spectrum.advantage, limit=13),
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
-            *(format_estimate(energy, notes, "count", interval=False) for energy in energies),
+            *_null_cells(spectrum.nulls, notes),
         )
-    if len(shown) < len(spectra):
-        notes.mark(f"{len(spectra) - len(shown)} more spectra are in the JSON and the CSV")
+    _count_the_rest(len(spectra) - len(shown), notes)
     return table
+
+
+def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
+    """One row per weight matrix; of many, the last step's."""
+    titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
+    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
+    last = max(spectrum.step for spectrum in spectra)
+    few = len(spectra) <= MOST_ROWS
+    shown = spectra if few else [spectrum for spectrum in spectra if spectrum.step == last][:MOST_ROWS]
+    for spectrum in shown:
+        null = spectrum.nulls.get("gaussian")
+        add_row(
+            table,
+            str(spectrum.step),
+            cell(_short_name(spectrum.tensor or ""), limit=22),
+            f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
+            format_estimate(spectrum.effective_rank, notes, "rank", interval=False),
+            UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
+            format_estimate(spectrum.stable_rank, notes, "rank", interval=False),
+            format_estimate(spectrum.participation_ratio, notes, "rank", interval=False),
+            format_estimate(spectrum.energy_rank_99, notes, "count", interval=False),
+        )
+    _count_the_rest(len(spectra) - len(shown), notes)
+    return table
+
+
+def _count_the_rest(number: int, notes: Footnotes) -> None:
+    if number:
+        notes.mark(f"{number} more spectra are in the JSON and the CSV")
 
 
 def _short_name(tensor: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
@@ -52,6 +52,20 @@ class GradientSpectrum:
     """Fewest singular values with 90 % of sum s^2."""
     energy_rank_99: Estimate
     """Fewest singular values with 99 % of sum s^2."""
+    nulls: Mapping[str, Estimate] = field(default_factory=dict)
+    """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullRank:
+    """The effective rank under one null model, on the same live sub-groups."""
+
+    effective_rank: Estimate
+    """Mean over the live sub-groups, interval by resampling groups; each sub-group's own is a mean over draws."""
+    difference: Estimate
+    """Effective rank minus that of the null, paired by sub-group."""
+    profile: tuple[float, ...] = ()
+    """Mean over the live sub-groups of s / sum s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +88,10 @@ class RankCurvePoint:
     """Likewise."""
     participation_ratio: Estimate
     """Likewise."""
+    profile: tuple[float, ...] = ()
+    """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
+    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    """The same under each null model; empty where every sub-group is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

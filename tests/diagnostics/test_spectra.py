@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gradscope.advantages.registry import compute_advantages
-from gradscope.diagnostics.spectra import LOGGED, part_advantages, step_spectra, sub_groups
+from gradscope.diagnostics.parts import LOGGED, advantages_of, sub_groups
+from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 
@@ -132,7 +133,7 @@ def test_a_missing_reward_is_named() -> None:
 def test_a_missing_advantage_is_named() -> None:
     rows, _ = make_rows([0, 1], ["a", "a"])
     with pytest.raises(InputError, match="No advantages were logged at step 3"):
-        part_advantages(rows, sub_groups(rows, None)[0], LOGGED)
+        advantages_of(rows, sub_groups(rows, None), LOGGED)
 
 
 def test_the_noise_floor_scales_with_the_row_error() -> None:

@@ -8,7 +8,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable, Solved
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 
@@ -175,7 +175,32 @@ def spectrum(
         numerical_rank=Estimate.exact(num),
         energy_rank_90=Estimate.exact(max(1, num // 2)),
         energy_rank_99=Estimate.exact(max(1, num - 1)),
+        nulls=_spectrum_nulls(num, tensor) if group_id is None else {},
     )
+
+
+def _spectrum_nulls(num: int, tensor: str | None) -> dict[str, Estimate]:
+    gaussian = {"gaussian": Estimate.exact(0.8 * num)}
+    if tensor:
+        return gaussian
+    none = Estimate.because("each token has its own advantage")
+    return {"unweighted": Estimate.exact(1 + 0.5 * num), "shuffled": none, "signs": none} | gaussian
+
+
+def _nulls(size: int) -> dict[str, NullRank]:
+    return {
+        name: NullRank(
+            effective_rank=around(1 + share * (size - 1)),
+            difference=Estimate(value=-0.2, low=-0.4, high=-0.05, num_units=11),
+            profile=profile(size, 1 - share / 2),
+        )
+        for name, share in (("unweighted", 0.7), ("shuffled", 0.75), ("signs", 0.7), ("gaussian", 0.95))
+    }
+
+
+def profile(size: int, fall: float) -> tuple[float, ...]:
+    values = [fall**place for place in range(size)]
+    return tuple(value / sum(values) for value in values)
 
 
 def hash_of(*parts: str) -> float:
@@ -196,6 +221,8 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             else around(1 + (size - 1) * (0.9 - 0.003 * step) * scale, 0.15),
             stable_rank=around(1 + 0.2 * size, 0.1),
             participation_ratio=around(1 + 0.3 * size, 0.1),
+            profile=profile(size, 0.55),
+            nulls=_nulls(size),
         )
         for advantage, scale in (("logged", 0.8), ("dr_grpo", 0.8), ("sign", 0.9), (HOSTILE, 0.7))
         for size in (2, 4, 8)

@@ -24,6 +24,8 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
         "rank_spectra.safetensors",
         "rank_curve.png",
         "rank_curve.svg",
+        "rank_nulls.png",
+        "rank_nulls.svg",
         "rank_spectrum.png",
         "rank_spectrum.svg",
     ]

@@ -1,0 +1,145 @@
+"""A rank averaged over the groups of a step, with its nulls beside it.
+
+Shapes: n parts of G rollouts, D draws of a null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.null_values import null_values
+from gradscope.diagnostics.parts import SubGroup
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import bootstrap_means
+from gradscope.metrics.nulls import NULLS
+from gradscope.metrics.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.results.rank import NullRank, RankCurvePoint
+
+Array = NDArray[np.float64]
+
+_ALL_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
+TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartStack:
+    """Parts of one size under one advantage, as arrays."""
+
+    parts: tuple[SubGroup, ...]
+    """The parts, [n]."""
+    scores: Array
+    """Gram matrices of their score vectors, [n, G, G]."""
+    gradients: Array
+    """Gram matrices of their gradient rows, [n, G, G]."""
+    weights: Array
+    """Advantages, [n, G]; 1 and 0 where each token has its own."""
+    is_scalar: bool
+    """Whether each rollout has one advantage."""
+    num_columns: int
+    """P."""
+    centered: bool
+    """Whether the mean row is subtracted."""
+
+    @cached_property
+    def values(self) -> Array:
+        """Singular values, descending, [n, G]."""
+        return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
+
+    @property
+    def is_live(self) -> NDArray[np.bool_]:
+        """Which parts have an advantage that is not zero, [n]."""
+        return np.asarray(np.any(self.weights != 0, axis=1))
+
+    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, Array]:
+        """Null -> singular values of the chosen parts, [D, n, G]."""
+        num_parts, size = self.weights[chosen].shape
+        return null_values(
+            self.scores[chosen],
+            self.gradients[chosen],
+            self.weights[chosen] if self.is_scalar else None,
+            np.repeat(np.arange(num_parts), size).reshape(num_parts, size),
+            num_columns=self.num_columns,
+            centered=self.centered,
+        )
+
+
+def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoint:
+    """The ranks of the live parts, averaged; intervals resample whole groups.
+
+    Args:
+        stack: The parts.
+        step: The trainer's step.
+        advantage: ``logged``, or the formulation.
+
+    Returns:
+        The point; its ranks are undefined where every part is dead.
+    """
+    ranks = effective_ranks(stack.values)
+    known = stack.is_live & np.isfinite(ranks)
+    found = _means(stack, ranks, known) if known.any() else {}
+    dead = Estimate.because(_ALL_DEAD)
+    return RankCurvePoint(
+        step=step,
+        advantage=advantage,
+        group_size=stack.weights.shape[1],
+        num_groups=len(stack.parts),
+        num_dead=int(np.sum(~stack.is_live)),
+        effective_rank=found.get("effective_rank", dead),
+        stable_rank=found.get("stable_rank", dead),
+        participation_ratio=found.get("participation_ratio", dead),
+        profile=_profile(stack.values[known]) if known.any() else (),
+        nulls=_nulls(stack, ranks, known) if known.any() else {},
+    )
+
+
+def _means(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> dict[str, Estimate]:
+    energy = stack.values[known] ** 2
+    energy = energy / energy[:, :1]
+    total = energy.sum(axis=1)
+    columns = np.column_stack([ranks[known], total, total**2 / np.sum(energy**2, axis=1)])
+    means = bootstrap_means(columns, _clusters(stack, known), share=False)
+    names = ("effective_rank", "stable_rank", "participation_ratio")
+    return {name: _as_rank(mean, stack) for name, mean in zip(names, means, strict=True)}
+
+
+def _nulls(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> Mapping[str, NullRank]:
+    """Each null on the same parts; the difference is paired by part."""
+    values = stack.null_values(known)
+    # a shuffle may deal zeros to all live rows of a part whose other rows are masked: that draw has no rank
+    under = {name: np.nanmean(effective_ranks(drawn), axis=0) for name, drawn in values.items()}
+    columns = [column for name in under for column in (under[name], ranks[known] - under[name])]
+    means = bootstrap_means(np.column_stack(columns), _clusters(stack, known), share=False)
+    found = {
+        name: NullRank(
+            effective_rank=_as_rank(means[2 * place], stack),
+            difference=means[2 * place + 1],
+            profile=_profile(values[name]),
+        )
+        for place, name in enumerate(under)
+    }
+    none = Estimate.because(TOKEN_ADVANTAGES)
+    return {name: found.get(name, NullRank(effective_rank=none, difference=none)) for name in NULLS}
+
+
+def _as_rank(mean: Estimate, stack: PartStack) -> Estimate:
+    """The mean with its interval kept within [1, G], where every rank is; few groups know no better."""
+    if mean.value is None or mean.low is None or mean.high is None:
+        return mean
+    low, high = max(mean.low, min(1.0, mean.value)), min(mean.high, float(stack.weights.shape[1]))
+    return replace(mean, low=low, high=max(high, mean.value))
+
+
+def _clusters(stack: PartStack, known: NDArray[np.bool_]) -> list[str]:
+    return [part.group_id for part, is_known in zip(stack.parts, known, strict=True) if is_known]
+
+
+def _profile(values: Array) -> tuple[float, ...]:
+    """Mean over matrices of each singular value's share of their sum, largest first."""
+    total = values.sum(axis=-1)
+    shares = values[total > 0] / total[total > 0][:, None]
+    return tuple(float(share) for share in shares.mean(axis=0))
