@@ -1,45 +1,27 @@
-"""Intervals by resampling units (prompts): the studentized bootstrap, and Wilson's where shares are rare.
+"""Intervals by resampling units (prompts): of means, of shares, of paired differences, of functions of sums.
 
-Legend: J units, m columns, B resamples, q statistics. Everything that is estimated here is a smooth function of sums
-over units, so one resample is a row of counts times the table of units, and the jackknife is a subtraction: no
-statistic is ever called in a Python loop.
+Legend: J units, m columns, q statistics.
 
-The bootstrap-t (Efron 1982; Hall 1988, Annals of Statistics 16) divides the error of each resample by that resample's
-own standard error, and so learns the skewness that pass rates near 0 or 1 have. The standard error is that of the
-jackknife's influence values, which need no derivative of the statistic. Where resampling cannot work it is not used:
-with fewer than 10 units a mean gets Student's t and a share Wilson's interval; so does a share that fewer than 6 units
-move, and one whose units are all 0 or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
+The studentized bootstrap is the rule. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
+Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
+or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.intervals import COVERAGE, difference_interval, wilson_interval
+from gradscope.metrics.intervals import Interval, difference_interval, ends_of, wilson_interval
+from gradscope.metrics.studentized import FEW_UNITS, TAILS, Statistic, influence_values, student_intervals
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
-Statistic = Callable[[Array], Array]
-"""From column sums over units [..., m] to the statistics [..., q]."""
 
 NUM_RESAMPLES = 2000
-MIN_UNITS = 5
-"""With fewer units there is no interval, except Wilson's for a share."""
-FEW_UNITS = 10
-"""With fewer units the quantiles of resamples are noise."""
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
-MANY_UNITS = 20_000
-"""With more units the studentized error is normal, and nothing is resampled."""
-
-_TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])
-_CHUNK = 1_000_000
-"""Draws made at once: bounds the memory, never the result."""
 
 
 def bootstrap_statistics(
@@ -71,27 +53,8 @@ def bootstrap_statistics(
     values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
     if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
         raise ValueError("units and their statistics are finite numbers")
-    intervals = _student_intervals(statistic, table, values, num_resamples, seed)
+    intervals = student_intervals(statistic, table, values, num_resamples=num_resamples, seed=seed)
     return tuple(_estimate(value, ends, len(table)) for value, ends in zip(values, intervals, strict=True))
-
-
-def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
-    """How much each unit moves each statistic: (J - 1) (mean of the jackknife - jackknife without the unit).
-
-    Args:
-        statistic: From column sums [..., m] to the statistics [..., q].
-        units: [J, m].
-
-    Returns:
-        [J, q]; for a mean these are the deviations from it.
-
-    Example:
-        >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
-        [[-2.0], [-1.0], [3.0]]
-    """
-    table = np.asarray(units, dtype=np.float64)
-    jackknifed = np.asarray(statistic(table.sum(axis=0) - table), dtype=np.float64)
-    return np.asarray((len(table) - 1) * (jackknifed.mean(axis=0) - jackknifed), dtype=np.float64)
 
 
 def bootstrap_means(
@@ -176,8 +139,8 @@ def bootstrap_difference(
 ) -> Estimate:
     """Mean of second minus first, two shares paired by row: both sides of a resample draw the same prompts.
 
-    Where few units differ the interval is that of gains minus losses, each with Wilson's: two policies that agree on
-    all of 30 prompts are not known to be equal.
+    Where fewer than 10 units differ, the interval is made of those of the gains and of the losses, which are shares:
+    two policies that agree on all of 30 prompts are not known to be equal.
 
     Args:
         first: In [0, 1], [rows].
@@ -204,15 +167,48 @@ def bootstrap_difference(
         raise ValueError(f"paired values have one shape, got {before.shape} and {after.shape}")
     if np.any(np.minimum(before, after) < 0) or np.any(np.maximum(before, after) > 1):
         raise ValueError("shares lie in [0, 1]")
+    if not len(before):
+        return Estimate.because("there is nothing to average")
     gain = after - before
     units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
-    (mean,) = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
-    if len(units) >= FEW_UNITS and np.count_nonzero(units[:, 0]) >= FEW_INFORMATIVE:
-        return mean
-    value, size = mean.value or 0.0, _effective_units(units[:, -1])
-    won, lost = (float(np.sum(np.maximum(sign * units[:, 0], 0.0)) / units[:, -1].sum()) for sign in (1, -1))
-    ends = difference_interval(won, wilson_interval(won, size), lost, wilson_interval(lost, size))
-    return _estimate(value, ends, len(units))
+    if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
+        (mean,) = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
+        low, high = ends_of(mean)
+        # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
+        half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
+        ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
+        return _estimate(float(gain.mean()), ends, len(units))
+    parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
+    won, lost = bootstrap_means(parts, clusters, num_resamples=num_resamples, seed=seed)
+    correlation = correlation_of_means(parts, clusters)
+    ends = difference_interval(
+        won.value or 0.0, ends_of(won), lost.value or 0.0, ends_of(lost), correlation=correlation
+    )
+    return _estimate(float(gain.mean()), ends, len(units))
+
+
+def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
+    """The correlation of two means over the same rows, by the influence that each cluster has on both.
+
+    Args:
+        columns: [rows, 2].
+        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
+
+    Returns:
+        The correlation; 0 where one of them does not vary.
+
+    Example:
+        >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
+        -1.0
+    """
+    table = np.asarray(columns, dtype=np.float64)
+    units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
+    if len(units) < 2:
+        return 0.0
+    influence = influence_values(_means, units)
+    if np.min(np.ptp(influence, axis=0)) < 1e-12:
+        return 0.0
+    return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
 
 
 def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
@@ -248,58 +244,10 @@ def _means(sums: Array) -> Array:
     return np.asarray(sums[..., :-1] / sums[..., -1:], dtype=np.float64)
 
 
-def _student_intervals(
-    statistic: Statistic, units: Array, values: Array, num_resamples: int, seed: int
-) -> list[Interval | None]:
-    """One interval a statistic; None where there is none."""
-    num_units = len(units)
-    if num_units < MIN_UNITS:
-        return [None] * len(values)
-    influence = influence_values(statistic, units)
-    errors = np.sqrt(np.sum(influence**2, axis=0) / (num_units * (num_units - 1)))
-    tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
-    quantiles = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), num_resamples, seed)
-    lows, highs = values - quantiles[0] * errors, values - quantiles[1] * errors
-    return [
-        (float(low), float(high)) if error > spread else None
-        for low, high, error, spread in zip(lows, highs, errors, tiny, strict=True)
-    ]
-
-
-def _t_quantiles(
-    statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, num_resamples: int, seed: int
-) -> Array:
-    """Upper and lower quantile of the studentized error of each statistic, [2, q]."""
-    num_units, num_columns = units.shape
-    normal = np.repeat(stdtrit(num_units - 1, _TAILS)[:, None], len(values), axis=1)
-    if not FEW_UNITS <= num_units <= MANY_UNITS:
-        return np.asarray(normal, dtype=np.float64)
-    studentized = []
-    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), num_resamples, seed):
-        first, second = np.split(sums[:, num_columns:] / num_units, 2, axis=1)
-        own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
-        # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
-        usable = own > 1e-6 * errors
-        studentized.append(
-            np.where(usable, (statistic(sums[:, :num_columns]) - values) / np.where(usable, own, 1), np.nan)
-        )
-    errors_of_resamples = np.concatenate(studentized)
-    known = np.mean(np.isfinite(errors_of_resamples), axis=0) > 0.5
-    normal[:, known] = np.nanquantile(errors_of_resamples[:, known], _TAILS, axis=0)
-    return np.asarray(normal, dtype=np.float64)
-
-
-def _resampled_sums(units: Array, num_resamples: int, seed: int) -> Iterator[Array]:
-    """Column sums of resamples, in chunks [b, m] that add up to B rows."""
-    rng = np.random.default_rng(seed)
-    num_units = len(units)
-    rows = max(1, min(num_resamples, _CHUNK // num_units))
-    for start in range(0, num_resamples, rows):
-        size = min(rows, num_resamples - start)
-        drawn = rng.integers(num_units, size=(size, num_units), dtype=np.int64)
-        drawn += num_units * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * num_units).reshape(size, num_units)
-        yield counts.astype(np.float64) @ units
+def _standard_error(units: Array) -> float:
+    """Of a mean over rows, by its influence values."""
+    influence = influence_values(_means, units)
+    return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
 def _share(mean: Estimate, sums: Array, weights: Array) -> Estimate:

@@ -23,10 +23,10 @@ from gradscope.metrics.bootstrap import (
     bootstrap_means,
     bootstrap_statistics,
     cluster_sums,
-    influence_values,
+    correlation_of_means,
 )
 from gradscope.metrics.groups import iid_prediction
-from gradscope.metrics.intervals import difference_interval, image_of_interval
+from gradscope.metrics.intervals import difference_interval, ends_of, image_of_interval
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
@@ -106,10 +106,10 @@ def estimate_gap(
     value = share - predicted
     ends = difference_interval(
         share,
-        _ends(degenerate),
+        ends_of(degenerate),
         predicted,
-        _ends(prediction),
-        correlation=_correlation(draws) * float(np.sign((pass_rate.value or 0.0) - 0.5)) if base is None else 0.0,
+        ends_of(prediction),
+        correlation=_correlation(draws, pass_rate) if base is None else 0.0,
     )
     gap = Estimate(value=value, low=ends[0], high=ends[1], num_units=degenerate.num_units)
     return Gap(prediction=prediction, gap=gap)
@@ -128,15 +128,10 @@ def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: float | Non
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
 
 
-def _correlation(draws: Draws) -> float:
-    """Correlation of the estimated share with the estimated pass rate; 0 where one of them does not vary."""
-    units = cluster_sums(np.column_stack([draws.equal, draws.rate, np.ones(len(draws.rate))]), draws.prompt)
-    if len(units) < 2:
-        return 0.0
-    influence = influence_values(lambda sums: np.asarray(sums[..., :2] / sums[..., 2:]), units)
-    if np.min(np.ptp(influence, axis=0)) < 1e-12:
-        return 0.0
-    return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
+def _correlation(draws: Draws, pass_rate: Estimate) -> float:
+    """Correlation of the share with the prediction, which rises with p only above 1/2."""
+    with_p = correlation_of_means(np.column_stack([draws.equal, draws.rate]), draws.prompt)
+    return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 
 def estimate_gap_parts(
@@ -165,11 +160,6 @@ def estimate_gap_parts(
         resampling,
     )
     return between, over_time
-
-
-def _ends(estimate: Estimate) -> tuple[float, float]:
-    value = estimate.value or 0.0
-    return value if estimate.low is None else estimate.low, value if estimate.high is None else estimate.high
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from scipy.special import ndtri
 
+from gradscope.estimate import Estimate
+
 COVERAGE = 0.95
 """The confidence of every interval."""
 
@@ -88,3 +90,26 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
     at_ends = (function(ends[0]), function(ends[1]))
     low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
     return low, max(at_ends)
+
+
+def ends_of(estimate: Estimate) -> Interval:
+    """The interval of an estimate.
+
+    Args:
+        estimate: A defined estimate.
+
+    Returns:
+        Both ends; the value twice where it has no interval.
+
+    Raises:
+        ValueError: It is undefined.
+
+    Example:
+        >>> ends_of(Estimate.exact(0.5))
+        (0.5, 0.5)
+    """
+    if estimate.value is None:
+        raise ValueError(f"an undefined estimate has no ends: {estimate.undefined}")
+    if estimate.low is None or estimate.high is None:
+        return estimate.value, estimate.value
+    return estimate.low, estimate.high

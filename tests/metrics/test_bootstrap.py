@@ -13,9 +13,9 @@ from gradscope.metrics.bootstrap import (
     bootstrap_means,
     bootstrap_statistics,
     cluster_sums,
-    influence_values,
 )
 from gradscope.metrics.intervals import wilson_interval
+from gradscope.metrics.studentized import influence_values
 
 Array = NDArray[np.float64]
 

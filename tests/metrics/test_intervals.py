@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from gradscope.metrics.intervals import difference_interval, image_of_interval, wilson_interval
+from gradscope.estimate import Estimate
+from gradscope.metrics.intervals import difference_interval, ends_of, image_of_interval, wilson_interval
 
 
 def test_wilson_agrees_with_scipy() -> None:
@@ -32,3 +33,8 @@ def test_correlation_narrows_a_difference() -> None:
 )
 def test_image_knows_the_minimum(ends: tuple[float, float], image: tuple[float, float]) -> None:
     assert image_of_interval(lambda x: (x - 1) ** 2, ends, turns_at=1.0) == pytest.approx(image)
+
+
+def test_undefined_estimate_has_no_ends() -> None:
+    with pytest.raises(ValueError, match="an undefined estimate has no ends: no data"):
+        ends_of(Estimate.because("no data"))
