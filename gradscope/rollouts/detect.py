@@ -1,73 +1,18 @@
-"""What format is this? One function that reads any run, and the list of readers that it asks in turn."""
+"""What format is this? One function that reads any run by asking each reader in turn."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.readers import generic, own, samples, trl, verl
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.columns import list_names
+from gradscope.rollouts.readers.pickles import refuse_pickles
 from gradscope.rollouts.readers.quarantine import refuse_quarantined
+from gradscope.rollouts.readers.registry import READERS, TRAINERS, Reader, reader_named
 from gradscope.rollouts.readers.request import ColumnNames, ReadRequest
 from gradscope.rollouts.readers.tables import SUFFIXES, expand
 from gradscope.rollouts.run import Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """One format."""
-
-    name: str
-    """Its name in ``--format`` and ``Source.format``."""
-    looks_for: str
-    """What it recognizes, for people."""
-    recognizes: Callable[[ReadRequest], bool]
-    """Whether it knows the path."""
-    read: Callable[[ReadRequest], Run]
-    """Read it."""
-    takes: frozenset[str] = frozenset()
-    """What it makes use of: ``columns`` that are named, ``completion_ids`` in a side file."""
-
-
-READERS = (
-    Reader(
-        name="gradscope",
-        looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
-        recognizes=own.recognizes,
-        read=own.read,
-    ),
-    Reader(
-        name="trl",
-        looks_for="completions/completions_*.parquet (TRL)",
-        recognizes=trl.recognizes,
-        read=trl.read,
-        takes=frozenset({"completion_ids"}),
-    ),
-    Reader(
-        name="verl",
-        looks_for="<step>.jsonl with input, output, score and step (verl)",
-        recognizes=verl.recognizes,
-        read=verl.read,
-    ),
-    Reader(
-        name="samples",
-        looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
-        recognizes=samples.recognizes,
-        read=samples.read,
-        takes=frozenset({"columns"}),
-    ),
-    Reader(
-        name="generic",
-        looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
-        recognizes=generic.recognizes,
-        read=generic.read,
-        takes=frozenset({"columns"}),
-    ),
-)
-"""In the order in which they are asked."""
 
 
 def read_run(
@@ -113,26 +58,6 @@ def read_run(
     return run
 
 
-def reader_named(name: str) -> Reader:
-    """A reader by its name.
-
-    Args:
-        name: As in ``--format``.
-
-    Returns:
-        The reader.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
-    names = [reader.name for reader in READERS]
-    if name in names:
-        return READERS[names.index(name)]
-    near = difflib.get_close_matches(name, names, n=1)
-    known = f"The formats are {', '.join(names)}."
-    raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {known}" if near else known)
-
-
 def _require_input(path: Path) -> None:
     if path.is_dir():
         if not any(path.iterdir()):
@@ -164,14 +89,16 @@ def _recognize(request: ReadRequest) -> Reader:
     found = next((reader for reader in READERS if reader.recognizes(request)), None)
     if found is not None:
         return found
+    refuse_pickles(request.path)
     below = _recognized_below(request.path)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
     columns = generic.column_names(generic.peek(request.path))
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
-    looked = "; ".join(reader.looks_for for reader in READERS)
+    looked = "; ".join(reader.looks_for for reader in READERS[-2:])
     raise InputError(
-        f"{request.path} is not a log that gradscope knows. {seen} Looked for {looked}.",
+        f"{request.path} is not a log that gradscope knows. {seen} Looked for the files of "
+        f"{', '.join(reader.name for reader in TRAINERS)}, and for {looked}.",
         hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
         "or the reader with --format.",
     )
@@ -188,5 +115,4 @@ def _recognized_below(path: Path) -> Path | None:
     """
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
     requests = [ReadRequest(path=folder) for folder in folders]
-    trainers = READERS[:3]
-    return next((r.path for r in requests if any(reader.recognizes(r) for reader in trainers)), None)
+    return next((r.path for r in requests if any(reader.recognizes(r) for reader in TRAINERS)), None)

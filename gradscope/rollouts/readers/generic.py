@@ -107,6 +107,8 @@ def assemble(
     inferred: Iterable[str] = (),
     missing: Iterable[str] = (),
     files: tuple[Path, ...] | None = None,
+    metrics: Mapping[int, Mapping[str, float]] | None = None,
+    needs_reward: bool = True,
 ) -> Run:
     """A run from flat records.
 
@@ -119,6 +121,8 @@ def assemble(
         inferred: What was worked out.
         missing: What the log lacks.
         files: The files that were read; by default those that the path means.
+        metrics: What the trainer logged, by step.
+        needs_reward: Whether a row without a reward is of no use; False for formats that have none.
 
     Returns:
         The run.
@@ -128,7 +132,7 @@ def assemble(
     """
     groups = build_groups(records)
     set_aside = quarantine.result()
-    num_used = sum(reward is not None for group in groups for reward in group.rewards)
+    num_used = sum(reward is not None or not needs_reward for group in groups for reward in group.rewards)
     if not num_used:
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
@@ -150,6 +154,7 @@ def assemble(
         path=request.path,
         source=source,
         groups=groups,
+        metrics=metrics or {},
         settings=read_settings(request.run_config),
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, beside)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),

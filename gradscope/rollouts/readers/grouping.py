@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.readers.tokens import Tokens
+from gradscope.rollouts.types import Rollout, RolloutGroup, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,10 @@ class Record:
     """The prompt as messages."""
     advantage: float | None = None
     """The advantage that the optimizer saw."""
+    status: Status = "unknown"
+    """How the completion ended."""
+    tokens: Tokens | None = None
+    """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
 
 
 def build_groups(records: Iterable[Record]) -> tuple[RolloutGroup, ...]:
@@ -61,7 +66,8 @@ def build_groups(records: Iterable[Record]) -> tuple[RolloutGroup, ...]:
                 messages=record.messages,
                 reward=record.reward,
                 rewards=record.rewards,
-                advantage=record.advantage,
+                status=record.status,
+                **_token_fields(record),
             )
         )
     ordered = sorted(members, key=lambda key: key[0])
@@ -88,3 +94,17 @@ def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
 
 def _group_id(record: Record) -> str:
     return f"{record.step}:{record.group}" if record.step else record.group
+
+
+def _token_fields(record: Record) -> dict[str, Any]:
+    tokens = record.tokens
+    if tokens is None:
+        return {"advantage": record.advantage}
+    return {
+        "advantage": record.advantage if tokens.token_advantages is None else tokens.advantage,
+        "prompt_ids": tokens.prompt_ids,
+        "completion_ids": tokens.completion_ids,
+        "mask": tokens.mask,
+        "logprobs": tokens.logprobs,
+        "token_advantages": tokens.token_advantages,
+    }

@@ -6,10 +6,11 @@ import csv
 import glob
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,31 @@ def expand(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         return tuple(sorted((file for file in path.iterdir() if file.is_file() and suffix_of(file)), key=natural))
     return tuple(sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural))
+
+
+def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
+    """A trainer's files, wherever in its folders somebody stands.
+
+    Args:
+        path: A file, a folder or a glob.
+        patterns: Globs from the folder that the trainer writes to down to its files, each as seen from another folder.
+
+    Returns:
+        The files of the first pattern that finds any, in natural order; of a file or a glob, those whose names fit.
+    """
+    if path.is_dir():
+        for pattern in patterns:
+            found = [file for file in path.glob(pattern) if file.is_file()]
+            if found:
+                return tuple(sorted(found, key=_natural_path))
+        return ()
+    names = {PurePath(pattern).name for pattern in patterns}
+    return tuple(file for file in expand(path) if any(file.match(name) for name in names))
+
+
+def _natural_path(path: Path) -> list[tuple[bool, int, str]]:
+    parts = re.split(r"(\d+)", str(path))
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def natural(path: Path) -> tuple[int, str]:

@@ -15,7 +15,8 @@ from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.request import ReadRequest
 from gradscope.rollouts.readers.tables import expand
 from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
-from gradscope.rollouts.readers.wording import counted
+from gradscope.rollouts.readers.verl_metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
+from gradscope.rollouts.readers.wording import counted, hidden_by
 from gradscope.rollouts.run import Run
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
@@ -27,6 +28,7 @@ _GROUPED_BY_TEXT = (
 )
 _MISSING = (
     "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers.",
+    hidden_by("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps"),
     "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial.",
 )
 
@@ -40,8 +42,8 @@ def recognizes(request: ReadRequest) -> bool:
     Returns:
         True for rows with input, output, score and step.
     """
-    rows = peek(_rollouts(request.path))
-    return bool(rows) and {"input", "output", "score", "step"} <= rows[0].keys()
+    rows = (row for file in expand(_rollouts(request.path)) if not is_metrics(file) for row in peek(file))
+    return {"input", "output", "score", "step"} <= next(rows, {}).keys()
 
 
 def read(request: ReadRequest) -> Run:
@@ -57,13 +59,14 @@ def read(request: ReadRequest) -> Run:
         InputError: There are no dumps of rollouts.
     """
     folder = _rollouts(request.path)
-    files = expand(folder)
+    files = tuple(file for file in expand(folder) if not is_metrics(file))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     quarantine = QuarantineLog()
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
     inferred = [] if named else [_GROUPED_BY_TEXT]
+    beside = find_metrics(folder if folder.is_dir() else folder.parent)
     if folder != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     return assemble(
@@ -73,8 +76,9 @@ def read(request: ReadRequest) -> Run:
         format="verl",
         recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
-        missing=_MISSING,
-        files=files,
+        missing=(*_MISSING, *(() if beside is not None else (SWITCH_ON,))),
+        files=(*files, *(() if beside is None else (beside,))),
+        metrics={} if beside is None else read_verl_metrics(beside, quarantine),
     )
 
 

@@ -1,0 +1,112 @@
+"""lighteval's details: a row a document, with all its responses and one value a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.cells import list_of, mapping_of, numbers_in, usable_reward
+from gradscope.rollouts.readers.columns import list_names
+from gradscope.rollouts.readers.generic import assemble, peek
+from gradscope.rollouts.readers.grouping import Record
+from gradscope.rollouts.readers.quarantine import QuarantineLog
+from gradscope.rollouts.readers.request import ReadRequest
+from gradscope.rollouts.readers.tables import files_like, read_rows
+from gradscope.rollouts.readers.values import ABSENT, text_of
+from gradscope.rollouts.readers.wording import counted
+from gradscope.rollouts.run import Run
+
+_KEYS = frozenset({"doc", "model_response", "metric"})
+_ONE_SCORE = (
+    "lighteval logs one value a document and metric, not one a response: only pass@1 can be computed, and groups have "
+    "one rollout. For more, score the responses again and give a file with a row a response."
+)
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path holds lighteval's details.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for files ``details_*.parquet`` with doc, model_response and metric.
+    """
+    files = _files(request.path)
+    return bool(files) and any(row.keys() >= _KEYS for row in peek(files[0]))
+
+
+def read(request: ReadRequest) -> Run:
+    """Read lighteval's details.
+
+    Args:
+        request: The file or its folder; ``columns.reward`` names another metric than the first.
+
+    Returns:
+        The run: one group a document, at step 0.
+    """
+    files = _files(request.path)
+    quarantine = QuarantineLog()
+    rows = [(place, row) for file in files for place, row in read_rows(file, quarantine)]
+    metric = _metric([row for _, row in rows], request)
+    most = max((len(list_of(mapping_of(row.get("model_response")).get("text"))) for _, row in rows), default=1)
+    return assemble(
+        request,
+        records=list(_records(rows, metric, quarantine)),
+        quarantine=quarantine,
+        format="lighteval",
+        recognized=f"lighteval details, {counted(len(files), 'file')}",
+        inferred=(f"The score is {metric}.",),
+        missing=(f"Each document has up to {counted(most, 'response')}. {_ONE_SCORE}",),
+        files=files,
+    )
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    return files_like(path, "details_*.parquet")
+
+
+def _metric(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str:
+    """Which metric counts.
+
+    Args:
+        rows: All rows.
+        request: What was asked for.
+
+    Returns:
+        The one that was named, else the first.
+
+    Raises:
+        InputError: There is none, or it is not among them.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in numbers_in(row.get("metric"))))
+    named = request.columns.reward
+    if named is None and names:
+        return names[0]
+    if named in names:
+        return str(named)
+    raise InputError(
+        f"{request.path} has no metric {named!r}." if named else f"{request.path} has no metric that is a number.",
+        hint=f"Its metrics are {list_names(names)}; name one with --reward-column.",
+    )
+
+
+def _records(rows: Sequence[tuple[str, Mapping[str, Any]]], metric: str, quarantine: QuarantineLog) -> Iterator[Record]:
+    for place, row in rows:
+        document, response = mapping_of(row.get("doc")), mapping_of(row.get("model_response"))
+        name = text_of(document.get("id"))
+        if not name:
+            quarantine.add("doc.id is missing", place)
+            continue
+        prompt_id = f"{text_of(document.get('task_name'))}/{name}"
+        yield Record(
+            step=0,
+            group=prompt_id,
+            prompt_id=prompt_id,
+            prompt=text_of(document.get("query")),
+            completion=text_of(next(iter(list_of(response.get("text"))), None)),
+            reward=usable_reward(mapping_of(row.get("metric")).get(metric, ABSENT), place, quarantine),
+            rewards=numbers_in(row.get("metric")),
+        )
