@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from gradscope.cli.lists import parse_names, parse_numbers, parse_seeds
 from gradscope.cli.options import QuietOption
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
+from gradscope.errors import UsageError
 from gradscope.training.config import LOSS_TYPES, TASKS, TrainConfig, read_config
 
 EXAMPLES = (
@@ -17,10 +19,11 @@ EXAMPLES = (
     "gradscope train --output run-sign --advantage sign --group-size 4 --steps 100",
     "gradscope train --task gsm8k --data train.jsonl --model Qwen/Qwen2.5-0.5B-Instruct --lora-rank 16 --output gsm",
     "gradscope train --config my-run/manifest.json --output again",
+    "gradscope train --advantage grpo,sign --seeds 0-4 --learning-rate 1e-4,2e-4 --output grid",
 )
 
 _DEFAULTS = TrainConfig()
-_NOT_FIELDS = ("config", "resume", "force", "quiet")
+_NOT_FIELDS = ("config", "resume", "force", "quiet", "seeds", "jobs", "advantage", "learning_rate")
 
 
 def _option(field: str, words: str, panel: str, metavar: str = "N") -> Any:
@@ -47,6 +50,16 @@ def train(
         bool, typer.Option("--force", help="Replace a run that is already there.", rich_help_panel="Run")
     ] = False,
     seed: Annotated[int | None, _option("seed", "Seed of everything random.", "Run")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="A-B|A,B", help="A run for each seed, one folder a cell.", rich_help_panel="Grid"),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Cells of a grid at once; one a core by default.", rich_help_panel="Grid"
+        ),
+    ] = None,
     device: Annotated[str | None, _option("device", "Where it runs.", "Run", "auto|cpu|cuda")] = None,
     dtype: Annotated[str | None, _option("dtype", "Precision.", "Run", "float32|bfloat16")] = None,
     task: Annotated[str | None, _option("task", "What is trained.", "Task", "|".join(TASKS))] = None,
@@ -64,11 +77,15 @@ def train(
         int | None, _option("max_completion_length", "Most tokens of a completion.", "Model")
     ] = None,
     temperature: Annotated[float | None, _option("temperature", "Sampling temperature.", "Model", "X")] = None,
-    advantage: Annotated[str | None, _option("advantage", "The formulation.", "Optimization", "NAME")] = None,
+    advantage: Annotated[
+        str | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
+    ] = None,
     group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
     num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
     steps: Annotated[int | None, _option("steps", "Optimizer updates.", "Optimization")] = None,
-    learning_rate: Annotated[float | None, _option("learning_rate", "Of AdamW.", "Optimization", "X")] = None,
+    learning_rate: Annotated[
+        str | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
+    ] = None,
     max_grad_norm: Annotated[float | None, _option("max_grad_norm", "Clip to this.", "Optimization", "X")] = None,
     gradient_accumulation_steps: Annotated[
         int | None, _option("gradient_accumulation_steps", "Parts of a step.", "Optimization")
@@ -84,21 +101,72 @@ def train(
 
     The default is the embedded task and model: a minute on a CPU. The folder holds the exact rollouts, rewards,
     advantages and log-probabilities of every step, and the weights before the first update.
+
+    Several formulations, learning rates or --seeds make a grid: one folder a cell in --output, cells side by side,
+    equal in everything but what is varied. `gradscope compare` reads it.
     """
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
-    folder = _train(TrainConfig.from_json(base | given), resume=resume, force=force, quiet=quiet)
+    varied: dict[str, Any] = {
+        "advantages": parse_names(advantage),
+        "learning_rates": parse_numbers("learning_rate", learning_rate),
+        "seeds": parse_seeds(seeds),
+    }
+    how = {"resume": resume, "force": force, "quiet": quiet}
+    if seeds is not None or any(len(values) > 1 for values in varied.values()):
+        _check_seeds(seed, seeds)
+        _train_grid(TrainConfig.from_json(base | given), varied, jobs, **how)
+        return
+    _check_jobs(jobs)
+    single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
+    folder = _train(TrainConfig.from_json(base | given | single), **how)
     if not quiet:
         say(f"wrote the run {folder}")
 
 
+def _check_seeds(seed: int | None, seeds: str | None) -> None:
+    """Refuses two answers to one question."""
+    if seeds is not None and seed is not None:
+        raise UsageError("--seed and --seeds exclude each other.", hint="Give --seeds alone.")
+
+
+def _check_jobs(jobs: int | None) -> None:
+    """Refuses what has no effect."""
+    if jobs is not None:
+        raise UsageError("--jobs is for a grid, and this is one run.", hint="Give --seeds too, or leave it out.")
+
+
 def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Path:
-    """Trains under a progress bar; Ctrl-C keeps what is done, and says so."""
+    """Trains under a progress bar; Ctrl-C keeps what is done, and says how to go on."""
+    from gradscope.training.trainer import resume_command
     from gradscope.training.trainer import train as train_run
 
     try:
         with progress_bar(quiet=quiet) as progress:
             return train_run(config, resume=resume, force=force, progress=progress)
     except KeyboardInterrupt:
-        say("hint: the finished steps are kept; the same command with --resume goes on")
+        if (Path(config.output) / "manifest.json").is_file():
+            say(f"stopped; continue with `{resume_command(Path(config.output))}`")
+        raise
+
+
+def _train_grid(
+    base: TrainConfig, varied: dict[str, Any], jobs: int | None, *, resume: bool, force: bool, quiet: bool
+) -> None:
+    """Trains the cells under one progress bar; Ctrl-C keeps what is done, and says how to go on."""
+    from gradscope.training.grid import make_cells, train_grid
+
+    cells = make_cells(base, **varied)
+    try:
+        with progress_bar(quiet=quiet) as progress:
+            train_grid(
+                cells,
+                num_processes=jobs,
+                resume=resume,
+                force=force,
+                progress=progress,
+                on_cell=(lambda folder: None) if quiet else (lambda folder: say(f"wrote the run {folder}")),
+            )
+    except KeyboardInterrupt:
+        say("stopped; the same command with --resume makes what is missing")
         raise

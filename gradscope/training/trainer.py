@@ -56,14 +56,12 @@ def train(
     """
     if resume and force:
         raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
-    smallest = formulation(config.advantage).min_group_size
-    if config.group_size < smallest:
-        raise UsageError(f"{config.advantage} needs groups of at least {smallest}.", hint="Raise --group-size.")
+    check_settings(config)
     _check_one_process()
     _require_trl()
     run = Path(config.output)
     if not resume:
-        _check_free(run, force=force)
+        check_free(run, force=force)
         _check_apart(run, config)
     elif is_finished(run, config):
         return run
@@ -75,6 +73,36 @@ def train(
         )
     _run(run, config, task, resume=resume, progress=progress)
     return run
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Refuse a formulation that does not exist, or that the groups are too small for.
+
+    Args:
+        config: The configuration.
+
+    Raises:
+        UsageError: There is no such formulation, or the groups are too small for it.
+    """
+    smallest = formulation(config.advantage).min_group_size
+    if config.group_size < smallest:
+        raise UsageError(f"{config.advantage} needs groups of at least {smallest}.", hint="Raise --group-size.")
+
+
+def resume_command(run: Path) -> str:
+    """How an interrupted run goes on.
+
+    Args:
+        run: Its folder.
+
+    Returns:
+        The command, as it is typed.
+
+    Example:
+        >>> resume_command(Path("my-run"))
+        'gradscope train --resume --config my-run/manifest.json --output my-run'
+    """
+    return shlex.join(["gradscope", "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
@@ -125,8 +153,16 @@ def _check_one_process() -> None:
         raise UsageError("A run is made by one process, and a launcher started several.", hint="Call gradscope itself.")
 
 
-def _check_free(run: Path, *, force: bool) -> None:
-    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run."""
+def check_free(run: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
+
+    Args:
+        run: The folder.
+        force: Whether a run in it may be replaced.
+
+    Raises:
+        OutputExistsError: Something is in the way.
+    """
     if not run.exists() or (run.is_dir() and not any(run.iterdir())):
         return
     if not force:
@@ -168,9 +204,7 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
         listed = ", ".join(f"{name} ({before.get(name)!r}, now {now[name]!r})" for name in different)
         raise UsageError(
             f"{run} was started with other settings: {listed}.",
-            hint=shlex.join(
-                ["gradscope", "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)]
-            ),
+            hint=resume_command(run),
         )
     sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
     return sampled and max(complete_checkpoints(run), default=0) == config.steps

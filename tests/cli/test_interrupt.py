@@ -15,11 +15,32 @@ def interrupt(*arguments: object, **options: object) -> None:
 def test_ctrl_c_in_training_exits_130_and_says_how_to_go_on(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradscope.training.trainer, "train", interrupt)
-    done = cli("train", "--output", tmp_path / "run")
+    run = tmp_path / "run"
+
+    def interrupt_later(*arguments: object, **options: object) -> None:
+        run.mkdir()
+        (run / "manifest.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gradscope.training.trainer, "train", interrupt_later)
+    done = cli("train", "--output", run)
     assert (done.code, done.out) == (130, "")
-    assert "--resume" in done.err
-    assert done.err.endswith("interrupted\n")
+    assert done.err == (
+        f"stopped; continue with `gradscope train --resume --config {run}/manifest.json --output {run}`\ninterrupted\n"
+    )
+
+
+def test_ctrl_c_before_the_first_file_leaves_nothing_to_go_on_with(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradscope.training.trainer, "train", interrupt)
+    assert cli("train", "--output", tmp_path / "run") == (130, "", "interrupted\n")
+
+
+def test_ctrl_c_in_a_grid_says_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.training.grid.train_grid", interrupt)
+    done = cli("train", "--seeds", "0-1", "--output", tmp_path / "grid")
+    assert done == (130, "", "stopped; the same command with --resume makes what is missing\ninterrupted\n")
 
 
 def test_ctrl_c_in_an_analysis_leaves_nothing_behind(

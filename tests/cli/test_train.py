@@ -1,0 +1,63 @@
+"""The options of `train` that make a grid; the runs themselves are tests/training's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.training.config import TrainConfig
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would have been trained."""
+    calls: list[Any] = []
+
+    def train(config: TrainConfig, **how: Any) -> Path:
+        calls.append(config)
+        return Path(config.output)
+
+    def train_grid(cells: tuple[TrainConfig, ...], **how: Any) -> None:
+        calls.append((cells, how["num_processes"]))
+
+    monkeypatch.setattr("gradscope.training.trainer.train", train)
+    monkeypatch.setattr("gradscope.training.grid.train_grid", train_grid)
+    return calls
+
+
+def test_one_of_each_is_one_run(cli: Cli, asked: list[Any]) -> None:
+    assert cli("train", "--advantage", "sign", "--learning-rate", "1e-4", "--seed", "3", "--output", "x").code == 0
+    assert asked == [TrainConfig(output="x", advantage="sign", learning_rate=1e-4, seed=3)]
+
+
+def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
+    for arguments in (("--advantage", "grpo,sign"), ("--learning-rate", "1e-4,2e-4"), ("--seeds", "3-4")):
+        assert cli("train", *arguments, "--output", "g", "--jobs", "2").code == 0
+    shapes = [[(c.advantage, c.learning_rate, c.seed) for c in cells] for cells, jobs in asked if jobs == 2]
+    rate = TrainConfig().learning_rate
+    assert shapes == [
+        [("grpo", rate, 0), ("sign", rate, 0)],
+        [("grpo", 1e-4, 0), ("grpo", 2e-4, 0)],
+        [("grpo", rate, 3), ("grpo", rate, 4)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--seed", "1", "--seeds", "0-4"), "--seed and --seeds exclude each other"),
+        (("--jobs", "2"), "--jobs is for a grid, and this is one run"),
+        (("--seeds", "four"), "'four' are no seeds"),
+        (("--learning-rate", "fast"), "learning_rate is 'fast', which is no number"),
+        (("--learning-rate", "1e-4,-1"), "learning_rate is -1.0; it must be above zero"),
+        (("--advantage", "grpo,grpo"), "grpo is given twice"),
+    ],
+)
+def test_what_makes_no_grid(cli: Cli, asked: list[Any], arguments: tuple[str, ...], words: str) -> None:
+    done = cli("train", *arguments)
+    assert (done.code, done.out, asked) == (2, "", [])
+    assert done.err.startswith(f"error: {words}")
+    assert "\nhint: " in done.err

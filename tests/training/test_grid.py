@@ -1,0 +1,143 @@
+"""Grids: cells that differ in one thing, made side by side, each going on by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError, OutputExistsError, UsageError
+from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
+from gradscope.rollouts.store import read_steps, step_files
+from gradscope.training.config import TrainConfig
+from gradscope.training.grid import command_of, make_cells, train_grid
+from gradscope.training.trainer import train
+from tests.training.conftest import SHORT
+
+pytestmark = pytest.mark.slow  # each cell is a process that imports TRL
+
+GRID = SHORT | {"heldout_prompts": 0, "steps": 2}
+
+
+def base(folder: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(GRID | settings | {"output": str(folder)})
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("grid")
+    cells = make_cells(base(folder), advantages=["grpo", "sign"], learning_rates=[1e-4, 2e-4], seeds=[1])
+    return train_grid(cells, num_processes=2)
+
+
+def test_cells_are_named_for_what_is_varied() -> None:
+    config = TrainConfig(output="g", seed=4, advantage="tasa")
+    assert [cell.output for cell in make_cells(config)] == ["g/tasa-seed4"]
+    cells = make_cells(config, advantages=["grpo", "sign"], learning_rates=[1e-4, 0.002], seeds=[0, 1])
+    assert [Path(cell.output).name for cell in cells[:4]] == [
+        "grpo-lr0.0001-seed0",
+        "grpo-lr0.002-seed0",
+        "sign-lr0.0001-seed0",
+        "sign-lr0.002-seed0",
+    ]
+    assert len({cell.output for cell in cells}) == 8
+
+
+@pytest.mark.parametrize("varied", [{"advantages": ["grpo", "grpo"]}, {"seeds": [0, 1, 0]}, {"learning_rates": [1, 1]}])
+def test_a_value_given_twice(varied: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"(grpo|0|1) is given twice"):
+        make_cells(TrainConfig(), **varied)
+
+
+def test_a_cells_command_repeats_it() -> None:
+    config = TrainConfig(output="x", advantage="sign", learning_rate=2e-4, lora_rank=4, seed=2)
+    arguments = command_of(config, resume=True)
+    assert arguments[0] == "train"
+    assert arguments[-1] == "--resume"
+    pairs = dict(zip(arguments[1:-1:2], arguments[2:-1:2], strict=True))
+    assert pairs == {
+        "--output": "x",
+        "--advantage": "sign",
+        "--seed": "2",
+        "--learning-rate": "0.0002",
+        "--lora-rank": "4",
+    }
+
+
+def test_manifests_differ_in_the_one_changed_field(grid: tuple[Path, ...]) -> None:
+    first, *others = [json.loads(manifest_path(run).read_text()) for run in grid]
+
+    def different(other: dict[str, Any], part: str) -> set[str]:
+        return {name for name in first[part] if first[part][name] != other[part][name]}
+
+    assert [different(other, "config") for other in others] == [
+        {"output", "learning_rate"},
+        {"output", "advantage"},
+        {"output", "advantage", "learning_rate"},
+    ]
+    assert [different(other, "trainer_arguments") for other in others] == [
+        {"learning_rate"},
+        set(),
+        {"learning_rate"},
+    ]
+
+
+def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) -> None:
+    weights = {(checkpoint_path(run, 0) / "model.safetensors").read_bytes() for run in grid}
+    assert len(weights) == 1
+    orders = [[group.prompt_id for group in read_steps(run)] for run in grid]
+    assert all(order == orders[0] for order in orders)
+    first = [[(r.completion_ids, r.logprobs) for g in read_steps(run)[:4] for r in g.rollouts] for run in grid]
+    assert all(rollouts == first[0] for rollouts in first)
+
+
+def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) -> None:
+    config = TrainConfig.from_json(dict(read_manifest(grid[3]).config))
+    alone = train(dataclasses.replace(config, output=str(tmp_path / "alone")))
+    for step in (1, 2):
+        assert step_path(alone, step).read_bytes() == step_path(grid[3], step).read_bytes()
+
+
+def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path) -> None:
+    cells = make_cells(base(tmp_path, steps=6), advantages=["grpo", "sign"], seeds=[0])
+
+    def interrupt(done: int, total: int, label: str) -> None:
+        assert total == 12
+        if done >= 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_grid(cells, num_processes=1, progress=interrupt)
+    finished, torn = (Path(cell.output) for cell in cells)
+    assert len(step_files(finished)) == 6
+    assert len(step_files(torn)) < 6
+    before = manifest_path(finished).stat().st_mtime_ns
+    made: list[Path] = []
+    train_grid(cells, num_processes=1, resume=True, on_cell=made.append)
+    assert made == [torn]
+    assert manifest_path(finished).stat().st_mtime_ns == before
+    assert len(step_files(torn)) == 6
+
+
+def test_what_is_there_is_kept_and_a_grid_is_checked_before_it_starts(grid: tuple[Path, ...], tmp_path: Path) -> None:
+    there = make_cells(base(grid[0].parent), advantages=["grpo", "sign"], learning_rates=[1e-4, 2e-4], seeds=[1])
+    with pytest.raises(OutputExistsError, match=r"grpo-lr0\.0001-seed1 already exists"):
+        train_grid(there)
+    with pytest.raises(UsageError, match="--resume goes on with a grid and --force replaces it"):
+        train_grid(there, resume=True, force=True)
+    with pytest.raises(UsageError, match="no advantage formulation 'sing'"):
+        train_grid(make_cells(base(tmp_path), advantages=["grpo", "sing"]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    good = base(tmp_path / "good", steps=1)
+    bad = dataclasses.replace(good, output=str(tmp_path / "bad"), model=str(tmp_path / "none"))
+    made: list[Path] = []
+    with pytest.raises(InputError, match=r"1 of 2 cells failed: bad \(The model .*none.* cannot be read") as caught:
+        train_grid([bad, good], num_processes=1, on_cell=made.append)
+    assert made == [tmp_path / "good"]
+    assert "--resume" in (caught.value.hint or "")
