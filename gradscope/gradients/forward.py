@@ -15,7 +15,9 @@ import torch
 from gradscope.gradients.batches import Batch
 
 
-def completion_logprobs(model: Any, batch: Batch, temperature: float) -> list[torch.Tensor]:
+def completion_logprobs(
+    model: Any, batch: Batch, temperature: float, softmax_dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     """Log pi of each completion token.
 
     Logits are formed only from the last prompt token on, where the model allows that.
@@ -24,9 +26,11 @@ def completion_logprobs(model: Any, batch: Batch, temperature: float) -> list[to
         model: A causal language model.
         batch: The sequences.
         temperature: Logits are divided by it.
+        softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
+            which float32 keeps few digits; they matter where that token is a row of its own.
 
     Returns:
-        Per row its log-probabilities, in float32 or better, with their graph, [B][T].
+        Per row its log-probabilities with their graph, [B][T].
     """
     starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
     first = min(starts)
@@ -42,13 +46,17 @@ def completion_logprobs(model: Any, batch: Batch, temperature: float) -> list[to
     offset = batch.length - logits.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
     return [
-        _token_logprobs(row[start - offset : start - offset + num], ids[start + 1 : start + 1 + num], temperature)
+        _token_logprobs(
+            row[start - offset : start - offset + num].to(torch.promote_types(logits.dtype, softmax_dtype)),
+            ids[start + 1 : start + 1 + num],
+            temperature,
+        )
         for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True)
     ]
 
 
 def _token_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    scaled = logits / temperature
     return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
 
 
