@@ -14,6 +14,7 @@ from gradscope.results.rank import RowKind
 EXAMPLES = (
     "gradscope rank my-run --step 1 --step 40",
     "gradscope rank my-run --step 1:10 --advantage all --group-size 2 --group-size 4 --output ranks",
+    "gradscope rank my-run --step 40 --rows token --advantage logged --tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
 
@@ -26,8 +27,8 @@ StepsOption = Annotated[
 RowsOption = Annotated[
     RowKind,
     typer.Option(
-        metavar="rollout|group|weight",
-        help="What a row of the matrix is: a rollout's gradient, a group's sum, an output of each weight.",
+        metavar="rollout|group|token|weight",
+        help="What a row of the matrix is: a rollout's gradient, a group's sum, one token's, an output of each weight.",
         rich_help_panel="Measure",
     ),
 ]
@@ -49,6 +50,17 @@ GroupSizesOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="For --rows token: most tokens of a group, drawn at random where it has more; 512 by default.",
+        rich_help_panel="Measure",
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option(metavar="N", help="Decides which tokens are drawn.", rich_help_panel="Measure")
+]
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 
 
@@ -59,6 +71,8 @@ def rank(
     advantage: AdvantagesOption = None,
     group_size: GroupSizesOption = None,
     center: CenterOption = False,
+    tokens: TokensOption = None,
+    seed: SeedOption = 0,
     model: o.ModelOption = None,
     initial: o.InitialOption = None,
     device: o.DeviceOption = "auto",
@@ -91,6 +105,8 @@ def rank(
                 advantages=tuple(advantage) if advantage else None,
                 group_sizes=tuple(group_size or ()),
                 centered=center,
+                tokens=tokens,
+                seed=seed,
                 engine=engine,
                 verify=verify,
                 format=reader,

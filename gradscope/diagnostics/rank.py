@@ -18,6 +18,7 @@ from gradscope.advantages.registry import FORMULATIONS, formulation
 from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.parts import LOGGED
+from gradscope.diagnostics.rank_tokens import token_findings, token_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
@@ -27,6 +28,7 @@ from gradscope.metrics.nulls import gaussian_matrix_values
 from gradscope.metrics.spectrum import effective_rank
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
+from gradscope.results.rank_tokens import TokenRankPoint
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
+MOST_TOKENS = 512
+"""Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class _Findings:
 
     spectra: list[GradientSpectrum] = field(default_factory=list)
     curve: list[RankCurvePoint] = field(default_factory=list)
+    token_curve: list[TokenRankPoint] = field(default_factory=list)
     steps: list[StepGeometry] = field(default_factory=list)
     skipped: dict[int, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -59,6 +64,7 @@ class _Question:
     advantages: tuple[str, ...]
     group_sizes: tuple[int, ...]
     centered: bool
+    seed: int
     output: Path | None
 
 
@@ -70,6 +76,8 @@ def measure_rank(
     advantages: Sequence[str] | None = None,
     group_sizes: Sequence[int] = (),
     centered: bool = False,
+    tokens: int | None = None,
+    seed: int = 0,
     format: str | None = None,
     model: str | None = None,
     initial: str | Path | None = None,
@@ -90,8 +98,11 @@ def measure_rank(
         steps: Steps to look at; None: all whose weights are on disk.
         rows: What a row of the matrix is.
         advantages: ``logged`` and formulations; None: the logged one and every formulation of the registry.
-        group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size.
+        group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size;
+            for token rows the logged size alone.
         centered: Whether to subtract the mean row first.
+        tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
+        seed: Decides which tokens are drawn.
         format: Name of the reader, where it is not to be guessed.
         model: Base model of an adapter, where it moved.
         initial: Weights before the first update.
@@ -110,8 +121,10 @@ def measure_rank(
 
     Raises:
         InputError: No step could be computed.
-        UsageError: An advantage or group size does not exist.
+        UsageError: An advantage or group size does not exist, or tokens are asked of other rows.
     """
+    if tokens is not None and (rows != "token" or tokens < 2):
+        raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
     run = read_run(
         path,
         format=format,
@@ -127,12 +140,21 @@ def measure_rank(
     question = _Question(
         rows=rows,
         advantages=_known_advantages(advantages),
-        group_sizes=_possible_sizes(run, group_sizes),
+        group_sizes=() if rows == "token" and not group_sizes else _possible_sizes(run, group_sizes),
         centered=centered,
+        seed=seed,
         output=Path(output) if output else None,
     )
     found = _Findings()
-    options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype, weight_spectra=rows == "weight")
+    options = EngineOptions(
+        engine=engine,
+        verify=verify,
+        device=device,
+        dtype=dtype,
+        weight_spectra=rows == "weight",
+        most_tokens=(tokens or MOST_TOKENS) if rows == "token" else 0,
+        seed=seed,
+    )
     for measured in measure_steps(run, chosen, options, progress):
         _examine(run, measured, question, found)
     if not found.steps:
@@ -160,8 +182,15 @@ def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
         refused=found.refused,
         gram=found.gram,
         engine=found.engine,
-        findings=rank_findings(found.curve, found.steps, found.spectra),
+        token_curve=tuple(found.token_curve),
+        findings=_sentences(question, found),
     )
+
+
+def _sentences(question: _Question, found: _Findings) -> tuple[str, ...]:
+    if question.rows == "token":
+        return (*token_findings(found.token_curve), *rank_findings((), found.steps, ()))
+    return rank_findings(found.curve, found.steps, found.spectra)
 
 
 def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -204,14 +233,26 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
         if advantage in found.refused:
             continue
         try:
-            spectra, curve = step_spectra(
-                rows, advantage, size, by_group=question.rows == "group", centered=question.centered
-            )
+            _answer(measured, rows, advantage, size, question, found)
         except GradscopeError as error:
             found.refused[advantage] = error.message
-            continue
-        found.spectra.extend(spectra)
+
+
+def _answer(
+    measured: MeasuredStep, rows: StepRows, advantage: str, size: int | None, question: _Question, found: _Findings
+) -> None:
+    """The spectra of one step under one advantage, at one group size."""
+    if question.rows == "token":
+        spectra, points = token_spectra(
+            rows, measured.tokens, advantage, size, seed=question.seed, centered=question.centered
+        )
+        found.token_curve.extend(points)
+    else:
+        spectra, curve = step_spectra(
+            rows, advantage, size, by_group=question.rows == "group", centered=question.centered
+        )
         found.curve.extend(curve)
+    found.spectra.extend(spectra)
 
 
 def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | None]]:

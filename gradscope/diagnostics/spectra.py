@@ -35,6 +35,7 @@ from gradscope.metrics.spectrum import (
     stable_rank,
 )
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind
+from gradscope.results.rank_tokens import TokenRows
 
 Array = NDArray[np.float64]
 
@@ -53,6 +54,7 @@ def spectrum_of(
     centered: bool = False,
     values: Array | None = None,
     nulls: Mapping[str, Estimate] | None = None,
+    tokens: TokenRows | None = None,
 ) -> GradientSpectrum:
     """The spectrum of the matrix whose Gram matrix is given.
 
@@ -69,6 +71,7 @@ def spectrum_of(
         centered: Whether to subtract the mean row first.
         values: Its singular values, where they are known already.
         nulls: Effective rank under each null model.
+        tokens: How token rows were had.
 
     Returns:
         Singular values and all ranks.
@@ -90,6 +93,7 @@ def spectrum_of(
         samples=samples,
         centered=centered,
         nulls=nulls,
+        tokens=tokens,
     )
 
 
@@ -107,6 +111,7 @@ def spectrum_from_values(
     tensor: str | None = None,
     centered: bool = False,
     nulls: Mapping[str, Estimate] | None = None,
+    tokens: TokenRows | None = None,
 ) -> GradientSpectrum:
     """A spectrum with every rank of the catalogue.
 
@@ -123,6 +128,7 @@ def spectrum_from_values(
         tensor: The parameter's name, for a weight gradient.
         centered: Whether the mean row was subtracted.
         nulls: Effective rank under each null model.
+        tokens: How token rows were had.
 
     Returns:
         The spectrum.
@@ -147,6 +153,7 @@ def spectrum_from_values(
         energy_rank_90=energy_rank(values, 0.90),
         energy_rank_99=energy_rank(values, 0.99),
         nulls=nulls or {},
+        tokens=tokens,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.objective import Objective
     from gradscope.gradients.result import StepGram
     from gradscope.gradients.step import Engine, Verify
+    from gradscope.gradients.token_gram import TokenGram
     from gradscope.gradients.weights import WeightSpectrum
 
 
@@ -39,6 +40,10 @@ class EngineOptions:
     """Tokens of one batch, padding included; None: the engine's own budget."""
     weight_spectra: bool = False
     """Whether the spectra of dL/dW are wanted too."""
+    most_tokens: int = 0
+    """Token rows of a group that are wanted too; 0: none."""
+    seed: int = 0
+    """Decides which tokens are drawn where a group has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class MeasuredStep:
     """Why there is no Gram matrix."""
     weight_spectra: tuple[WeightSpectrum, ...] = ()
     """Spectra of dL/dW by tensor, where they were asked for."""
+    tokens: tuple[TokenGram, ...] = ()
+    """Gram matrices of token rows by group, where they were asked for."""
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -149,6 +156,7 @@ def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, opt
     """Load the weights and compute; the reference policy is loaded only where the loss has a KL term."""
     from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
+    from gradscope.gradients.token_gram import measure_tokens
     from gradscope.gradients.weights import measure_weight_spectra
 
     groups, batch_tokens = run.groups_at(step), options.batch_tokens
@@ -165,7 +173,12 @@ def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, opt
     spectra: tuple[WeightSpectrum, ...] = ()
     if options.weight_spectra:
         spectra = measure_weight_spectra(policy, groups, objective, batch_tokens=batch_tokens)
-    return MeasuredStep(step=step, groups=groups, weights=weights, gram=gram, reason=None, weight_spectra=spectra)
+    tokens: tuple[TokenGram, ...] = ()
+    if options.most_tokens:
+        tokens = measure_tokens(policy, groups, objective, gram, most=options.most_tokens, seed=options.seed)
+    return MeasuredStep(
+        step=step, groups=groups, weights=weights, gram=gram, reason=None, weight_spectra=spectra, tokens=tokens
+    )
 
 
 def describe_weights(weights: WeightsRef) -> str:

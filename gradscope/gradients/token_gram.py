@@ -31,8 +31,6 @@ from gradscope.gradients.verify import tolerance
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
 
-MOST_TOKENS = 512
-"""Tokens of a group that are measured where nothing else is asked for; more are sampled."""
 CHECKED_ROWS = 3
 """Rows of every matrix that are recomputed by plain backward passes."""
 
@@ -95,7 +93,7 @@ def measure_tokens(
     objective: Objective,
     step: StepGram,
     *,
-    most: int = MOST_TOKENS,
+    most: int = 512,
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> tuple[TokenGram, ...]:

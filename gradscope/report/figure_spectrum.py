@@ -51,8 +51,8 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
     figure, axes = new_figure(
         "Singular values of the gradient matrix",
-        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].advantage)}; dotted: the noise floor of the "
-        "arithmetic, below which nothing is drawn",
+        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].advantage)}; "
+        f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         columns=len(by_step),
         height=3.7,
         width=7.6 if len(by_step) > 1 else 5.4,
@@ -85,6 +85,10 @@ def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
     matrix = f"matrix {num_rows} x {num_columns:,}, {centered}"
     if report.rows == "group":
         return f"a row of the matrix is the sum of a group's gradients ({matrix})"
+    if report.rows == "token":
+        counts = [spectrum.shape[0] for spectrum in groups]
+        sizes = f"{min(counts)} to {max(counts)}"
+        return f"a thin line a group; its rows are the gradients of its tokens ({sizes} x {num_columns:,}, {centered})"
     if not groups:
         return f"all rollouts of the step ({matrix})"
     return f"a thin line a group ({matrix}); all rollouts of the step together in orange"

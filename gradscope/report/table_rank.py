@@ -13,6 +13,7 @@ from gradscope.report.layout import Column, add_row, document, formulas, heading
 from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.report.same_curves import merge_same
 from gradscope.report.sparkline import sparkline
+from gradscope.report.table_rank_tokens import token_rank_table
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -24,6 +25,7 @@ _NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "signs": "signs",
 _ROW_WORDS = {
     "rollout": "a rollout's gradient",
     "group": "the sum of a group's gradients",
+    "token": "the gradient of one token of a group",
     "weight": "an output of one weight matrix",
 }
 
@@ -42,6 +44,8 @@ def rank_table(report: RankReport) -> Group:
     blocks: list[RenderableType] = []
     if report.curve:
         blocks.append(_curve(report.curve, notes))
+    if report.token_curve:
+        blocks.append(token_rank_table(report.token_curve, notes))
     whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
@@ -52,7 +56,7 @@ def rank_table(report: RankReport) -> Group:
     for advantage, reason in report.refused.items():
         notes.mark(f"{advantage} was left out: {reason}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
-    if report.rows != "weight":
+    if report.rows not in {"token", "weight"}:
         blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
     return document(head, blocks, notes, report.findings)
 

@@ -62,7 +62,12 @@ def _tables(result: Report) -> dict[str, list[Any]]:
     if isinstance(result, PassAtKReport):
         return _pass_at_k(result)
     if isinstance(result, RankReport):
-        return {"curve": list(result.curve), "spectra": list(result.spectra), "steps": list(result.steps)}
+        return {
+            "curve": list(result.curve),
+            "token_curve": list(result.token_curve),
+            "spectra": list(result.spectra),
+            "steps": list(result.steps),
+        }
     if isinstance(result, ReplayReport):
         return {"steps": list(result.steps)}
     return _verdicts(result)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 from gradscope.results.source import Source
 
-RowKind = Literal["rollout", "group", "weight"]
+RowKind = Literal["rollout", "group", "token", "weight"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class GradientSpectrum:
     """Fewest singular values with 99 % of sum s^2."""
     nulls: Mapping[str, Estimate] = field(default_factory=dict)
     """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
+    tokens: TokenRows | None = None
+    """For ``rows = token``: how the rows were had, and what share of the tokens they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,5 +145,7 @@ class RankReport:
     """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
     engine: Mapping[str, object]
     """Engine, dtype, device, number of parameters, coverage, seconds."""
+    token_curve: tuple[TokenRankPoint, ...] = ()
+    """For ``rows = token``: ranks of token rows over checkpoints, one point per step, advantage and group size."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""

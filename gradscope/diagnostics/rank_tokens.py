@@ -1,0 +1,193 @@
+"""Ranks of token rows: how many directions the tokens of a group pull in, under each advantage.
+
+A token's row is its weight times grad log pi of the token, so its Gram matrix under any advantage is diag(v) U diag(v);
+exchanging the advantage is arithmetic here too.
+
+Shapes: N token rows of a group, G rollouts of a part, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.spectra import spectrum_of
+from gradscope.diagnostics.step_rows import StepRows
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import bootstrap_means
+from gradscope.results.rank import GradientSpectrum
+from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
+
+if TYPE_CHECKING:
+    from gradscope.gradients.token_gram import TokenGram
+
+Array = NDArray[np.float64]
+
+_ALL_DEAD = "every token of this step has zero weight, so its gradient matrix is zero"
+
+
+def token_spectra(
+    rows: StepRows,
+    tokens: Sequence[TokenGram],
+    advantage: str,
+    group_size: int | None,
+    *,
+    seed: int,
+    centered: bool = False,
+) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
+    """The spectra of the token rows of each group under one advantage, and their averages.
+
+    Args:
+        rows: The step.
+        tokens: The Gram matrices of its groups' tokens.
+        advantage: ``logged`` or a formulation.
+        group_size: Regroup into groups of this size; None: as logged.
+        seed: What decided which tokens were drawn.
+        centered: Whether to subtract the mean row.
+
+    Returns:
+        One spectrum per group, and one point per group size.
+    """
+    of_group = {gram.group_id: gram for gram in tokens}
+    parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
+    weights = advantages_of(rows, parts, advantage)
+    spectra = [
+        _spectrum(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
+        for part, advantages in zip(parts, weights, strict=True)
+    ]
+    points = [token_point([spectra[place] for place in places]) for places in by_size(parts)]
+    return spectra, points
+
+
+def token_weights(gram: TokenGram, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
+    """What multiplies each token's grad log pi.
+
+    Args:
+        gram: A group's tokens.
+        rollouts: The rollouts of the step whose advantages are given, [G].
+        advantages: Their advantages, [G].
+        advantage: ``logged`` or a formulation.
+
+    Returns:
+        The weights; zero for a token of another rollout, [N].
+    """
+    by_rollout = dict(zip(rollouts.tolist(), advantages.tolist(), strict=True))
+    if advantage == LOGGED and gram.logged_weights is not None:
+        return np.where(np.isin(gram.rollouts, rollouts), gram.logged_weights, 0.0)
+    return -np.array([by_rollout.get(rollout, 0.0) for rollout in gram.rollouts.tolist()]) * gram.score_weights
+
+
+def token_point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
+    """Ranks averaged over the live groups; intervals resample groups.
+
+    Args:
+        spectra: Of one step, one advantage and one group size.
+
+    Returns:
+        The point.
+    """
+    first = spectra[0]
+    live = [spectrum for spectrum in spectra if spectrum.effective_rank.value is not None]
+    seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
+    means = _means(live)
+    return TokenRankPoint(
+        step=first.step,
+        advantage=first.advantage,
+        group_size=first.group_size,
+        method=max((rows.method for rows in seen), key=("exact", "matrix_free", "sampled").index),
+        num_groups=len(spectra),
+        num_dead=len(spectra) - len(live),
+        num_rows=means[0],
+        frac_seen=sum(rows.frac_seen * rows.num_tokens for rows in seen) / sum(rows.num_tokens for rows in seen),
+        effective_rank=means[1],
+        stable_rank=means[2],
+        participation_ratio=means[3],
+    )
+
+
+def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
+    """What the ranks of token rows say, in sentences.
+
+    Args:
+        points: By step, advantage and group size.
+
+    Returns:
+        At most two sentences, on the last step under the logged advantage or the first that was asked for.
+    """
+    known = [point for point in points if point.effective_rank.value is not None and point.num_rows.value is not None]
+    named = [point for point in known if point.advantage == LOGGED] or known
+    if not named:
+        return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
+    last = max(named, key=lambda point: (point.step, point.group_size))
+    rank, rows = last.effective_rank.value or 0.0, last.num_rows.value or 1.0
+    found = [
+        f"At step {last.step} the {rows:.0f} tokens of a live group span {rank:.1f} directions by effective rank, "
+        f"{rank / rows:.0%} of what they could (advantage {last.advantage}, mean over "
+        f"{last.num_groups - last.num_dead} live groups)."
+    ]
+    if last.method == "sampled":
+        found.append(
+            f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
+            f"is at most its size, so the groups' own may be larger. --tokens N takes more."
+        )
+    return tuple(found)
+
+
+def _spectrum(
+    rows: StepRows,
+    gram: TokenGram,
+    part: SubGroup,
+    advantages: Array,
+    advantage: str,
+    *,
+    seed: int,
+    centered: bool,
+) -> GradientSpectrum:
+    """The spectrum of the tokens of one part of a group."""
+    inside = np.flatnonzero(np.isin(gram.rollouts, part.index))
+    weights = token_weights(gram, part.index, advantages, advantage)[inside]
+    frac_seen = len(gram.gram) / gram.num_tokens
+    return spectrum_of(
+        weights[:, None] * gram.gram[np.ix_(inside, inside)] * weights,
+        step=rows.step,
+        advantage=advantage,
+        group_size=len(part.index),
+        num_columns=gram.num_parameters,
+        relative_row_error=rows.relative_row_error,
+        rows="token",
+        group_id=part.group_id,
+        samples=part.samples,
+        centered=centered,
+        tokens=TokenRows(
+            method="exact" if frac_seen == 1.0 else "sampled",
+            num_tokens=round(len(inside) / frac_seen),
+            frac_seen=frac_seen,
+            seed=seed,
+            value_error=rows.relative_row_error,
+        ),
+    )
+
+
+def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
+    """Rows, effective rank, stable rank and participation ratio, averaged over groups."""
+    if not spectra:
+        return (Estimate.because(_ALL_DEAD),) * 4
+    columns = [
+        [float(s.shape[0]), *(e.value or 0.0 for e in (s.effective_rank, s.stable_rank, s.participation_ratio))]
+        for s in spectra
+    ]
+    num_rows, *ranks = bootstrap_means(columns, [str(spectrum.group_id) for spectrum in spectra], share=False)
+    most = max(spectrum.shape[0] for spectrum in spectra)
+    return (num_rows, *(_as_rank(rank, most) for rank in ranks))
+
+
+def _as_rank(mean: Estimate, most: int) -> Estimate:
+    """The mean with its interval kept where a rank can be; few groups know no better."""
+    if mean.value is None or mean.low is None or mean.high is None:
+        return mean
+    return replace(mean, low=max(mean.low, min(1.0, mean.value)), high=max(mean.value, min(mean.high, float(most))))

@@ -1,0 +1,56 @@
+"""What `gradscope rank --rows token` finds beside spectra. Shapes: N token rows of a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradscope.estimate import Estimate
+
+TokenMethod = Literal["exact", "sampled", "matrix_free"]
+"""``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``matrix_free``: all rows, by products
+with the matrix alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRows:
+    """How the token rows of a group were had."""
+
+    method: TokenMethod
+    """Whether all tokens were measured, and how."""
+    num_tokens: int
+    """Tokens of the rollouts that count in the loss."""
+    frac_seen: float
+    """Share of them in the matrix. The effective rank of a sample is at most the sample's size."""
+    seed: int
+    """What decided which tokens were drawn, or the probes of the quadrature."""
+    value_error: float
+    """Bound on the error of a singular value, over the Frobenius norm: arithmetic's, or that of Lanczos's residuals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRankPoint:
+    """Ranks of token rows, averaged over the groups of one step."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    group_size: int
+    """Rollouts over which an advantage was computed."""
+    method: TokenMethod
+    """How the rows were had; ``sampled`` where any group was."""
+    num_groups: int
+    """Groups, or parts of them, of this size at the step."""
+    num_dead: int
+    """Those whose token weights are all zero: their matrix is zero and has no rank."""
+    num_rows: Estimate
+    """Token rows of a live group, N: the most that a rank can be. Mean over live groups."""
+    frac_seen: float
+    """Share of the step's tokens that are rows."""
+    effective_rank: Estimate
+    """Mean over live groups, interval by resampling groups."""
+    stable_rank: Estimate
+    """Likewise."""
+    participation_ratio: Estimate
+    """Likewise."""
