@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check import check_run
+    from gradscope.diagnostics.compare import compare_runs
     from gradscope.diagnostics.degeneracy import measure_degeneracy
     from gradscope.diagnostics.passk import measure_pass_at_k
     from gradscope.diagnostics.rank import measure_rank
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "check_run",
+    "compare_runs",
     "measure_degeneracy",
     "measure_pass_at_k",
     "measure_rank",
@@ -33,6 +35,7 @@ __all__ = [
 
 _HOMES = {
     "check_run": "gradscope.diagnostics.check",
+    "compare_runs": "gradscope.diagnostics.compare",
     "measure_degeneracy": "gradscope.diagnostics.degeneracy",
     "measure_pass_at_k": "gradscope.diagnostics.passk",
     "measure_rank": "gradscope.diagnostics.rank",

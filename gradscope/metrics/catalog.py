@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from gradscope.errors import UsageError
+from gradscope.metrics.catalog_compare import COMPARE_METRICS
 from gradscope.metrics.catalog_entry import Direction, Metric
 from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
 from gradscope.metrics.catalog_groups import GROUP_METRICS
@@ -22,7 +23,14 @@ __all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "defin
 
 CATALOG: dict[str, Metric] = {
     entry.name: entry
-    for family in (GROUP_METRICS, SAMPLE_METRICS, SPECTRUM_METRICS, NULL_METRICS, GRADIENT_METRICS)
+    for family in (
+        GROUP_METRICS,
+        SAMPLE_METRICS,
+        SPECTRUM_METRICS,
+        NULL_METRICS,
+        GRADIENT_METRICS,
+        COMPARE_METRICS,
+    )
     for entry in family
 }
 """Name -> entry, by family."""

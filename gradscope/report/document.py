@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradscope.metrics.catalog import CATALOG
+from gradscope.metrics.catalog import CATALOG, definitions
 from gradscope.results.check import CheckReport
+from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.envelope import build_document
 from gradscope.results.passk import PassAtKReport
@@ -14,10 +15,11 @@ from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.source import Source
 
-Report = CheckReport | DegeneracyReport | PassAtKReport | RankReport | ReplayReport
+Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport
 
 _COMMANDS: Mapping[type, str] = {
     CheckReport: "check",
+    Comparison: "compare",
     DegeneracyReport: "degeneracy",
     PassAtKReport: "passk",
     RankReport: "rank",
@@ -70,4 +72,7 @@ def _definitions(result: Report, command: str) -> dict[str, str]:
     if isinstance(result, CheckReport):
         names = dict.fromkeys(verdict.metric for verdict in result.verdicts)
         return {name: CATALOG[name].formula for name in names if name in CATALOG}
+    if isinstance(result, Comparison):
+        own = [entry.name for entry in CATALOG.values() if entry.command == command]
+        return definitions(*dict.fromkeys((*result.metrics, *own)))
     return {entry.name: entry.formula for entry in CATALOG.values() if entry.command == command}

@@ -6,11 +6,13 @@ from functools import singledispatch
 
 from matplotlib.figure import Figure
 
+from gradscope.report.figure_compare import draw_comparison
 from gradscope.report.figure_degeneracy import draw_degeneracy
 from gradscope.report.figure_passk import draw_pass_at_k
 from gradscope.report.figure_rank import draw_rank
 from gradscope.report.figure_replay import draw_replay
 from gradscope.report.figure_style import figure_style
+from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
@@ -35,6 +37,7 @@ def _draw(result: object) -> dict[str, Figure]:
     return {}
 
 
+_draw.register(Comparison)(draw_comparison)
 _draw.register(DegeneracyReport)(draw_degeneracy)
 _draw.register(PassAtKReport)(draw_pass_at_k)
 _draw.register(RankReport)(draw_rank)

@@ -7,11 +7,13 @@ from functools import singledispatch
 from rich.console import Group
 
 from gradscope.report.table_check import check_table
+from gradscope.report.table_compare import compare_table
 from gradscope.report.table_degeneracy import degeneracy_table
 from gradscope.report.table_passk import pass_at_k_table
 from gradscope.report.table_rank import rank_table
 from gradscope.report.table_replay import replay_table
 from gradscope.results.check import CheckReport
+from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
@@ -35,6 +37,7 @@ def render_table(result: object) -> Group:
 
 
 render_table.register(CheckReport)(check_table)
+render_table.register(Comparison)(compare_table)
 render_table.register(DegeneracyReport)(degeneracy_table)
 render_table.register(PassAtKReport)(pass_at_k_table)
 render_table.register(RankReport)(rank_table)

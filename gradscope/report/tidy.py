@@ -14,6 +14,7 @@ from typing import Any
 
 from gradscope.report.document import Report, command_of
 from gradscope.results.check import CheckReport
+from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.envelope import to_jsonable
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
@@ -59,6 +60,8 @@ def render_csv(rows: Sequence[Row]) -> str:
 def _tables(result: Report) -> dict[str, list[Any]]:
     if isinstance(result, DegeneracyReport):
         return {"by_step": list(result.by_step), "by_group_size": list(result.by_group_size)}
+    if isinstance(result, Comparison):
+        return {"cells": list(result.cells), "pairs": list(result.pairs), "curves": _points(result)}
     if isinstance(result, PassAtKReport):
         return _pass_at_k(result)
     if isinstance(result, RankReport):
@@ -71,6 +74,14 @@ def _tables(result: Report) -> dict[str, list[Any]]:
     if isinstance(result, ReplayReport):
         return {"steps": list(result.steps)}
     return _verdicts(result)
+
+
+def _points(result: Comparison) -> list[Row]:
+    return [
+        {"cell": curve.cell, "metric": curve.metric, "step": step, "mean": mean, "low": low, "high": high}
+        for curve in result.curves
+        for step, mean, low, high in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
+    ]
 
 
 def _verdicts(result: CheckReport) -> dict[str, list[Any]]:

@@ -1,0 +1,46 @@
+"""`gradscope compare`: what changing one thing did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.cli import options as o
+from gradscope.cli.delivery import delivery
+
+EXAMPLES = (
+    "gradscope compare grid",
+    "gradscope compare run-grpo run-sign --k 1 --k 16 --output comparison",
+)
+
+RunsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN_OR_DIR...", help="Finished gradscope runs, or folders that hold them.", show_default=False
+    ),
+]
+KOption = Annotated[
+    list[int] | None,
+    typer.Option("--k", metavar="K", help="A budget of held-out pass@k (repeatable).", rich_help_panel="Measure"),
+]
+
+
+def compare(
+    runs: RunsArgument,
+    k: KOption = None,
+    as_json: o.JsonOption = False,
+    output: o.OutputOption = None,
+    force: o.ForceOption = False,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Formulations and settings side by side: means over seeds, paired differences, corrected tests.
+
+    Runs with the same settings are a cell; two cells are compared where exactly one thing differs, paired by seed. The
+    p-values are corrected for all tests made (Holm), and what stays undecided is said to be.
+    """
+    from gradscope.diagnostics.compare import compare_runs
+
+    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+        result.deliver(compare_runs(*runs, ks=tuple(k or ())))

@@ -1,0 +1,196 @@
+"""Runs that differ in one thing, set side by side: means over seeds, paired differences, tests that count themselves.
+
+Runs with the same settings are a cell. Two cells are compared where exactly one thing differs, the formulation or one
+setting; runs of one seed are pairs, for the seed decides prompts, their order and the sampler. All tests of a
+comparison are one family, and their p-values are corrected for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.compare_findings import compare_findings
+from gradscope.diagnostics.compare_runs import ComparedRun, find_runs, read_runs
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
+from gradscope.results.source import Source
+
+_WINDOWS = 20
+"""Points of a learning curve: single steps are too noisy to read."""
+_ONE_PAIR = "one pair does not tell how much pairs differ by chance"
+_ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
+
+Setting = str | int | float | bool | None
+"""A plain value of a manifest."""
+Cell = tuple[str, tuple[tuple[str, Setting], ...]]
+"""The formulation and the settings that vary, by name."""
+
+
+def compare_runs(*paths: str | Path, ks: Sequence[int] = ()) -> Comparison:
+    """Compare finished runs.
+
+    Args:
+        *paths: Run folders, or folders that hold them.
+        ks: Budgets of held-out pass@k; none: 1 and the most that every prompt has samples for.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        InputError: There are no two finished runs, or two runs have the same settings and seed.
+    """
+    folders = find_runs(paths)
+    runs, left_out = read_runs(folders)
+    if len(runs) < 2:
+        reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+        raise InputError(
+            f"A comparison needs two finished runs, and there are {len(runs)} ({reasons or 'no other folder'}).",
+            hint="gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
+        )
+    cells = _cells(runs)
+    budgets = _budgets(runs, ks)
+    values = {cell: {seed: run.values(budgets) for seed, run in of_seed.items()} for cell, of_seed in cells.items()}
+    metrics = tuple(next(iter(next(iter(values.values())).values())))
+    pairs = _corrected([pair for first, second in _pairs(list(cells)) for pair in _compare(first, second, values)])
+    comparison = Comparison(
+        source=_source(paths, runs),
+        cells=tuple(_cell(cell, of_seed) for cell, of_seed in values.items()),
+        pairs=pairs,
+        curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
+        metrics=metrics,
+        num_tests=sum(pair.p_value is not None for pair in pairs),
+        left_out=left_out,
+    )
+    return replace(comparison, findings=compare_findings(comparison))
+
+
+def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
+    """Runs by cell and seed."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+    cells: dict[Cell, dict[int, ComparedRun]] = {}
+    for run in runs:
+        cell = (run.advantage, tuple((name, run.settings.get(name)) for name in varying))
+        other = cells.setdefault(cell, {}).setdefault(run.seed, run)
+        if other is not run:
+            raise InputError(
+                f"{other.path} and {run.path} have the same settings and seed: they are one run made twice.",
+                hint="Leave one of them out.",
+            )
+    return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
+
+
+def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
+    """Budgets that every run has samples for; without held-out samples in all of them, none."""
+    if any(run.heldout is None for run in runs):
+        return ()
+    most = min(int(run.heldout.num_samples.min()) for run in runs if run.heldout is not None)
+    large = [k for k in ks if not 1 <= k <= most]
+    if large:
+        raise InputError(f"pass@{large[0]} needs more than the {most} samples of a prompt.", hint=f"--k 1 --k {most}")
+    return tuple(dict.fromkeys(ks or (1, most)))
+
+
+def cell_name(cell: Cell) -> str:
+    """What a cell is called.
+
+    Args:
+        cell: The cell.
+
+    Returns:
+        The formulation, and after it the settings that vary.
+
+    Example:
+        >>> cell_name(("grpo", (("learning_rate", 0.0002),)))
+        'grpo, learning_rate 0.0002'
+    """
+    advantage, settings = cell
+    return ", ".join([advantage, *(f"{name} {value}" for name, value in settings)])
+
+
+def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    yield from ((first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1)
+
+
+def _changed(first: Cell, second: Cell) -> list[str]:
+    """What differs between two cells."""
+    changed = ["advantage"] if first[0] != second[0] else []
+    return changed + [name for (name, one), (_, other) in zip(first[1], second[1], strict=True) if one != other]
+
+
+def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
+    seeds = sorted(values[first].keys() & values[second].keys())
+    for metric in next(iter(values[first].values())):
+        differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
+        p_value = paired_t_p_value(differences)
+        why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
+        yield ComparedPair(
+            first=cell_name(first),
+            second=cell_name(second),
+            changed=_changed(first, second)[0],
+            metric=metric,
+            difference=student_mean(differences) if seeds else Estimate.because(why),
+            p_value=p_value,
+            p_holm=None,
+            sign_flip_p_value=sign_flip_p_value(differences),
+            num_pairs=len(seeds),
+            test="paired t",
+            undefined=why if p_value is None else None,
+        )
+
+
+def _corrected(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
+    corrected = holm([pair.p_value for pair in pairs])
+    return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, corrected, strict=True))
+
+
+def _cell(cell: Cell, of_seed: dict[int, dict[str, float]]) -> ComparedCell:
+    metrics = next(iter(of_seed.values()))
+    return ComparedCell(
+        name=cell_name(cell),
+        advantage=cell[0],
+        settings=dict(cell[1]),
+        seeds=tuple(sorted(of_seed)),
+        metrics={name: student_mean([values[name] for values in of_seed.values()]) for name in metrics},
+    )
+
+
+def _curves(cell: Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
+    for metric, series in (
+        ("reward", [run.reward for run in runs]),
+        ("frac_reward_zero_std", [run.degenerate for run in runs]),
+    ):
+        length = min(map(len, series))
+        windows = np.array_split(np.arange(length), min(_WINDOWS, length))
+        table = np.array([[one[window].mean() for window in windows] for one in series])
+        yield ComparedCurve(
+            cell=cell_name(cell),
+            metric=metric,
+            steps=tuple(float(window.mean()) + 1 for window in windows),
+            mean=_numbers(table.mean(axis=0)),
+            low=_numbers(table.min(axis=0)),
+            high=_numbers(table.max(axis=0)),
+        )
+
+
+def _numbers(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
+    return Source(
+        path=", ".join(map(str, paths)),
+        format="gradscope",
+        recognized=f"{len(runs)} finished runs of gradscope",
+        files=tuple(file for run in runs for file in run.files),
+        num_rows=sum(len(run.reward) for run in runs),
+        inferred=("A row is a step of a run.",),
+    )

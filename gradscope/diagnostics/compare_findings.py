@@ -1,0 +1,88 @@
+"""What a comparison says in words: what the tests decide, and what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradscope.results.compare import ComparedPair, Comparison
+
+LEVEL = 0.05
+"""A corrected p-value below this decides."""
+
+
+def compare_findings(comparison: Comparison) -> tuple[str, ...]:
+    """The sentences of a comparison.
+
+    Args:
+        comparison: The comparison.
+
+    Returns:
+        Sentences for people.
+    """
+    return (
+        *_decisions(comparison),
+        *_open(comparison),
+        *_caution(comparison),
+        *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
+    )
+
+
+def is_decided(pair: ComparedPair) -> bool:
+    """Whether a difference is one after correction.
+
+    Args:
+        pair: The pair.
+
+    Returns:
+        True where the corrected p-value is below 0.05.
+    """
+    return pair.p_holm is not None and pair.p_holm < LEVEL
+
+
+def _decisions(comparison: Comparison) -> Iterator[str]:
+    decided = [pair for pair in comparison.pairs if is_decided(pair)]
+    yield from map(_decided, decided)
+    if comparison.num_tests and not decided:
+        yield f"None of the {comparison.num_tests} tests decides after Holm's correction."
+    fewest = min((pair.num_pairs for pair in decided), default=0)
+    if decided and 2 / 2**fewest > LEVEL:
+        yield (
+            f"With {fewest} pairs sign flips cannot give a p-value below {2 / 2**fewest:g}: what is decided rests on "
+            "the t test, which takes differences for normal."
+        )
+
+
+def _decided(pair: ComparedPair) -> str:
+    difference = pair.difference
+    value, corrected = difference.value or 0.0, pair.p_holm or 0.0
+    reach = f" [{difference.low:+.3f}, {difference.high:+.3f}]" if difference.low is not None else ""
+    word = "above" if value > 0 else "below"
+    return (
+        f"{pair.metric}: {pair.second} is {word} {pair.first} by {abs(value):.3f} ({value:+.3f}{reach}, "
+        f"{pair.num_pairs} pairs, corrected p = {corrected:.2g})."
+    )
+
+
+def _open(comparison: Comparison) -> Iterator[str]:
+    num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
+    for metric in comparison.metrics:
+        undecided = [pair for pair in comparison.pairs if pair.metric == metric and not is_decided(pair)]
+        if not undecided:
+            continue
+        intervals = [(pair.difference.low, pair.difference.high) for pair in undecided]
+        ends = [abs(end) for interval in intervals for end in interval if end is not None]
+        reach = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
+        yield f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{reach}: no evidence of equality."
+
+
+def _caution(comparison: Comparison) -> Iterator[str]:
+    if not comparison.pairs:
+        yield "No two cells differ in exactly one thing, so nothing is compared in pairs."
+        return
+    fewest = min(pair.num_pairs for pair in comparison.pairs)
+    if fewest < 2:
+        yield "Some cells share fewer than two seeds: their differences have no interval and no test."
+    yield (
+        "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor "
+        "about learning rates that were not tried."
+    )

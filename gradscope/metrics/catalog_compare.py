@@ -1,0 +1,87 @@
+"""Catalogue: what `gradscope compare` says of runs and of pairs of them. Letters: n pairs of runs of one seed."""
+
+from __future__ import annotations
+
+from gradscope.metrics.catalog_entry import Metric
+
+_COMMAND = "compare"
+
+COMPARE_METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="train_reward",
+        title="mean train reward",
+        formula="mean over steps of the mean reward of the step's rollouts",
+        meaning="How much a run earned while it was trained: the area under its learning curve, so it counts speed.",
+        range="that of the reward",
+        better="higher",
+        moved_by="The formulation, the learning rate, the prompts, the length of the run.",
+        source="The trainer's log, averaged.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="reward_drawdown",
+        title="largest fall of reward",
+        formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",
+        meaning="How much of what a run had reached it lost again: near zero for a stable run.",
+        range="[0, range of the reward]",
+        better="lower",
+        moved_by="A learning rate that is too high, advantages that push without bound.",
+        source="The largest drawdown of finance, on tenths so that the noise of single steps does not count.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="mean_frac_reward_zero_std",
+        title="degenerate groups over the run",
+        formula="mean over steps of (degenerate groups of the step) / (groups of the step)",
+        meaning="The share of groups that gave a group-relative formulation nothing to learn from.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
+        source="frac_reward_zero_std, averaged over the run.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="paired_difference",
+        title="paired difference",
+        formula="mean over seeds of (second - first), 95 % interval +- t(n-1) sd / sqrt(n)",
+        meaning="What changing the one thing did, with all that the seed decides held equal.",
+        range="that of the metric",
+        better="neither",
+        moved_by="The one thing that differs, and chance in sampling.",
+        source="Student's paired t.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="p_value",
+        title="p, paired t test",
+        formula="2 P(T > |mean| / (sd / sqrt(n))), T of Student's t with n - 1 degrees of freedom",
+        meaning="How often chance alone would give a difference as large, were differences normal around zero.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="The size of the difference against its spread, and the number of seeds.",
+        source="Student 1908.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="sign_flip_p_value",
+        title="p, sign flips",
+        formula="share of the 2^n sign flips of the differences whose mean is as far from zero",
+        meaning="The same question without the assumption that differences are normal; never below 2 / 2^n.",
+        range="[2 / 2^n, 1]",
+        better="neither",
+        moved_by="Whether all seeds agree in sign, and their number.",
+        source="Fisher 1935, the permutation test of paired differences.",
+        command=_COMMAND,
+    ),
+    Metric(
+        name="p_holm",
+        title="p corrected",
+        formula="the i-th smallest of m p-values times m - i + 1, never less than a smaller one's",
+        meaning="The p-value of the t test with the number of tests taken into account; below 0.05 it decides.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="The number of metrics and pairs that are looked at.",
+        source="Holm 1979, A simple sequentially rejective multiple test procedure.",
+        command=_COMMAND,
+    ),
+)

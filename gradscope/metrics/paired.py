@@ -1,0 +1,122 @@
+"""Pairs of runs that differ in one thing: their mean difference, two tests of it, and the price of testing often.
+
+Legend: n pairs, m tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr, stdtrit
+
+from gradscope.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+_TAIL = 0.975
+_EXACT = 16
+"""Pairs up to which all 2^n sign flips are gone through."""
+_DRAWS = 100_000
+_EQUAL = 1e-12
+
+
+def student_mean(values: ArrayLike) -> Estimate:
+    """A mean with Student's 95 % interval, mean +- t(n-1) sd / sqrt(n): right where values are normal.
+
+    Args:
+        values: One a run, [n].
+
+    Returns:
+        The mean; without an interval for one run or where all are equal.
+
+    Example:
+        >>> mean = student_mean([0.4, 0.5, 0.6])
+        >>> round(mean.low, 3), round(mean.value, 3), round(mean.high, 3)
+        (0.252, 0.5, 0.748)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if not len(numbers):
+        return Estimate.because("there is no run")
+    mean = float(numbers.mean())
+    if len(numbers) < 2 or np.ptp(numbers) <= _EQUAL:
+        return Estimate.exact(mean, num_units=len(numbers))
+    half = float(stdtrit(len(numbers) - 1, _TAIL) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
+    return Estimate(value=mean, low=mean - half, high=mean + half, num_units=len(numbers))
+
+
+def paired_t_p_value(differences: ArrayLike) -> float | None:
+    """Two-sided p-value of Student's paired t test that the mean difference is zero.
+
+    Args:
+        differences: Second minus first, [n].
+
+    Returns:
+        The p-value; 1 where no pair differs, None for one pair or where all differ alike: nothing tells the spread.
+
+    Example:
+        >>> round(paired_t_p_value([1.0, 2.0, 3.0]), 4)
+        0.0742
+    """
+    numbers = np.asarray(differences, dtype=np.float64)
+    if len(numbers) >= 2 and np.all(np.abs(numbers) <= _EQUAL):
+        return 1.0
+    if len(numbers) < 2 or np.ptp(numbers) <= _EQUAL:
+        return None
+    t = numbers.mean() / (numbers.std(ddof=1) / np.sqrt(len(numbers)))
+    return float(2 * stdtr(len(numbers) - 1, -abs(t)))
+
+
+def sign_flip_p_value(differences: ArrayLike, *, seed: int = 0) -> float | None:
+    """Two-sided p-value of the paired permutation test: how often flipped signs give a mean as far from zero.
+
+    It assumes nothing but that either sign is as likely where there is no difference, and cannot go below 2 / 2^n.
+    All 2^n flips are gone through for n <= 16, else 100,000 random ones, the observed one among them.
+
+    Args:
+        differences: Second minus first, [n].
+        seed: Seed of the random flips.
+
+    Returns:
+        The p-value; None without pairs.
+
+    Example:
+        >>> sign_flip_p_value([1.0, 2.0, 3.0]), sign_flip_p_value([1.0, -2.0, 3.0])
+        (0.25, 0.75)
+    """
+    numbers = np.asarray(differences, dtype=np.float64)
+    if not len(numbers):
+        return None
+    if len(numbers) <= _EXACT:
+        flips = 1.0 - 2.0 * ((np.arange(2 ** len(numbers))[:, None] >> np.arange(len(numbers))) & 1)
+    else:
+        flips = np.random.default_rng(seed).choice([-1.0, 1.0], size=(_DRAWS, len(numbers)))
+        flips[0] = 1.0
+    far = np.abs(flips @ numbers) >= abs(numbers.sum()) - _EQUAL * len(numbers)
+    return float(far.mean())
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """p-values corrected for their number by Holm's step-down rule (Holm 1979).
+
+    The i-th smallest of m is multiplied by m - i + 1, and none is less than a smaller one's. Rejecting what is then
+    below 0.05 keeps the chance of any false rejection below 0.05, whatever the tests have to do with each other.
+
+    Args:
+        p_values: Uncorrected; None for a test that could not be made, which does not count.
+
+    Returns:
+        Corrected, in the same order.
+
+    Example:
+        >>> holm([0.01, 0.04, None, 0.03])
+        [0.03, 0.06, None, 0.06]
+    """
+    made = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(made):
+        largest = max(largest, min(1.0, (len(made) - rank) * p))
+        corrected[place] = largest
+    return corrected

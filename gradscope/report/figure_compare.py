@@ -1,0 +1,107 @@
+"""A comparison as figures: learning curves with bands, and the paired differences as a forest plot."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradscope.report.compare_labels import metric_title, pair_label
+from gradscope.report.figure_style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.results.compare import ComparedPair, Comparison
+
+_TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
+_MOST_CURVES = len(SERIES)
+_MOST_PAIRS = 12
+"""Pairs of one metric that a reader can take in."""
+_ROW = 0.3
+"""Inches of one pair."""
+
+
+def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
+    """The figures of a comparison.
+
+    Args:
+        comparison: What was found.
+
+    Returns:
+        The learning curves, and the forest plot where there are pairs.
+    """
+    figures = {"compare_curves": _curves(comparison)}
+    if comparison.pairs:
+        figures["compare_forest"] = _forest(comparison)
+    return figures
+
+
+def _curves(comparison: Comparison) -> Figure:
+    cells = comparison.cells[:_MOST_CURVES]
+    names = [_label(cell.name) for cell in cells]
+    more = len(comparison.cells) - len(cells)
+    figure, panels = new_figure(
+        "Learning curves",
+        "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
+        + (f"; {more} more cells in the tables" if more else ""),
+        height=5.4,
+        rows=2,
+        hspace=0.14,
+        right=label_room(names),
+    )
+    for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
+        labels = []
+        for cell, (color, line, _) in zip(cells, SERIES, strict=False):
+            curve = next(curve for curve in comparison.curves if (curve.cell, curve.metric) == (cell.name, metric))
+            axes.plot(curve.steps, curve.mean, color=color, linestyle=line)
+            axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
+            labels.append((curve.mean[-1], _label(cell.name), color))
+        axes.set_ylabel(title)
+        label_lines(axes, labels, gap=0.085 * max(name.count("\n") + 1 for name in names))
+    panels[-1].set_xlabel("step")
+    return figure
+
+
+def _label(name: str) -> str:
+    return "\n".join(name_of(part, limit=26) for part in name.split(", "))
+
+
+def _forest(comparison: Comparison) -> Figure:
+    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in comparison.metrics}
+    rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
+    more = max(len(pairs) for pairs in shown.values()) - rows
+    labels = [line for pairs in shown.values() for pair in pairs for line in _lines(pair, comparison)]
+    height = len(shown) * (rows * _ROW + 0.38) + 1.6
+    figure, panels = new_figure(
+        "What changing one thing did",
+        "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: below 0.05 after "
+        f"Holm's correction for {comparison.num_tests} tests" + (f"; {more} more pairs in the tables" if more else ""),
+        height=height,
+        rows=len(shown),
+        hspace=0.42,
+        right=label_room(labels),
+        panel_titles=True,
+    )
+    for axes, (metric, pairs) in zip(panels, shown.items(), strict=True):
+        axes.set_title(metric_title(metric), loc="left", fontsize=9)
+        axes.axvline(0, color=MUTED, linewidth=0.8)
+        axes.grid(visible=False)
+        axes.set_yticks([])
+        axes.set_ylim(rows - 0.4, -0.6)
+        for place, pair in enumerate(pairs[:rows]):
+            _whisker(axes, place, pair)
+            text = "\n".join(_lines(pair, comparison))
+            axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
+    panels[-1].set_xlabel("difference")
+    return figure
+
+
+def _lines(pair: ComparedPair, comparison: Comparison) -> list[str]:
+    return [name_of(line, limit=30) for line in pair_label(pair, comparison).split("\n")]
+
+
+def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:
+    difference = pair.difference
+    if difference.value is None:
+        axes.text(0, place, " undefined", color=MUTED, fontsize=8, va="center")
+        return
+    if difference.low is not None and difference.high is not None:
+        axes.plot([difference.low, difference.high], [place, place], color=BLUE, linewidth=1.4)
+    decided = pair.p_holm is not None and pair.p_holm < 0.05
+    axes.plot([difference.value], [place], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")

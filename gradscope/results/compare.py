@@ -1,0 +1,93 @@
+"""What `gradscope compare` finds: cells of runs that differ in their seed only, and pairs of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCell:
+    """Runs with the same settings and different seeds."""
+
+    name: str
+    """The formulation, with the other settings that vary."""
+    advantage: str
+    """The formulation."""
+    settings: Mapping[str, str | int | float | bool | None]
+    """The other settings in which the compared runs differ."""
+    seeds: tuple[int, ...]
+    """One run each."""
+    metrics: Mapping[str, Estimate]
+    """Metric -> mean over the runs, interval by Student's t."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPair:
+    """One metric of two cells that differ in one thing, paired by seed."""
+
+    first: str
+    """A cell's name."""
+    second: str
+    """The other cell's name."""
+    changed: str
+    """What differs: ``advantage``, or the setting's name."""
+    metric: str
+    """The metric."""
+    difference: Estimate
+    """Mean over the common seeds of second minus first."""
+    p_value: float | None
+    """Of the paired t test; None where it could not be made."""
+    p_holm: float | None
+    """The same, corrected for all tests of the comparison."""
+    sign_flip_p_value: float | None
+    """Of the permutation test that flips signs."""
+    num_pairs: int
+    """Seeds that both cells have."""
+    test: str
+    """Which test ``p_value`` is of."""
+    undefined: str | None
+    """Why there is no p-value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedCurve:
+    """One metric of a cell over the steps."""
+
+    cell: str
+    """The cell's name."""
+    metric: str
+    """``reward`` or ``frac_reward_zero_std``."""
+    steps: tuple[float, ...]
+    """The middle of each window of steps."""
+    mean: tuple[float, ...]
+    """Mean over the window and the runs."""
+    low: tuple[float, ...]
+    """That of the lowest run."""
+    high: tuple[float, ...]
+    """That of the highest run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Cells of runs side by side."""
+
+    source: Source
+    """The runs that were read."""
+    cells: tuple[ComparedCell, ...]
+    """By formulation and settings."""
+    pairs: tuple[ComparedPair, ...]
+    """Each metric of each two cells that differ in one thing."""
+    curves: tuple[ComparedCurve, ...]
+    """Learning curves."""
+    metrics: tuple[str, ...]
+    """The metrics compared, in order."""
+    num_tests: int
+    """Tests that were made, for which p-values are corrected."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Folder of a run -> why it is not compared."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, in sentences for people."""
