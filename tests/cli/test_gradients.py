@@ -65,7 +65,7 @@ def test_a_run_repeats_from_its_manifest(cli: Cli, tiny_run: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rank", "--rows", "token"), "'token' is not one of"),
+        (("rank", "--rows", "tokens"), "'tokens' is not one of"),
         (("rank", "--device", "tpu"), "'tpu' is not one of"),
         (("rank", "--step", "one"), "is not a step"),
         (("rank", "--advantage", "gpro"), "grpo"),
