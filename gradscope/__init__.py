@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.passk import measure_pass_at_k
     from gradscope.diagnostics.rank import measure_rank
     from gradscope.diagnostics.replay import replay_run
+    from gradscope.diagnostics.report import report_run
     from gradscope.rollouts.detect import read_run
     from gradscope.training.trainer import train
 
@@ -30,6 +31,7 @@ __all__ = [
     "measure_rank",
     "read_run",
     "replay_run",
+    "report_run",
     "train",
 ]
 
@@ -41,6 +43,7 @@ _HOMES = {
     "measure_rank": "gradscope.diagnostics.rank",
     "read_run": "gradscope.rollouts.detect",
     "replay_run": "gradscope.diagnostics.replay",
+    "report_run": "gradscope.diagnostics.report",
     "train": "gradscope.training.trainer",
 }
 

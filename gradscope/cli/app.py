@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gradscope import __version__
-from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, train
+from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.streams import write_data
 
 _START = "Start"
@@ -59,6 +59,7 @@ _add(passk.passk, _DIAGNOSE, passk.EXAMPLES)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES)
 _add(replay.replay, _DIAGNOSE, replay.EXAMPLES)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES)
+_add(report.report, _DIAGNOSE, report.EXAMPLES)
 _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)
 
 

@@ -7,7 +7,7 @@ comes out right only with the weights before the update, the exact token ids and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,9 +81,23 @@ def replay_run(
     )
     chosen = select_steps(run, steps)
     options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype)
+    return replay_measured(run, measure_steps(run, chosen, options, progress), tolerance=tolerance)
+
+
+def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:
+    """The replay of steps whose gradients were already recomputed, or have a reason why not.
+
+    Args:
+        run: The run.
+        steps: Steps of it, each examined as it comes.
+        tolerance: Largest relative error of ``grad_norm`` that counts as a match.
+
+    Returns:
+        A verdict per step and quantity.
+    """
     described: dict[str, object] = {}
     results = []
-    for measured in measure_steps(run, chosen, options, progress):
+    for measured in steps:
         results.append(_replay_step(run, measured, tolerance))
         if measured.gram is not None:
             described = measured.gram.describe()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from gradscope.errors import UsageError
 from gradscope.metrics.catalog_compare import COMPARE_METRICS
+from gradscope.metrics.catalog_contributions import CONTRIBUTION_METRICS
 from gradscope.metrics.catalog_entry import Direction, Metric
 from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
 from gradscope.metrics.catalog_groups import GROUP_METRICS
@@ -30,6 +31,7 @@ CATALOG: dict[str, Metric] = {
         NULL_METRICS,
         GRADIENT_METRICS,
         COMPARE_METRICS,
+        CONTRIBUTION_METRICS,
     )
     for entry in family
 }

@@ -13,9 +13,10 @@ from gradscope.results.envelope import build_document
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
+from gradscope.results.report import RunReport
 from gradscope.results.source import Source
 
-Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport
+Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport | RunReport
 
 _COMMANDS: Mapping[type, str] = {
     CheckReport: "check",
@@ -24,6 +25,7 @@ _COMMANDS: Mapping[type, str] = {
     PassAtKReport: "passk",
     RankReport: "rank",
     ReplayReport: "replay",
+    RunReport: "report",
 }
 
 

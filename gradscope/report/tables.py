@@ -12,12 +12,14 @@ from gradscope.report.table_degeneracy import degeneracy_table
 from gradscope.report.table_passk import pass_at_k_table
 from gradscope.report.table_rank import rank_table
 from gradscope.report.table_replay import replay_table
+from gradscope.report.table_report import report_table
 from gradscope.results.check import CheckReport
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
+from gradscope.results.report import RunReport
 
 
 @singledispatch
@@ -42,3 +44,4 @@ render_table.register(DegeneracyReport)(degeneracy_table)
 render_table.register(PassAtKReport)(pass_at_k_table)
 render_table.register(RankReport)(rank_table)
 render_table.register(ReplayReport)(replay_table)
+render_table.register(RunReport)(report_table)

@@ -20,6 +20,7 @@ from gradscope.results.envelope import to_jsonable
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
+from gradscope.results.report import ReportSection, RunReport
 
 Row = dict[str, Any]
 
@@ -73,6 +74,8 @@ def _tables(result: Report) -> dict[str, list[Any]]:
         }
     if isinstance(result, ReplayReport):
         return {"steps": list(result.steps)}
+    if isinstance(result, RunReport):
+        return {"sections": [_section(section) for section in result.sections]}
     return _verdicts(result)
 
 
@@ -82,6 +85,10 @@ def _points(result: Comparison) -> list[Row]:
         for curve in result.curves
         for step, mean, low, high in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
     ]
+
+
+def _section(section: ReportSection) -> Row:
+    return {"name": section.name, "question": section.question, "finding": section.headline}
 
 
 def _verdicts(result: CheckReport) -> dict[str, list[Any]]:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from gradscope.cli import check, degeneracy, demo, explain, passk, rank, replay, train
+from gradscope.cli import check, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.app import command
 from tests.cli.conftest import Cli
 
-MODULES = (check, degeneracy, demo, explain, passk, rank, replay, train)
+MODULES = (check, degeneracy, demo, explain, passk, rank, replay, report, train)
 EXAMPLES = [example for module in MODULES for example in module.EXAMPLES]
 COMMANDS: dict[str, Any] = command().commands
 
 
 def test_the_commands_are_those_that_work() -> None:
-    assert set(COMMANDS) == {"demo", "train", "explain", "degeneracy", "passk", "rank", "replay", "check"}
+    assert set(COMMANDS) == {"demo", "train", "explain", "degeneracy", "passk", "rank", "replay", "report", "check"}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -41,7 +41,7 @@ def test_analysis_commands_share_their_output_options(name: str) -> None:
     assert {"--json", "--output", "--force", "--quiet", "--strict"} <= flags
 
 
-@pytest.mark.parametrize("name", ["rank", "replay", "check"])
+@pytest.mark.parametrize("name", ["rank", "replay", "report", "check"])
 def test_commands_that_touch_a_model_share_its_options(name: str) -> None:
     flags = {flag for option in COMMANDS[name].params for flag in option.opts}
     assert {"--device", "--dtype", "--model", "--initial", "--run-config", "--completion-ids"} <= flags

@@ -1,0 +1,128 @@
+"""`gradscope report`: one page that a person reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.cli import options as o
+from gradscope.cli.columns import column_names
+from gradscope.cli.delivery import delivery
+from gradscope.cli.rank import StepsOption
+from gradscope.cli.steps import parse_steps
+from gradscope.cli.streams import say
+from gradscope.errors import OutputExistsError
+
+EXAMPLES = (
+    "gradscope report my-run",
+    "gradscope report my-run --samples before.jsonl --samples after.jsonl --output my-run.html",
+    "gradscope report outputs/trl-run --initial base-model --run-config args.json",
+    "gradscope report rollouts.jsonl --no-gradients",
+)
+
+PageOption = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel="Output"),
+]
+SamplesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Samples of held-out prompts, before and after (repeatable); those of the run folder by default.",
+        rich_help_panel="Input",
+    ),
+]
+GradientsOption = Annotated[
+    bool,
+    typer.Option(
+        "--gradients/--no-gradients",
+        help="Whether to load the model and recompute gradients.",
+        rich_help_panel="Measure",
+    ),
+]
+
+
+def report(
+    run: o.RunArgument,
+    output: PageOption = Path("report.html"),
+    step: StepsOption = None,
+    gradients: GradientsOption = True,
+    samples: SamplesOption = None,
+    success_threshold: o.SuccessThresholdOption = None,
+    reader: o.FormatOption = None,
+    prompt_column: o.PromptColumnOption = None,
+    reward_column: o.RewardColumnOption = None,
+    step_column: o.StepColumnOption = None,
+    group_column: o.GroupColumnOption = None,
+    run_config: o.RunConfigOption = None,
+    completion_ids: o.CompletionIdsOption = None,
+    strict: o.StrictOption = False,
+    model: o.ModelOption = None,
+    initial: o.InitialOption = None,
+    device: o.DeviceOption = "auto",
+    dtype: o.DtypeOption = "auto",
+    as_json: o.JsonOption = False,
+    force: o.ForceOption = False,
+    quiet: o.QuietOption = False,
+) -> None:
+    """Write one self-contained HTML page that answers what a run's log can answer.
+
+    Which groups, rollouts, rewards and lengths make the gradient, whether the log replays, and what other advantages
+    would have done. Gradients are recomputed at up to four steps, unless --step names others. A question whose data
+    are missing says what to log.
+    """
+    from gradscope.diagnostics.report import report_run
+    from gradscope.report.html.page import render_page
+
+    _refuse_existing(output, force=force)
+    with delivery(as_json=as_json, output=None, force=force, quiet=quiet) as result:
+        with result.progress() as progress:
+            found = report_run(
+                run,
+                steps="all" if "all" in (step or ()) else parse_steps(step),
+                gradients=gradients,
+                samples=tuple(samples or ()),
+                success_threshold=success_threshold,
+                format=reader,
+                columns=column_names(prompt_column, reward_column, step_column, group_column),
+                model=model,
+                initial=initial,
+                run_config=run_config,
+                completion_ids=completion_ids,
+                device=device,
+                dtype=dtype,
+                strict=strict,
+                progress=progress,
+            )
+        _write_page(render_page(found), output)
+        result.deliver(found)
+    if not quiet:
+        say(f"wrote {output}")
+
+
+def _refuse_existing(page: Path, *, force: bool) -> None:
+    """Before any work: a page is never laid over something else unasked.
+
+    Raises:
+        OutputExistsError: There is a folder at that path, or a file and ``force`` is off.
+    """
+    if page.is_dir():
+        raise OutputExistsError(f"{page} is a folder.", hint=f"Name a file: --output {page / 'report.html'}")
+    if page.exists() and not force:
+        raise OutputExistsError(
+            f"{page} is already there.", hint="Name another --output, or add --force to replace it."
+        )
+
+
+def _write_page(page: str, path: Path) -> None:
+    """Written aside, then renamed: a page is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""`gradscope report`: every question that a run's log can answer, each once, in one result.
+
+The log is read once and each gradient is recomputed once; sections only look. What one section lacks never stops
+another: it says what is missing and what to log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from gradscope.diagnostics.degeneracy import degeneracy_of_run
+from gradscope.diagnostics.passk import pass_at_k_of_samples
+from gradscope.diagnostics.replay import replay_measured
+from gradscope.diagnostics.report_sections.agreement import agreement_section
+from gradscope.diagnostics.report_sections.contributions import contributions_section
+from gradscope.diagnostics.report_sections.coverage import coverage_section
+from gradscope.diagnostics.report_sections.dilution import dilution_section
+from gradscope.diagnostics.report_sections.formulations import formulations_section
+from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs
+from gradscope.diagnostics.report_sections.length import length_section
+from gradscope.diagnostics.report_sections.replayed import replay_section
+from gradscope.diagnostics.report_sections.rewards import rewards_section
+from gradscope.diagnostics.report_sections.signal import signal_section
+from gradscope.diagnostics.report_sections.zero_loss import zero_loss_section
+from gradscope.diagnostics.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, missing_weights, select_steps
+from gradscope.errors import GradscopeError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.report import ReportSection, RunReport
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+MOST_STEPS = 4
+"""Steps whose gradients are recomputed where none are named: first, last and evenly between."""
+
+_SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
+    signal_section,
+    zero_loss_section,
+    replay_section,
+    contributions_section,
+    length_section,
+    rewards_section,
+    dilution_section,
+    agreement_section,
+    coverage_section,
+    formulations_section,
+)
+_NOT_ASKED: tuple[tuple[MeasuredStep, ...], Absent] = (
+    (),
+    Absent(
+        reason="Gradients were not recomputed, as asked (--no-gradients).", hint="Leave that option out to get them."
+    ),
+)
+_NO_SAMPLES = Absent(
+    reason="The run holds no samples of held-out prompts: the steps of a training log are other policies each.",
+    hint="Sample the same prompts several times before and after training, and pass both files: --samples BEFORE "
+    "--samples AFTER.",
+)
+
+Made = TypeVar("Made")
+
+
+def report_run(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | Literal["all"] | None = None,
+    gradients: bool = True,
+    samples: Sequence[str | Path] = (),
+    success_threshold: float | None = None,
+    format: str | None = None,
+    columns: ColumnNames | None = None,
+    model: str | None = None,
+    initial: str | Path | None = None,
+    run_config: str | Path | None = None,
+    completion_ids: str | Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    strict: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> RunReport:
+    """Everything that can be said about one run.
+
+    Args:
+        path: A run folder or a log.
+        steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
+        gradients: Whether to recompute gradients at all; without, no model is loaded.
+        samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        format: Name of the reader; None: recognized.
+        columns: Columns of a generic log, where their names are not usual.
+        model: Base model of an adapter, where it moved.
+        initial: Weights before the first update.
+        run_config: JSON file of the trainer's arguments.
+        completion_ids: File of exact completion ids.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        dtype: ``auto``, ``float32`` or ``bfloat16``.
+        strict: Whether a row that cannot be used is an error.
+        progress: Told after each recomputed step.
+
+    Returns:
+        One section a question.
+    """
+    run = read_run(
+        path,
+        format=format,
+        columns=columns,
+        model=model,
+        initial=initial,
+        run_config=run_config,
+        completion_ids=completion_ids,
+        strict=strict,
+    )
+    chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
+    measured, absent = _NOT_ASKED
+    if gradients:
+        measured, absent = _measured(run, chosen, EngineOptions(device=device, dtype=dtype), progress)
+    grams = tuple(step.gram for step in measured if step.gram is not None)
+    known = _or_absent(lambda: _samples(run, samples, success_threshold))
+    inputs = ReportInputs(
+        run=run,
+        degeneracy=_or_absent(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
+        replay=_or_absent(lambda: replay_measured(run, _all_steps(run, measured, absent))),
+        grams=grams,
+        no_grams=absent,
+        samples=() if isinstance(known, Absent) else known,
+        passk=known if isinstance(known, Absent) else _or_absent(lambda: pass_at_k_of_samples(known)),
+    )
+    return RunReport(
+        source=run.source,
+        name="/".join(Path(path).resolve().parts[-2:]),
+        sections=tuple(section(inputs) for section in _SECTIONS),
+        recomputed=tuple(gram.step for gram in grams),
+    )
+
+
+def _or_absent(make: Callable[[], Made]) -> Made | Absent:
+    """A result, or what kept it from being made: one unusable part never costs the page."""
+    try:
+        return make()
+    except GradscopeError as error:
+        return Absent(reason=error.message, hint=error.hint or "")
+
+
+def _measured(
+    run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
+) -> tuple[tuple[MeasuredStep, ...], Absent]:
+    """The gradients of the chosen steps, and why there are none where there are none."""
+    found = _or_absent(lambda: tuple(measure_steps(run, steps, options, progress)))
+    if isinstance(found, Absent):
+        return (), found
+    reasons = [step.reason for step in found if step.reason] or [missing_weights(run, run.steps[0])]
+    hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
+    return found, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+
+
+def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
+    """The steps whose weights are on disk; first, last and evenly between where not all of them are wanted."""
+    usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
+    last = len(usable) - 1
+    if wanted == "all" or last < MOST_STEPS:
+        return tuple(usable)
+    return tuple(usable[round(place * last / (MOST_STEPS - 1))] for place in range(MOST_STEPS))
+
+
+def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Absent) -> Iterator[MeasuredStep]:
+    """Every step of the log; what is arithmetic is replayed at each of them, recomputed or not."""
+    done = {step.step: step for step in measured}
+    for step in run.steps:
+        if step in done:
+            yield done[step]
+            continue
+        weights, reason = run.weights_before(step), "its gradient was not recomputed for this page: --step"
+        if weights is None:
+            reason = missing_weights(run, step)
+        elif not done:
+            reason = absent.reason.rstrip(".")
+        yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
+
+
+def _samples(run: Run, paths: Sequence[str | Path], success_threshold: float | None) -> tuple[Samples, ...] | Absent:
+    """The files that were named, else what the run folder holds."""
+    files = [file for path in (paths or (run.path,)) for file in sample_files(path)]
+    if files == [run.path] and len(run.steps) > 1:
+        return _NO_SAMPLES
+    return tuple(read_samples(file, success_threshold=success_threshold) for file in files)

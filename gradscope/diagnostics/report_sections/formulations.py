@@ -1,0 +1,127 @@
+"""What would other advantage formulations have done with the same rollouts?
+
+The gradient of a formulation is arithmetic on the Gram matrix K of score vectors, so nothing is trained or sampled
+anew. The KL part is left out: it does not depend on the advantage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradscope.advantages.registry import FORMULATIONS
+from gradscope.diagnostics.parts import LOGGED, advantages_of, sub_groups
+from gradscope.diagnostics.report_sections.inputs import ReportInputs, unanswered
+from gradscope.diagnostics.step_rows import StepRows, step_rows
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.metrics.catalog import metric
+from gradscope.metrics.contributions import cosine_of_updates
+from gradscope.metrics.geometry import batch_norm, gradient_gram
+from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+
+NAME = "formulations"
+QUESTION = "What would other advantages have done with the same rollouts?"
+
+_Row = tuple[Cell, ...]
+
+
+def formulations_section(inputs: ReportInputs) -> ReportSection:
+    """Every formulation of the registry on the recomputed steps.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        Norm, cosine with the logged update, effective rank and dead share, means over the steps.
+    """
+    if not inputs.grams:
+        return unanswered(NAME, QUESTION, inputs.no_grams)
+    steps = [step_rows(gram) for gram in inputs.grams]
+    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in (LOGGED, *FORMULATIONS)]
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=_findings(rows, len(steps)),
+        meaning=metric("update_cosine").meaning,
+        next_step="A formulation with a cosine near 1 is the same update at another step size; one that differs is "
+        "worth a run of its own.",
+        command=inputs.command("rank", "--advantage", "all"),
+        charts=_chart(rows),
+        tables=(_table(rows, [step.step for step in steps]),),
+    )
+
+
+def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
+    """Norm, cosine with the logged update, effective rank and dead share of one step."""
+    parts = sub_groups(rows, None)
+    try:
+        by_group = advantages_of(rows, parts, name)
+    except GradscopeError as error:
+        return (Estimate.because(error.message.rstrip(".")),) * 4
+    weights = np.zeros(len(rows.group_ids))
+    for part, values in zip(parts, by_group, strict=True):
+        weights[part.index] = values
+    matrix = gradient_gram(rows.gram, weights)
+    cosine = Estimate.because("the log has no advantage per rollout")
+    if rows.advantages is not None:
+        cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+    return (
+        Estimate.exact(batch_norm(matrix)),
+        cosine,
+        effective_rank(singular_values_from_gram(matrix)),
+        Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
+    )
+
+
+def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
+    """Column means over the steps that have a value; the first reason where none has."""
+    means = []
+    for column in zip(*steps, strict=True):
+        values = [estimate.value for estimate in column if estimate.value is not None]
+        means.append(Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0])
+    return tuple(means)
+
+
+def _findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
+    cosines = {
+        str(row[0]): row[2].value for row in rows[1:] if isinstance(row[2], Estimate) and row[2].value is not None
+    }
+    if not cosines:
+        return (f"The gradients of {len(rows) - 1} formulations were formed at {num_steps} steps; see the table.",)
+    near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
+    return (
+        f"On the same rollouts of {num_steps} steps, {far} would have gone farthest from the logged update (cosine "
+        f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
+    )
+
+
+def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
+    known = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
+    if not known:
+        return ()
+    return (
+        Chart(
+            title="Cosine with the logged update",
+            kind="bars",
+            places=tuple(name for name, _ in known),
+            series=(Series(name="cosine", values=tuple(value for _, value in known)),),
+            x_label="cosine",
+        ),
+    )
+
+
+def _table(rows: list[_Row], steps: list[int]) -> ReportTable:
+    shown = ", ".join(map(str, steps))
+    return ReportTable(
+        caption=f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
+        f"effective rank of the whole step = {metric('effective_rank').formula}",
+        columns=(
+            Column(title="advantage"),
+            Column(title="gradient norm", style="norm"),
+            Column(title="update cosine", style="gap"),
+            Column(title="effective rank", style="rank"),
+            Column(title="dead groups", style="share"),
+        ),
+        rows=tuple(rows),
+    )

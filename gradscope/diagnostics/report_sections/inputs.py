@@ -1,0 +1,89 @@
+"""What the sections of a report are made from: each thing is read or computed once, and shared."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.replay import ReplayReport
+from gradscope.results.report import ReportSection
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.samples import Samples
+    from gradscope.gradients.result import StepGram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Something that could not be had."""
+
+    reason: str
+    """Why, a sentence with its period."""
+    hint: str
+    """What would help, a sentence with its period; may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportInputs:
+    """Everything that was read and computed for a report."""
+
+    run: Run
+    """The run."""
+    degeneracy: DegeneracyReport | Absent
+    """Groups without a gradient."""
+    replay: ReplayReport | Absent
+    """The trainer's numbers, recomputed."""
+    grams: tuple[StepGram, ...]
+    """The inner products of the gradient rows of each step that was recomputed."""
+    no_grams: Absent
+    """Why there are none, where there are none."""
+    samples: tuple[Samples, ...]
+    """Samples of held-out prompts, before and after."""
+    passk: PassAtKReport | Absent
+    """pass@k of these samples."""
+
+    def command(self, name: str, *more: str) -> str:
+        """A command on this run as a person would type it.
+
+        Args:
+            name: The command.
+            *more: Further arguments.
+
+        Returns:
+            One line for a shell.
+        """
+        return shlex.join(["gradscope", name, str(self.run.path), *more])
+
+
+def unanswered(name: str, question: str, absent: Absent) -> ReportSection:
+    """A section whose data are missing.
+
+    Args:
+        name: Its anchor.
+        question: The question.
+        absent: What is missing, and what to log.
+
+    Returns:
+        The section, with the reason in place of an answer.
+    """
+    return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())
+
+
+def percent(share: float) -> str:
+    """A share as a person says it.
+
+    Args:
+        share: A number, usually in [0, 1].
+
+    Returns:
+        Percent with one decimal.
+
+    Example:
+        >>> percent(0.4125)
+        '41.2 %'
+    """
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,86 @@
+"""From numbers to places in a drawing: a linear scale with round ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A linear scale."""
+
+    low: float
+    """The number at ``start``."""
+    high: float
+    """The number at ``end``, above ``low``."""
+    start: float
+    """The place of ``low`` in the drawing."""
+    end: float
+    """The place of ``high``."""
+
+    def __call__(self, value: float) -> float:
+        """The place of a number."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def widened(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of a scale that hold all numbers, and zero where it is near.
+
+    Args:
+        values: Finite numbers, at least one.
+
+    Returns:
+        Low and high, never equal.
+
+    Example:
+        >>> widened([1.0, 4.0]), widened([2.0, 2.0]), widened([100.0, 101.0])
+        ((0.0, 4.0), (0.0, 2.0), (100.0, 101.0))
+    """
+    low, high = min(values), max(values)
+    if 0 < low <= 0.5 * high or low == high > 0:
+        low = 0.0
+    if 0.5 * low <= high < 0 or low == high < 0:
+        high = 0.0
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
+
+
+def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
+    """Round numbers between two ends.
+
+    Args:
+        low: One end.
+        high: The other, above it.
+        most: How many fit.
+
+    Returns:
+        Multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
+
+    Example:
+        >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
+        ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
+    """
+    rough = (high - low) / max(most - 1, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def place(value: float) -> str:
+    """A coordinate as it is written: two decimals, the same bytes every time.
+
+    Args:
+        value: A coordinate.
+
+    Returns:
+        Its text.
+
+    Example:
+        >>> place(12.0), place(1 / 3)
+        ('12', '0.33')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,47 @@
+"""Tables of a page: numbers as the terminal prints them, the unrounded value kept for sorting."""
+
+from __future__ import annotations
+
+from gradscope.estimate import Estimate
+from gradscope.report.html.escape import block, text
+from gradscope.report.numbers import Footnotes, format_estimate, format_number
+from gradscope.results.report import Cell, Column, ReportTable
+
+
+def render_table(table: ReportTable) -> str:
+    """A table with its caption and the reasons for what is undefined.
+
+    Args:
+        table: The data.
+
+    Returns:
+        A scrolling box with a ``table`` element, and its footnotes.
+    """
+    notes = Footnotes()
+    head = "".join(f'<th scope="col" class="{_kind(column)}">{text(column.title)}</th>' for column in table.columns)
+    rows = "".join(
+        f"<tr>{''.join(_cell(cell, column, notes) for cell, column in zip(row, table.columns, strict=True))}</tr>"
+        for row in table.rows
+    )
+    reasons = "".join(f"<p>{text(line)}</p>" for line in notes.lines())
+    footnotes = f'<div class="notes">{reasons}</div>' if reasons else ""
+    return (
+        f'<div class="table" tabindex="0"><table><caption>{text(table.caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{footnotes}"
+    )
+
+
+def _kind(column: Column) -> str:
+    return "text" if column.style == "text" else "number"
+
+
+def _cell(cell: Cell, column: Column, notes: Footnotes) -> str:
+    kind = _kind(column)
+    if cell is None:
+        return f'<td class="{kind}"></td>'
+    if isinstance(cell, str) or column.style == "text":
+        return f'<td class="text">{block(str(cell))}</td>'
+    if isinstance(cell, Estimate):
+        value = "" if cell.value is None else f' data-sort="{cell.value!r}"'
+        return f'<td class="{kind}"{value}>{text(format_estimate(cell, notes, column.style))}</td>'
+    return f'<td class="{kind}" data-sort="{float(cell)!r}">{text(format_number(float(cell), column.style))}</td>'

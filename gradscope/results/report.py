@@ -1,0 +1,108 @@
+"""What `gradscope report` finds: one section a question, each with its sentences, charts and tables as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradscope.estimate import Estimate
+from gradscope.results.source import Source
+
+ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
+"""How the cells of a column read: as they stand, or as a number of that kind."""
+ChartKind = Literal["lines", "stack", "bars"]
+Cell = str | int | float | None | Estimate
+"""One cell; None where the log has nothing there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    title: str
+    """Its head."""
+    style: ColumnStyle = "text"
+    """How its cells read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTable:
+    """A table of a section."""
+
+    caption: str
+    """What it shows, with the formula where a number has one."""
+    columns: tuple[Column, ...]
+    """From left to right."""
+    rows: tuple[tuple[Cell, ...], ...]
+    """One cell a column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line, or one kind of bar."""
+
+    name: str
+    """Its label."""
+    values: tuple[float | None, ...]
+    """One a place; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure of a section."""
+
+    title: str
+    """What it shows."""
+    kind: ChartKind
+    """``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each."""
+    places: tuple[float | str, ...]
+    """Steps, or the names of bars."""
+    series: tuple[Series, ...]
+    """At least one; bars have exactly one."""
+    x_label: str = "step"
+    """What the places are; for bars what their length is."""
+    y_range: tuple[float, float] | None = None
+    """Fixed ends of the scale of values; None: those of the values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSection:
+    """One question that a run's log answers, or the reason why it does not."""
+
+    name: str
+    """Its anchor in the page."""
+    question: str
+    """The question, as practitioners ask it."""
+    findings: tuple[str, ...] = ()
+    """What the numbers say, the most important sentence first; empty where data are missing."""
+    meaning: str = ""
+    """What that means."""
+    next_step: str = ""
+    """What to try next."""
+    command: str = ""
+    """The command that looks closer, as a person would type it; empty where there is none."""
+    missing: str | None = None
+    """Why there is no answer, and what to log to get one."""
+    charts: tuple[Chart, ...] = ()
+    """The figures."""
+    tables: tuple[ReportTable, ...] = ()
+    """The tables."""
+
+    @property
+    def headline(self) -> str:
+        """The one sentence for a list of sections: the first finding, or what is missing."""
+        return self.findings[0] if self.findings else self.missing or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """One run on one page."""
+
+    source: Source
+    """The run."""
+    name: str
+    """What the page calls it."""
+    sections: tuple[ReportSection, ...]
+    """One a question, in the order of reading."""
+    recomputed: tuple[int, ...]
+    """Steps whose gradients were recomputed."""
