@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from gradscope.cli import options as o
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
+from gradscope.errors import UsageError
 
 EXAMPLES = (
     "gradscope degeneracy outputs/my-run",
-    "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2 --group-size 4",
+    "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2 --group-size 16",
+    "gradscope degeneracy outputs/my-run --target-degeneracy 0.2",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
 )
 
 GroupSizesOption = Annotated[
     list[int] | None,
-    typer.Option("--group-size", metavar="G", help="Also at this group size (repeatable).", rich_help_panel="Measure"),
+    typer.Option(
+        "--group-size",
+        metavar="G",
+        help="Also at this group size; forecast beyond the log's (repeatable).",
+        rich_help_panel="Measure",
+    ),
 ]
 BasePassRateOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="P",
+        help="Predict from this pass rate, or from that of each 'step', instead of the log's mean.",
+        rich_help_panel="Measure",
+    ),
+]
+TargetOption = Annotated[
     float | None,
-    typer.Option(metavar="P", help="Predict from this pass rate instead of the log's mean.", rich_help_panel="Measure"),
+    typer.Option(
+        "--target-degeneracy",
+        metavar="SHARE",
+        help="Say which group size, or how much resampling, leaves at most this share of dead groups.",
+        rich_help_panel="Measure",
+    ),
 ]
 
 
@@ -31,6 +51,7 @@ def degeneracy(
     group_size: GroupSizesOption = None,
     reward: o.RewardOption = None,
     base_pass_rate: BasePassRateOption = None,
+    target_degeneracy: TargetOption = None,
     success_threshold: o.SuccessThresholdOption = None,
     reader: o.FormatOption = None,
     prompt_column: o.PromptColumnOption = None,
@@ -47,7 +68,7 @@ def degeneracy(
     """Share of groups whose rewards are all equal, so that they give no gradient.
 
     By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
-    between the two. Reads logs only; no model is loaded.
+    between the two; what the dead groups cost, and what would revive them. Reads logs only; no model is loaded.
     """
     from gradscope.diagnostics.degeneracy import measure_degeneracy
 
@@ -58,10 +79,24 @@ def degeneracy(
                 format=reader,
                 group_sizes=tuple(group_size or ()),
                 success_threshold=success_threshold,
-                base_pass_rate=base_pass_rate,
+                base_pass_rate=_base_pass_rate(base_pass_rate),
+                target_degeneracy=target_degeneracy,
                 reward=reward,
                 columns=column_names(prompt_column, reward_column, step_column, group_column),
                 run_config=run_config,
                 strict=strict,
             )
         )
+
+
+def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:
+    if text is None:
+        return None
+    if text == "step":
+        return "step"
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(
+            f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Use --base-pass-rate 0.3."
+        ) from None

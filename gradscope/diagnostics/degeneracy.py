@@ -8,19 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
+from gradscope.diagnostics.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy_findings import degeneracy_findings
+from gradscope.diagnostics.degeneracy_forecast import describe_pass_rates, pass_rates_of
+from gradscope.diagnostics.degeneracy_sizes import GroupSizes, pass_rate_origin
 from gradscope.diagnostics.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
+from gradscope.diagnostics.reward_ties import measure_reward_ties
+from gradscope.diagnostics.starvation import measure_starvation
 from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.degeneracy import (
-    DegeneracyEstimates,
-    GroupTable,
-    SizeEstimates,
-    estimate_at_size,
-    estimate_degeneracy,
-)
+from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_degeneracy
+from gradscope.metrics.dispersion import dispersion_test, estimate_rate_variance
+from gradscope.metrics.gap import BasePassRate, Resampling
 from gradscope.metrics.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
-from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    GapDecomposition,
+    IidPrediction,
+    Overdispersion,
+    StepDegeneracy,
+)
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
@@ -32,7 +40,8 @@ def measure_degeneracy(
     format: str | None = None,
     group_sizes: Sequence[int] = (),
     success_threshold: float | None = None,
-    base_pass_rate: float | None = None,
+    base_pass_rate: BasePassRate = None,
+    target_degeneracy: float | None = None,
     reward: str | None = None,
     columns: ColumnNames | None = None,
     run_config: str | Path | None = None,
@@ -45,9 +54,10 @@ def measure_degeneracy(
     Args:
         path: A run folder, a log, or a file with several samples a prompt.
         format: Name of the reader; None: recognized.
-        group_sizes: Further group sizes to estimate, each at most the number of rollouts a group has.
+        group_sizes: Further group sizes: estimated up to the number of rollouts of a group, forecast beyond it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        base_pass_rate: The p of the i.i.d. prediction; None: the mean of the log.
+        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
+        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         reward: One reward function by name; None: the trainer's scalar.
         columns: Columns of a generic log, where their names are not usual.
         run_config: The trainer's arguments as JSON, where the folder does not tell them.
@@ -64,6 +74,7 @@ def measure_degeneracy(
         group_sizes=group_sizes,
         success_threshold=success_threshold,
         base_pass_rate=base_pass_rate,
+        target_degeneracy=target_degeneracy,
         reward=reward,
         seed=seed,
         num_resamples=num_resamples,
@@ -75,7 +86,8 @@ def degeneracy_of_run(
     *,
     group_sizes: Sequence[int] = (),
     success_threshold: float | None = None,
-    base_pass_rate: float | None = None,
+    base_pass_rate: BasePassRate = None,
+    target_degeneracy: float | None = None,
     reward: str | None = None,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -89,7 +101,8 @@ def degeneracy_of_run(
         run: The run.
         group_sizes: Further group sizes to estimate.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        base_pass_rate: The p of the i.i.d. prediction; None: the mean of the log.
+        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
+        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         reward: One reward function by name; None: the trainer's scalar.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
@@ -97,23 +110,25 @@ def degeneracy_of_run(
     Returns:
         The report.
     """
-    _check_options(group_sizes, base_pass_rate)
+    _check_options(group_sizes, base_pass_rate, target_degeneracy)
     chosen = group_rewards(run, reward)
     threshold = success_threshold
     if threshold is None:
         threshold = binary_threshold([value for _, rewards in chosen.groups for value in rewards])
     table = _table(chosen, threshold)
-    bootstrap = _Bootstrap(base_pass_rate, num_resamples, seed)
-    overall = bootstrap.estimate(table)
-    logged_size = int(table.size[0]) if np.ptp(table.size) == 0 else None
+    options = _Options(base_pass_rate, num_resamples, seed)
+    overall = options.estimate(table)
+    rates = pass_rates_of(table, seed=seed)
+    sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
+    starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, num_resamples=num_resamples, seed=seed)
     report = DegeneracyReport(
         source=run.source,
         reward=reward or TRAINER_REWARD,
         success_threshold=threshold,
         num_groups=len(chosen.groups),
         num_rollouts=int(table.size.sum()),
-        group_size=logged_size,
-        pass_rate_origin=_pass_rate_origin(base_pass_rate, len(chosen.groups)),
+        group_size=sizes.logged,
+        pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.groups)),
         frac_reward_zero_std=overall.frac_reward_zero_std,
         frac_all_pass=overall.frac_all_pass,
         frac_all_fail=overall.frac_all_fail,
@@ -121,37 +136,47 @@ def degeneracy_of_run(
         pass_rate=overall.pass_rate,
         iid_prediction=overall.iid_prediction,
         jensen_gap=overall.jensen_gap,
-        by_group_size=_by_group_size(table, overall, logged_size, group_sizes, bootstrap),
+        predictions=_predictions(table, overall, options),
+        overdispersion=_overdispersion(table, options),
+        by_group_size=sizes.rows(group_sizes),
         gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
-        by_step=tuple(_at_step(run, table, step, reward, bootstrap) for step in np.unique(table.step).tolist()),
+        by_step=tuple(_at_step(run, table, step, reward, options) for step in np.unique(table.step).tolist()),
+        pass_rates=describe_pass_rates(table, rates),
+        starvation=starvation,
+        advantages=measure_advantage_mass(chosen, num_resamples=num_resamples, seed=seed),
+        by_reward=measure_reward_ties(chosen, num_resamples=num_resamples, seed=seed),
+        target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         quarantined=run.source.quarantined,
     )
-    return replace(report, findings=degeneracy_findings(report, chosen))
+    return replace(report, findings=degeneracy_findings(report, chosen, sizes.doubled()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Bootstrap:
+class _Options:
     """The options that every estimate of a report shares."""
 
-    base_pass_rate: float | None
+    base_pass_rate: BasePassRate
     num_resamples: int
     seed: int
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(num_resamples=self.num_resamples, seed=self.seed)
 
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
         return estimate_degeneracy(
             table, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
         )
 
-    def at_size(self, table: GroupTable, group_size: int) -> SizeEstimates:
-        return estimate_at_size(
-            table, group_size, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
-        )
 
-
-def _check_options(group_sizes: Sequence[int], base_pass_rate: float | None) -> None:
-    if base_pass_rate is not None and not 0 <= base_pass_rate <= 1:
+def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:
+    if isinstance(base_pass_rate, float | int) and not 0 <= base_pass_rate <= 1:
         raise UsageError(
             f"A pass rate lies between 0 and 1, got {base_pass_rate:g}.", hint="Give a share, not a percentage."
+        )
+    if target_degeneracy is not None and not 0 < target_degeneracy < 1:
+        raise UsageError(
+            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Use --target-degeneracy 0.2."
         )
     if any(size < 2 for size in group_sizes):
         raise UsageError(
@@ -173,42 +198,38 @@ def _table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
     )
 
 
-def _by_group_size(
-    table: GroupTable,
-    overall: DegeneracyEstimates,
-    logged_size: int | None,
-    group_sizes: Sequence[int],
-    bootstrap: _Bootstrap,
-) -> tuple[GroupSizeDegeneracy, ...]:
+def _predictions(table: GroupTable, overall: DegeneracyEstimates, options: _Options) -> tuple[IidPrediction, ...]:
+    """The prediction from every p that can be had, the chosen one first."""
+    bases: list[BasePassRate] = [options.base_pass_rate, None]
+    if np.ptp(table.step) > 0:
+        bases.append("step")
     rows = []
-    if logged_size is not None:
+    for base in dict.fromkeys(bases):
+        found = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
         rows.append(
-            GroupSizeDegeneracy(
-                group_size=logged_size,
-                degeneracy=overall.frac_reward_zero_std,
-                iid_prediction=overall.iid_prediction,
-                jensen_gap=overall.jensen_gap,
-                method="observed",
-            )
-        )
-    for size in sorted(set(group_sizes) - {logged_size}):
-        estimates = bootstrap.at_size(table, size)
-        rows.append(
-            GroupSizeDegeneracy(
-                group_size=size,
-                degeneracy=estimates.degeneracy,
-                iid_prediction=estimates.iid_prediction,
-                jensen_gap=estimates.jensen_gap,
-                # What cannot be estimated from these groups could only be forecast, and carries its reason.
-                method="unbiased" if estimates.degeneracy.is_defined else "forecast",
+            IidPrediction(
+                pass_rate_origin=pass_rate_origin(base, len(table.size)),
+                iid_prediction=found.iid_prediction,
+                jensen_gap=found.jensen_gap,
             )
         )
     return tuple(rows)
 
 
-def _at_step(run: Run, table: GroupTable, step: int, reward: str | None, bootstrap: _Bootstrap) -> StepDegeneracy:
+def _overdispersion(table: GroupTable, options: _Options) -> Overdispersion:
+    if table.num_passing is None:
+        unknown = Estimate.because(NO_THRESHOLD, num_units=len(table.size))
+        return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
+    tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.seed)
+    variance = estimate_rate_variance(
+        table.size, table.num_passing, table.prompt, num_resamples=options.num_resamples, seed=options.seed
+    )
+    return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)
+
+
+def _at_step(run: Run, table: GroupTable, step: int, reward: str | None, options: _Options) -> StepDegeneracy:
     groups = table.at_step(step)
-    estimates = bootstrap.estimate(groups)
+    estimates = options.estimate(groups)
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
     comparable = reward is None and step not in run.notes
     return StepDegeneracy(
@@ -223,9 +244,3 @@ def _at_step(run: Run, table: GroupTable, step: int, reward: str | None, bootstr
         jensen_gap=estimates.jensen_gap,
         logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
     )
-
-
-def _pass_rate_origin(base_pass_rate: float | None, num_groups: int) -> str:
-    if base_pass_rate is not None:
-        return f"the given base pass rate, {base_pass_rate:g}"
-    return f"the mean of this log over {num_groups} groups"

@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+from gradscope.diagnostics.degeneracy_signal_findings import (
+    cost_finding,
+    dispersion_finding,
+    fit_finding,
+    percent,
+    remedy_finding,
+    reward_findings,
+    target_finding,
+)
 from gradscope.diagnostics.group_rewards import GroupRewards
-from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 
 _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
 
 
-def degeneracy_findings(report: DegeneracyReport, chosen: GroupRewards) -> tuple[str, ...]:
+def degeneracy_findings(
+    report: DegeneracyReport, chosen: GroupRewards, doubled: GroupSizeDegeneracy | None = None
+) -> tuple[str, ...]:
     """The sentences of a report.
 
     Args:
         report: The report, without its findings.
         chosen: The groups it was made from, with the number left out.
+        doubled: The forecast at twice the group size.
 
     Returns:
-        Sentences for people: the share and its kinds, the gap and its parts, what to try, and what does not fit.
+        Sentences for people: the share and its kinds, what it costs, the gap and its parts, what to try, and what does
+        not fit.
     """
     sentences = [
         _share(report),
+        cost_finding(report),
         _gap(report),
+        dispersion_finding(report),
         _levels(report, chosen),
+        *reward_findings(report),
         _advice(report, chosen),
+        remedy_finding(report, doubled),
+        target_finding(report),
+        fit_finding(report),
         _disagreement(report),
         _left_out(chosen),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _percent(share: float) -> str:
-    if 0 < share < 0.0005:
-        return "less than 0.1 %"
-    return f"{100 * share:.1f} %"
-
-
 def _share(report: DegeneracyReport) -> str:
     estimate = report.frac_reward_zero_std
     share = estimate.value or 0.0
     interval = (
-        ""
-        if estimate.low is None or estimate.high is None
-        else f" [{_percent(estimate.low)}, {_percent(estimate.high)}]"
+        "" if estimate.low is None or estimate.high is None else f" [{percent(estimate.low)}, {percent(estimate.high)}]"
     )
     num_dead = round(share * report.num_groups)
-    text = f"{num_dead} of {report.num_groups} groups ({_percent(share)}{interval}) have equal rewards"
+    text = f"{num_dead} of {report.num_groups} groups ({percent(share)}{interval}) have equal rewards"
     kinds = []
     for name, kind in (
         ("all pass", report.frac_all_pass),
@@ -65,7 +76,7 @@ def _gap(report: DegeneracyReport) -> str:
     if predicted.value is None or gap.value is None or report.pass_rate.value is None:
         return f"Pass rate and prediction are undefined: {predicted.undefined}."
     text = (
-        f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {_percent(predicted.value)} "
+        f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {100 * gap.value:+.1f} points"
     )
     between, over_time = parts.between_prompts.value, parts.over_time.value
@@ -118,9 +129,17 @@ def _disagreement(report: DegeneracyReport) -> str:
     step, logged, own = different[0]
     return (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {logged:.4f}, here {own:.4f}. Rows that are missing from the log, or equal rewards that it rounds "
-        "apart, make such a difference."
+        f"{step}: {logged:.4f}, here {own:.4f}. {_why_different(own - logged)}"
     )
+
+
+def _why_different(more_here: float) -> str:
+    if more_here > 0:
+        return (
+            "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
+            "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
+        )
+    return "The log may lack rows of the groups that differed, or the trainer's scalar may be another sum of rewards."
 
 
 def _left_out(chosen: GroupRewards) -> str:

@@ -115,6 +115,29 @@ def estimate_gap(
     return Gap(prediction=prediction, gap=gap)
 
 
+def predict_at(
+    group_size: int, step: NDArray[np.int64], rate: Array, pass_rate: Estimate, base: BasePassRate
+) -> Estimate:
+    """The prediction at a group size that was not drawn.
+
+    Args:
+        group_size: G.
+        step: The step of each group, [J].
+        rate: The pass rate of each group, [J].
+        pass_rate: Their mean.
+        base: The p of the prediction.
+
+    Returns:
+        The prediction; without an interval where it is each step's own.
+    """
+    if base != "step":
+        return _prediction(np.array([group_size]), pass_rate, base)
+    _, index, counts = np.unique(step, return_inverse=True, return_counts=True)
+    at_step = np.bincount(index.reshape(-1), weights=rate) / counts
+    value = float(np.sum(counts * iid_prediction(at_step, group_size)) / counts.sum())
+    return Estimate.exact(value, num_units=pass_rate.num_units)
+
+
 def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: float | None) -> Estimate:
     distinct, counts = np.unique(sizes, return_counts=True)
 

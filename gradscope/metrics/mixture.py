@@ -198,7 +198,7 @@ def fit_npmle(counts: PassCounts, weights: Array | None = None, *, num_updates: 
     return GridMixture(points=points, weights=mass)
 
 
-def pass_count_chances(num_samples: int, mixture: BetaMixture) -> Array:
+def beta_binomial_chances(num_samples: int, mixture: BetaMixture) -> Array:
     """The beta-binomial distribution: chance of each number of passing samples.
 
     Args:
@@ -209,12 +209,33 @@ def pass_count_chances(num_samples: int, mixture: BetaMixture) -> Array:
         Chances of c = 0 ... n, [n + 1].
 
     Example:
-        >>> pass_count_chances(3, BetaMixture(a=np.array(1.0), b=np.array(1.0))).round(4).tolist()
+        >>> beta_binomial_chances(3, BetaMixture(a=np.array(1.0), b=np.array(1.0))).round(4).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
     c = np.arange(num_samples + 1)
     pairs = PassCounts(num_samples=np.full(len(c), num_samples), num_passing=c, weight=np.ones(len(c)), pair=c)
     return np.asarray(np.exp(_log_beta_binomial(pairs, mixture.a, mixture.b)), dtype=np.float64)
+
+
+def binomial_chances(num_samples: int, pass_rate: float) -> Array:
+    """The binomial distribution: chance of each number of passing samples.
+
+    Args:
+        num_samples: n.
+        pass_rate: p.
+
+    Returns:
+        Chances of c = 0 ... n, [n + 1].
+
+    Example:
+        >>> binomial_chances(2, 0.5).round(4).tolist()
+        [0.25, 0.5, 0.25]
+    """
+    c = np.arange(num_samples + 1)
+    log_chance = (
+        _log_choose(np.full(len(c), num_samples), c) + xlogy(c, pass_rate) + xlog1py(num_samples - c, -pass_rate)
+    )
+    return np.asarray(np.exp(log_chance), dtype=np.float64)
 
 
 def _best_on_grid(counts: PassCounts, weights: Array) -> Array:
@@ -234,5 +255,8 @@ def _shapes(logits: Array) -> tuple[Array, Array]:
 
 def _log_beta_binomial(counts: PassCounts, a: Array, b: Array) -> Array:
     n, c = counts.num_samples, counts.num_passing
-    choose = gammaln(n + 1) - gammaln(c + 1) - gammaln(n - c + 1)
-    return np.asarray(choose + betaln(c + a, n - c + b) - betaln(a, b), dtype=np.float64)
+    return np.asarray(_log_choose(n, c) + betaln(c + a, n - c + b) - betaln(a, b), dtype=np.float64)
+
+
+def _log_choose(n: Counts, c: Counts) -> Array:
+    return np.asarray(gammaln(n + 1) - gammaln(c + 1) - gammaln(n - c + 1), dtype=np.float64)

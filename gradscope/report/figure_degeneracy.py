@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
+from gradscope.report.figure_pass_rates import draw_pass_rates
 from gradscope.report.figure_style import (
     BLUE,
     FAINT,
@@ -36,13 +37,15 @@ def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
         report: The measurement.
 
     Returns:
-        Over steps where there are several, by group size where there are several.
+        Over steps where there are several, by group size where there are several, and pass rates where they are known.
     """
     figures: dict[str, Figure] = {}
     if len(report.by_step) > 1:
         figures["degeneracy"] = _over_steps(report)
     if len(report.by_group_size) > 1:
         figures["degeneracy_by_group_size"] = _by_group_size(report)
+    if report.pass_rates.histogram:
+        figures["pass_rates"] = draw_pass_rates(report)
     return figures
 
 

@@ -11,6 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.report.layout import add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import Footnotes, Style, format_estimate, format_number
 from gradscope.report.sparkline import sparkline
+from gradscope.report.table_signal import advantage_table, cost_table, reward_table, target_table
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 
 MOST_STEPS = 20
@@ -39,6 +40,11 @@ def degeneracy_table(report: DegeneracyReport) -> Group:
     blocks: list[RenderableType] = [_overall(report, notes)]
     if len(report.by_group_size) > 1:
         blocks.append(_by_group_size(report, notes))
+    if report.target is not None:
+        blocks.append(target_table(report.target, notes))
+    blocks += [cost_table(report.starvation, notes), advantage_table(report.advantages, notes)]
+    if report.by_reward:
+        blocks.append(reward_table(report.by_reward, notes))
     if len(report.by_step) > 1:
         blocks.append(_course(report.by_step))
     if 1 < len(report.by_step) <= MOST_STEPS:
@@ -57,6 +63,10 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("  tied, neither pass nor fail", report.frac_tied, "share", None),
         ("pass rate p", report.pass_rate, "share", None),
         ("i.i.d. prediction", report.iid_prediction, "share", None),
+        *(
+            (f"  with {_short(row.pass_rate_origin)}", row.iid_prediction, "share", None)
+            for row in report.predictions[1:]
+        ),
         ("Jensen gap", report.jensen_gap, "gap", None),
         ("  between prompts", split.between_prompts, "gap", None),
         ("  over time", split.over_time, "gap", None),
@@ -64,6 +74,11 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Table:
     for name, estimate, style, emphasis in rows:
         add_row(table, name, format_estimate(estimate, notes, style), str(estimate.num_units), style=emphasis)
     return table
+
+
+def _short(origin: str) -> str:
+    """The p of a prediction, short enough for a row."""
+    return origin.split(" over ")[0].replace("the mean of", "p of").replace("the given base pass rate,", "p =")
 
 
 def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.signal import (
+    AdvantageMass,
+    PassRateDistribution,
+    RewardTies,
+    Starvation,
+    TargetDegeneracy,
+)
 from gradscope.results.source import Quarantine, Source
 
 
@@ -23,7 +30,33 @@ class GroupSizeDegeneracy:
     """degeneracy - iid_prediction."""
     method: Literal["observed", "unbiased", "forecast"]
     """``observed``: groups of this size were logged; ``unbiased``: mean of [C(c,G)+C(n-c,G)]/C(n,G) over larger
-    groups."""
+    groups; ``forecast``: the fitted beta-binomial, beyond the rollouts that were logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IidPrediction:
+    """The i.i.d. prediction from one choice of p: papers use either, and the two differ a lot."""
+
+    pass_rate_origin: str
+    """Which p it used, in words."""
+    iid_prediction: Estimate
+    """p^G + (1-p)^G at the logged group sizes."""
+    jensen_gap: Estimate
+    """frac_reward_zero_std - iid_prediction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overdispersion:
+    """Whether groups differ more than independent coin flips with one pass rate a step."""
+
+    rate_variance: Estimate
+    """Var(p_x) over groups without bias; twice it is the gap of the population at G = 2."""
+    z: Estimate
+    """Standard deviations by which fewer pairs of a group disagree than if outcomes were dealt at random."""
+    p_value: Estimate
+    """Chance of so few disagreeing pairs under the i.i.d. hypothesis."""
+    test: str
+    """How the p-value was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +128,26 @@ class DegeneracyReport:
     """p^G + (1-p)^G."""
     jensen_gap: Estimate
     """frac_reward_zero_std - iid_prediction."""
+    predictions: tuple[IidPrediction, ...]
+    """The prediction from each p that can be had: the mean of the log, each step's own, the given one."""
+    overdispersion: Overdispersion
+    """The i.i.d. hypothesis on trial."""
     by_group_size: tuple[GroupSizeDegeneracy, ...]
     """One row per group size asked for, the logged one first."""
     gap_decomposition: GapDecomposition
     """The gap split into prompts and time."""
     by_step: tuple[StepDegeneracy, ...]
     """One row per step."""
+    pass_rates: PassRateDistribution
+    """The distribution of pass rates over groups."""
+    starvation: Starvation
+    """What degenerate groups cost."""
+    advantages: tuple[AdvantageMass, ...]
+    """Each formulation of the registry on these rewards."""
+    by_reward: tuple[RewardTies, ...]
+    """Each reward function, where several were logged."""
+    target: TargetDegeneracy | None
+    """What it takes to reach a share of degenerate groups; None where none was asked for."""
     quarantined: Quarantine
     """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
     findings: tuple[str, ...] = ()

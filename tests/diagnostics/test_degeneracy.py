@@ -59,7 +59,7 @@ def test_group_sizes_are_observed_unbiased_or_out_of_reach() -> None:
     assert [(row.group_size, row.method) for row in rows] == [(4, "observed"), (2, "unbiased"), (8, "forecast")]
     # Three dead groups, and 2 of the 6 pairs of the mixed one.
     assert rows[1].degeneracy.value == pytest.approx((3 + 2 / 6) / 4)
-    assert "fewer than 8 rollouts" in rows[2].degeneracy.undefined
+    assert "needs at least 10 prompts, there are 4" in rows[2].degeneracy.undefined
 
 
 def test_logged_share_stands_beside_ours() -> None:

@@ -6,10 +6,26 @@ import math
 
 from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
-from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    GapDecomposition,
+    GroupSizeDegeneracy,
+    IidPrediction,
+    Overdispersion,
+    StepDegeneracy,
+)
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable, Solved
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.results.signal import (
+    AdvantageMass,
+    PassRateDistribution,
+    RateBin,
+    RewardTies,
+    Starvation,
+    TargetDegeneracy,
+    TargetPlan,
+)
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 
 HOSTILE = "<script>[red]\x1b[31mred\u202egnp"
@@ -57,7 +73,7 @@ def _step(step: int) -> StepDegeneracy:
 
 
 def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
-    too_large = Estimate.because("G = 16 exceeds the 8 rollouts of a group; forecasts are not available")
+    too_large = Estimate.because("a forecast at G = 16 could be anything from 0.05 to 0.81")
     return DegeneracyReport(
         source=source(files=files),
         reward=HOSTILE,
@@ -73,6 +89,24 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         pass_rate=around(0.47, 0.06, 128),
         iid_prediction=Estimate(value=0.0086, low=0.0079, high=0.0141, num_units=128),
         jensen_gap=Estimate(value=0.4039, low=0.32, high=0.48, num_units=128),
+        predictions=(
+            IidPrediction(
+                pass_rate_origin="the mean pass rate of this log",
+                iid_prediction=Estimate(value=0.0086, low=0.0079, high=0.0141, num_units=128),
+                jensen_gap=Estimate(value=0.4039, low=0.32, high=0.48, num_units=128),
+            ),
+            IidPrediction(
+                pass_rate_origin="the mean of each step",
+                iid_prediction=Estimate(value=0.0225, low=0.0159, high=0.0341, num_units=128),
+                jensen_gap=Estimate(value=0.39, low=0.31, high=0.46, num_units=128),
+            ),
+        ),
+        overdispersion=Overdispersion(
+            rate_variance=around(0.144, 0.02, 128),
+            z=Estimate.exact(21.5, num_units=160),
+            p_value=Estimate.exact(0.0005, num_units=160),
+            test="1999 deals of the outcomes within steps",
+        ),
         by_group_size=(
             GroupSizeDegeneracy(
                 group_size=8,
@@ -103,8 +137,92 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128), over_time=Estimate.exact(0.0139)
         ),
         by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
+        pass_rates=_pass_rates(),
+        starvation=Starvation(
+            frac_rollouts=around(0.4125, 0.08, 128),
+            frac_tokens=Estimate.because("token ids of the completions were not logged"),
+            tokens_per_rollout=Estimate.because("token ids of the completions were not logged"),
+            batch_size=Estimate.exact(64.0, num_units=num_steps),
+            effective_batch_size=Estimate.exact(37.6, num_units=num_steps),
+            dilution=around(0.5875, 0.08, 128),
+            resampling_factor=Estimate(value=1.702, low=1.49, high=1.95, num_units=128),
+        ),
+        advantages=(
+            AdvantageMass(
+                advantage="grpo",
+                positive_mass=around(0.24, 0.03, 128),
+                negative_mass=around(0.24, 0.03, 128),
+                frac_zero=around(0.4125, 0.08, 128),
+            ),
+            AdvantageMass(
+                advantage="sign",
+                positive_mass=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                negative_mass=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                frac_zero=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+            ),
+        ),
+        by_reward=(
+            RewardTies(reward=HOSTILE, frac_zero_std=around(0.9, 0.05, 128), num_alone=3, num_rescuable=0),
+            RewardTies(reward="format", frac_zero_std=around(0.2, 0.05, 128), num_alone=70, num_rescuable=41),
+        ),
+        target=_target(),
         quarantined=QUARANTINE,
         findings=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
+    )
+
+
+def _pass_rates() -> PassRateDistribution:
+    bars = ((0.0, 0.0), *((k / 7, (k + 1) / 7) for k in range(7)), (1.0, 1.0))
+    return PassRateDistribution(
+        beta_a=Estimate.exact(0.42, num_units=128),
+        beta_b=Estimate.exact(0.51, num_units=128),
+        goodness_of_fit=Estimate.exact(0.34, num_units=160),
+        frac_hopeless=around(0.19, 0.1, 128),
+        frac_solved=around(0.12, 0.08, 128),
+        histogram=tuple(
+            RateBin(
+                low=low,
+                high=high,
+                observed=(0.25, 0.11, 0.09, 0.09, 0.08, 0.07, 0.07, 0.08, 0.16)[place],
+                beta_binomial=(0.24, 0.12, 0.09, 0.08, 0.08, 0.08, 0.07, 0.09, 0.15)[place],
+                binomial=math.comb(8, place) * 0.47**place * 0.53 ** (8 - place),
+            )
+            for place, (low, high) in enumerate(bars)
+        ),
+    )
+
+
+def _target() -> TargetDegeneracy:
+    no_tokens = Estimate.because("token ids of the completions were not logged")
+    out_of_reach = Estimate.because("no group size up to 8 times 8 is known to bring the share to 0.2")
+    return TargetDegeneracy(
+        target=0.2,
+        plans=(
+            TargetPlan(
+                plan="now",
+                group_size=8,
+                degeneracy=around(0.4125, 0.08, 128),
+                rollouts_per_group=Estimate.exact(8.0),
+                tokens_per_group=no_tokens,
+                method="observed",
+            ),
+            TargetPlan(
+                plan="larger groups",
+                group_size=None,
+                degeneracy=out_of_reach,
+                rollouts_per_group=out_of_reach,
+                tokens_per_group=out_of_reach,
+                method="forecast",
+            ),
+            TargetPlan(
+                plan="resampling",
+                group_size=8,
+                degeneracy=Estimate.exact(0.2),
+                rollouts_per_group=Estimate(value=10.9, low=9.6, high=12.5, num_units=128),
+                tokens_per_group=no_tokens,
+                method="observed",
+            ),
+        ),
     )
 
 

@@ -12,9 +12,9 @@ from gradscope.report.figures import draw_figures
 from tests.report import examples
 
 EXPECTED: dict[str, tuple[Report, set[str]]] = {
-    "degeneracy": (examples.degeneracy_report(), {"degeneracy", "degeneracy_by_group_size"}),
-    "long": (examples.degeneracy_report(num_steps=300), {"degeneracy", "degeneracy_by_group_size"}),
-    "one step": (examples.degeneracy_report(num_steps=1), {"degeneracy_by_group_size"}),
+    "degeneracy": (examples.degeneracy_report(), {"degeneracy", "degeneracy_by_group_size", "pass_rates"}),
+    "long": (examples.degeneracy_report(num_steps=300), {"degeneracy", "degeneracy_by_group_size", "pass_rates"}),
+    "one step": (examples.degeneracy_report(num_steps=1), {"degeneracy_by_group_size", "pass_rates"}),
     "passk": (examples.passk_report(), {"passk"}),
     "one file": (examples.passk_report(num_files=1), {"passk"}),
     "rank": (examples.rank_report(), {"rank_curve", "rank_nulls", "rank_spectrum"}),

@@ -1,0 +1,191 @@
+"""Sentences about the signal: what dead groups cost, whether chance explains them, and what would bring it back."""
+
+from __future__ import annotations
+
+from gradscope.estimate import Estimate
+from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
+from gradscope.results.signal import RewardTies, TargetDegeneracy, TargetPlan
+
+_SIGNIFICANT = 0.05
+_FILTERED = -3.0
+"""Standard deviations below which groups agree too rarely to be a whole log."""
+
+
+def percent(share: float) -> str:
+    """A share in words.
+
+    Args:
+        share: In [0, 1].
+
+    Returns:
+        Per cent with one decimal.
+
+    Example:
+        >>> percent(0.4906), percent(0.0001)
+        ('49.1 %', 'less than 0.1 %')
+    """
+    if 0 < share < 0.0005:
+        return "less than 0.1 %"
+    return f"{100 * share:.1f} %"
+
+
+def cost_finding(report: DegeneracyReport) -> str:
+    """What share of the training signal was lost.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The sentence; empty where every group is alive.
+    """
+    cost = report.starvation
+    if not cost.frac_rollouts.value or cost.dilution.value is None:
+        return ""
+    tokens = "" if cost.frac_tokens.value is None else f" and {percent(cost.frac_tokens.value)} of completion tokens"
+    return (
+        f"Signal lost: {percent(cost.frac_rollouts.value)} of rollouts{tokens} were spent on groups without a "
+        f"gradient. Of {_number(cost.batch_size)} rollouts a step {_number(cost.effective_batch_size)} count, and a "
+        f"loss averaged over all of them is scaled by {cost.dilution.value:.2f}."
+    )
+
+
+def dispersion_finding(report: DegeneracyReport) -> str:
+    """Whether chance explains the dead groups.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The sentence; empty where the test is undefined.
+    """
+    tested = report.overdispersion
+    if tested.z.value is None or tested.p_value.value is None:
+        return ""
+    evidence = f"z = {tested.z.value:.1f}, p = {tested.p_value.value:.2g}, {tested.test}"
+    if tested.z.value < _FILTERED:
+        return (
+            f"Rollouts of a group agree less often than chance would have it ({evidence}): a filter may have dropped "
+            "dead groups before they were logged, and the share is then a lower bound."
+        )
+    if tested.p_value.value > _SIGNIFICANT:
+        return f"Chance explains them: one pass rate for all prompts of a step is not refuted ({evidence})."
+    return f"Chance does not explain them: the prompts of a step differ in pass rate ({evidence})."
+
+
+def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None) -> str:
+    """What resampling and larger groups would bring.
+
+    Args:
+        report: The report.
+        doubled: The forecast at twice the group size.
+
+    Returns:
+        The sentence; empty where every group is alive.
+    """
+    factor = report.starvation.resampling_factor
+    if not report.frac_reward_zero_std.value:
+        return ""
+    if factor.value is None:
+        return f"Resampling dead groups would not help: {factor.undefined}."
+    text = f"Resampling dead groups until the batch is full takes {factor.value:.2f} times the rollouts"
+    if doubled is None or doubled.degeneracy.value is None:
+        return f"{text}."
+    return (
+        f"{text}; groups of {doubled.group_size} take twice as many and are forecast to leave "
+        f"{percent(doubled.degeneracy.value)}{_interval(doubled.degeneracy)} dead."
+    )
+
+
+def target_finding(report: DegeneracyReport) -> str:
+    """What it takes to reach the target.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The sentence; empty where there is no target.
+    """
+    target = report.target
+    if target is None:
+        return ""
+    now, larger, resampling = target.plans
+    if now.degeneracy.value is not None and now.degeneracy.value <= target.target:
+        return f"At most {percent(target.target)} dead groups: already so at G = {now.group_size}."
+    ways = [_larger(larger), _resampling(target, resampling)]
+    return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
+
+
+def fit_finding(report: DegeneracyReport) -> str:
+    """A warning where forecasts rest on a shape that the counts refute.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The sentence; empty where the fit holds or nothing is forecast.
+    """
+    fit = report.pass_rates.goodness_of_fit
+    forecast = any(row.method == "forecast" and row.degeneracy.is_defined for row in report.by_group_size)
+    if not forecast or fit.value is None or fit.value > 0.01:
+        return ""
+    return (
+        f"The beta-binomial does not fit these pass rates (p = {fit.value:.2g}), so read the forecasts by their "
+        "intervals, which also cover a fit without any shape."
+    )
+
+
+def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
+    """Which reward functions tie groups and which tell them apart.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Sentences; none for a single reward function.
+    """
+    rows = [row for row in report.by_reward if row.frac_zero_std.value is not None]
+    if not rows:
+        return ()
+    ranked = sorted(rows, key=lambda row: row.frac_zero_std.value or 0.0)
+    text = "; ".join(f"'{row.reward}' ties {percent(row.frac_zero_std.value or 0.0)}" for row in ranked)
+    sentences = [f"By reward function, of the same groups: {text}."]
+    alone = [f"'{row.reward}' in {row.num_alone}" for row in rows if row.num_alone]
+    if alone:
+        sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
+    sentences += [_rescuable(row, report) for row in rows if row.num_rescuable]
+    return tuple(sentences)
+
+
+def _rescuable(row: RewardTies, report: DegeneracyReport) -> str:
+    return (
+        f"'{row.reward}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: a larger "
+        "weight for it would revive them."
+    )
+
+
+def _larger(plan: TargetPlan) -> str:
+    if plan.degeneracy.value is None:
+        return f"by larger groups not within reach ({plan.degeneracy.undefined})"
+    return f"G = {plan.group_size} ({plan.method}{_tokens(plan)})"
+
+
+def _resampling(target: TargetDegeneracy, plan: TargetPlan) -> str:
+    if plan.rollouts_per_group.value is None:
+        return f"by resampling not possible ({plan.rollouts_per_group.undefined})"
+    return f"or {plan.rollouts_per_group.value:.1f} rollouts sampled for each group by resampling{_tokens(plan, ' (')}"
+
+
+def _tokens(plan: TargetPlan, opening: str = ", ") -> str:
+    if plan.tokens_per_group.value is None:
+        return ""
+    return f"{opening}{plan.tokens_per_group.value:,.0f} tokens a group{')' if opening == ' (' else ''}"
+
+
+def _interval(share: Estimate) -> str:
+    if share.low is None or share.high is None:
+        return ""
+    return f" [{percent(share.low)}, {percent(share.high)}]"
+
+
+def _number(estimate: Estimate) -> str:
+    return f"{estimate.value or 0.0:.4g}"
