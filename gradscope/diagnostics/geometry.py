@@ -48,14 +48,22 @@ def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged
         grad_norm=none if full is None else Estimate.exact(batch_norm(full), num_units=len(full)),
         logged_grad_norm=logged.get("grad_norm"),
         cancellation=none if policy is None else cancellation(policy),
-        class_subspace_energy=none if policy is None else _class_energy(rows, policy),
+        class_subspace_energy=none if policy is None else class_energy(rows, policy),
         sparsity={} if policy is None else row_sparsity(row_norms(policy)),
         verification=gram.verification.describe(),
     )
 
 
-def _class_energy(rows: StepRows, policy: Array) -> Estimate:
-    """Mean over the groups whose rewards differ; its interval resamples groups."""
+def class_energy(rows: StepRows, gradients: Array) -> Estimate:
+    """Energy in the class means, mean over the groups whose rewards differ; its interval resamples groups.
+
+    Args:
+        rows: The step.
+        gradients: Gram matrix of its gradient rows, [R, R].
+
+    Returns:
+        The mean; undefined where no group has two classes and a gradient.
+    """
     group_ids = np.array(rows.group_ids)
     energies = []
     for group_id in dict.fromkeys(rows.group_ids):
@@ -63,7 +71,7 @@ def _class_energy(rows: StepRows, policy: Array) -> Estimate:
         rewards = rows.rewards[index]
         if np.isnan(rewards).any() or rewards.max() == rewards.min():
             continue
-        energy = class_subspace_energy(policy[np.ix_(index, index)], rewards > rewards.mean())
+        energy = class_subspace_energy(gradients[np.ix_(index, index)], rewards > rewards.mean())
         if energy.value is not None:
             energies.append(energy.value)
     if not energies:

@@ -15,19 +15,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import FORMULATIONS, formulation
+from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
+from gradscope.diagnostics.formulations import measure_formulations, measure_shares
 from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.parts import LOGGED
+from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_tokens import token_findings, token_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
+from gradscope.diagnostics.update_wording import update_findings
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.metrics.nulls import gaussian_matrix_values
 from gradscope.metrics.spectrum import effective_rank
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, RowKind, StepGeometry
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    GroupShare,
+    RankComparison,
+    RankCurvePoint,
+    RankReport,
+    RowKind,
+    StepGeometry,
+)
 from gradscope.results.rank_tokens import TokenRankPoint
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
@@ -54,6 +68,9 @@ class _Findings:
     refused: dict[str, str] = field(default_factory=dict)
     gram: dict[str, str] = field(default_factory=dict)
     engine: dict[str, object] = field(default_factory=dict)
+    formulations: list[FormulationUpdate] = field(default_factory=list)
+    shares: list[GroupShare] = field(default_factory=list)
+    baseline_groups: list[BaselineGroup] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +189,8 @@ def _hint(run: Run) -> str:
 
 def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
     """The findings as a result object."""
+    baselines = measure_baselines(found.baseline_groups)
+    comparisons = compare_formulations(found.spectra)
     return RankReport(
         source=run.source,
         rows=question.rows,
@@ -182,15 +201,25 @@ def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
         refused=found.refused,
         gram=found.gram,
         engine=found.engine,
+        formulations=tuple(found.formulations),
+        shares=tuple(found.shares),
+        baselines=baselines,
+        comparisons=comparisons,
         token_curve=tuple(found.token_curve),
-        findings=_sentences(question, found),
+        findings=_sentences(question, found, comparisons, baselines),
     )
 
 
-def _sentences(question: _Question, found: _Findings) -> tuple[str, ...]:
+def _sentences(
+    question: _Question,
+    found: _Findings,
+    comparisons: Sequence[RankComparison],
+    baselines: Sequence[BaselineNoise],
+) -> tuple[str, ...]:
     if question.rows == "token":
         return (*token_findings(found.token_curve), *rank_findings((), found.steps, ()))
-    return rank_findings(found.curve, found.steps, found.spectra)
+    ranks = rank_findings(found.curve, found.steps, found.spectra, comparisons)
+    return (*ranks, *update_findings(found.formulations, baselines))
 
 
 def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -229,6 +258,9 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
     if question.rows == "weight":
         found.spectra.extend(_weight_spectra(measured, gram))
         return
+    found.formulations.extend(measure_formulations(rows, question.advantages))
+    found.shares.extend(measure_shares(rows))
+    found.baseline_groups.extend(baseline_groups(rows))
     for advantage, size in _pairs(question, rows):
         if advantage in found.refused:
             continue

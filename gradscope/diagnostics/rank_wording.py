@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradscope.diagnostics.parts import LOGGED
+from gradscope.diagnostics.rank_comparison import difference_of
 from gradscope.estimate import Estimate
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
+from gradscope.results.rank import GradientSpectrum, RankComparison, RankCurvePoint, StepGeometry
 
 
 def rank_findings(
-    curve: Sequence[RankCurvePoint], steps: Sequence[StepGeometry], spectra: Sequence[GradientSpectrum]
+    curve: Sequence[RankCurvePoint],
+    steps: Sequence[StepGeometry],
+    spectra: Sequence[GradientSpectrum],
+    comparisons: Sequence[RankComparison] = (),
 ) -> tuple[str, ...]:
-    """Two to five sentences with their numbers.
+    """A few sentences with their numbers.
 
     Args:
         curve: Ranks averaged over groups.
         steps: Geometry of each step.
         spectra: All spectra.
+        comparisons: Ranks under other formulations against those under the first.
 
     Returns:
         Sentences.
     """
-    sentences = [*_by_size(curve), *_over_time(curve), *_dead(curve), *_cancellation(steps), *_against_log(steps)]
+    ranks = [*_by_size(curve), *_over_time(curve), *_compared(comparisons)]
+    sentences = [*ranks, *_dead(curve), *_cancellation(steps), *_against_log(steps)]
     if not curve and spectra:
         sentences.insert(0, _of_matrices(spectra))
     return tuple(sentences)
@@ -82,17 +88,39 @@ def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
     first, last = points[0].effective_rank, points[-1].effective_rank
     return [
         f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_number(first)} to "
-        f"{_number(last)}: {_change(first, last)}."
+        f"{_number(last)}: {_change(difference_of(first, last))}."
     ]
 
 
-def _change(first: Estimate, last: Estimate) -> str:
-    """Which way a number went, if its intervals say so."""
-    if last.low is not None and first.high is not None and last.low > first.high:
-        return "it rose"
-    if last.high is not None and first.low is not None and last.high < first.low:
-        return "it fell"
-    return "their intervals overlap, so these steps cannot be told apart"
+def _change(difference: Estimate) -> str:
+    """Which way a number went, if its interval says so."""
+    if difference.low is not None and difference.low > 0:
+        return f"it rose by {_number(difference)}"
+    if difference.high is not None and difference.high < 0:
+        return f"it fell by {_number(difference)}"
+    return f"the difference {_number(difference)} may be zero, so these steps cannot be told apart"
+
+
+def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
+    """Which formulations have ranks that can be told from the first one's."""
+    apart = [c for c in comparisons if c.difference.low is not None and not _spans_zero(c.difference)]
+    alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
+    sentences = []
+    if apart:
+        named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in apart)
+        sentences.append(
+            f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %."
+        )
+    if alike:
+        sentences.append(
+            f"The ranks under {comparisons[0].first} and under {', '.join(alike)} cannot be told apart at step "
+            f"{comparisons[0].step}."
+        )
+    return sentences
+
+
+def _spans_zero(difference: Estimate) -> bool:
+    return (difference.low or 0.0) <= 0.0 <= (difference.high or 0.0)
 
 
 def _dead(curve: Sequence[RankCurvePoint]) -> list[str]:

@@ -19,6 +19,7 @@ from gradscope.metrics.catalog_groups import GROUP_METRICS
 from gradscope.metrics.catalog_nulls import NULL_METRICS
 from gradscope.metrics.catalog_samples import SAMPLE_METRICS
 from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
+from gradscope.metrics.catalog_updates import UPDATE_METRICS
 
 __all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "definitions", "metric", "near_names"]
 
@@ -30,8 +31,9 @@ CATALOG: dict[str, Metric] = {
         SPECTRUM_METRICS,
         NULL_METRICS,
         GRADIENT_METRICS,
-        COMPARE_METRICS,
+        UPDATE_METRICS,
         CONTRIBUTION_METRICS,
+        COMPARE_METRICS,
     )
     for entry in family
 }

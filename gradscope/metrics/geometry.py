@@ -178,3 +178,51 @@ def group_sums(gram: ArrayLike, index: ArrayLike) -> Array:
         raise ValueError(f"{len(matrix)} group numbers from 0 are needed, got shape {groups.shape}")
     members = np.eye(int(groups.max(initial=-1)) + 1)[groups]
     return np.asarray(members.T @ matrix @ members, dtype=np.float64)
+
+
+def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
+    """Inner products of whole updates: A K A', one row of A a formulation.
+
+    Args:
+        score_gram: Gram matrix K of the score vectors, [R, R].
+        advantages: One row of advantages a formulation, [F, R].
+
+    Returns:
+        Gram matrix of the F updates, [F, F]; its :func:`cosines` are those between formulations.
+
+    Raises:
+        ValueError: The shapes do not go together.
+
+    Example:
+        >>> update_gram([[1.0, 0.0], [0.0, 1.0]], [[1.0, -1.0], [1.0, 1.0]]).tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
+    """
+    matrix, weights = checked_gram(score_gram), np.asarray(advantages, dtype=np.float64)
+    if weights.ndim != 2 or weights.shape[1] != len(matrix):
+        raise ValueError(f"rows of {len(matrix)} advantages are needed, got shape {weights.shape}")
+    return np.asarray(weights @ matrix @ weights.T, dtype=np.float64)
+
+
+def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
+    """Share of |X|_F^2 in the groups' mean rows: sum over j of n_j |mean row of j|^2, over tr(G).
+
+    What is left lies within groups and cancels in each group's sum.
+
+    Args:
+        gram: Gram matrix of the gradient rows, [R, R].
+        index: Group of each row, from 0 to J - 1, [R].
+
+    Returns:
+        A number from 0 to 1; undefined where every row is zero.
+
+    Example:
+        >>> between_groups([[1.0, -1.0], [-1.0, 1.0]], [0, 0]).value
+        0.0
+    """
+    matrix, groups = checked_gram(gram), np.asarray(index, dtype=np.int64)
+    energy = float(np.trace(matrix))
+    if energy <= 0.0:
+        return Estimate.because(ZERO_MATRIX, num_units=len(matrix))
+    sums = np.diag(group_sums(matrix, groups))
+    means = float(np.sum(sums / np.maximum(np.bincount(groups), 1)))
+    return Estimate.exact(min(max(means / energy, 0.0), 1.0), num_units=len(matrix))

@@ -15,6 +15,7 @@ from gradscope.report.figure_layers import draw_layers
 from gradscope.report.figure_nulls import draw_nulls
 from gradscope.report.figure_spectrum import draw_spectra
 from gradscope.report.figure_style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
+from gradscope.report.figure_updates import draw_updates
 from gradscope.report.same_curves import merge_same
 from gradscope.results.rank import RankCurvePoint, RankReport
 
@@ -33,7 +34,7 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
     if report.rows == "weight":
         return draw_layers(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    return figures | draw_nulls(report) | draw_spectra(report)
+    return figures | draw_nulls(report) | draw_spectra(report) | draw_updates(report)
 
 
 def _curve(report: RankReport) -> Figure:

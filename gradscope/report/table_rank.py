@@ -14,6 +14,7 @@ from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, form
 from gradscope.report.same_curves import merge_same
 from gradscope.report.sparkline import sparkline
 from gradscope.report.table_rank_tokens import token_rank_table
+from gradscope.report.table_updates import baselines_table, updates_table
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -51,6 +52,10 @@ def rank_table(report: RankReport) -> Group:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
     if report.steps:
         blocks.append(_geometry(report.steps, notes))
+    if report.formulations:
+        blocks.append(updates_table(report.formulations, notes))
+    if report.baselines:
+        blocks.append(baselines_table(report.baselines, notes))
     for step, reason in report.skipped.items():
         notes.mark(f"step {step} was left out: {reason}")
     for advantage, reason in report.refused.items():
@@ -58,6 +63,8 @@ def rank_table(report: RankReport) -> Group:
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
     if report.rows not in {"token", "weight"}:
         blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
+    if report.formulations:
+        blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
     return document(head, blocks, notes, report.findings)
 
 

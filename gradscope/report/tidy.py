@@ -24,6 +24,7 @@ from gradscope.results.report import ReportSection, RunReport
 
 Row = dict[str, Any]
 
+_RANK_TABLES = ("curve", "token_curve", "spectra", "steps", "formulations", "shares", "baselines", "comparisons")
 _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 
@@ -66,17 +67,16 @@ def _tables(result: Report) -> dict[str, list[Any]]:
     if isinstance(result, PassAtKReport):
         return _pass_at_k(result)
     if isinstance(result, RankReport):
-        return {
-            "curve": list(result.curve),
-            "token_curve": list(result.token_curve),
-            "spectra": list(result.spectra),
-            "steps": list(result.steps),
-        }
+        return {name: list(getattr(result, name)) for name in _RANK_TABLES}
     if isinstance(result, ReplayReport):
         return {"steps": list(result.steps)}
     if isinstance(result, RunReport):
         return {"sections": [_section(section) for section in result.sections]}
     return _verdicts(result)
+
+
+def _section(section: ReportSection) -> Row:
+    return {"name": section.name, "question": section.question, "finding": section.headline}
 
 
 def _points(result: Comparison) -> list[Row]:
@@ -85,10 +85,6 @@ def _points(result: Comparison) -> list[Row]:
         for curve in result.curves
         for step, mean, low, high in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
     ]
-
-
-def _section(section: ReportSection) -> Row:
-    return {"name": section.name, "question": section.question, "finding": section.headline}
 
 
 def _verdicts(result: CheckReport) -> dict[str, list[Any]]:

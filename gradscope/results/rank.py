@@ -124,6 +124,82 @@ class StepGeometry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormulationUpdate:
+    """The update that one formulation makes of a step's rollouts, in the logged groups, without the KL part."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    update_norm: Estimate
+    """|sum of A_i s_i|."""
+    cancellation: Estimate
+    """|sum of rows| / sum of |row|."""
+    between_groups: Estimate
+    """Share of the rows' energy in the groups' means; the rest cancels within groups."""
+    class_subspace_energy: Estimate
+    """Mean over mixed groups of the share of energy in the span of the two class means."""
+    signal_to_noise: Estimate
+    """|expected update|^2 over the variance of the update, from products of different groups."""
+    alignment: Mapping[str, Estimate]
+    """``pass@<k>`` -> cosine of the expected update with the expected gradient of pass@k."""
+    cosines: Mapping[str, Estimate]
+    """Formulation -> cosine of the two updates of these very rollouts (``update_cosine``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShare:
+    """What one group gives to a step's gradient under the logged advantage."""
+
+    step: int
+    """The trainer's step."""
+    group_id: str
+    """The group."""
+    pass_rate: float | None
+    """Its mean reward; None where a reward is missing."""
+    projection_share: Estimate
+    """Its part of the step's gradient along the gradient; the parts of a step add up to 1."""
+    rollouts: tuple[float, ...]
+    """The parts of its rollouts, which add up to the group's; empty where the step has no gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineNoise:
+    """How noisy the gradient is under each baseline, from the diagonal of the Gram matrix."""
+
+    step: int | None
+    """The trainer's step; None: all computed steps together."""
+    group_id: str | None
+    """A group whose rewards differ; None: all groups."""
+    num_groups: int
+    """Groups that were counted."""
+    pass_rate: float
+    """Mean reward."""
+    optimal_baseline: Estimate
+    """E[|s|^2 r] / E[|s|^2]; for several groups the mean over those whose rewards differ."""
+    reward_norm_correlation: Estimate
+    """Correlation of reward and |s|^2 within groups."""
+    relative_noise: Mapping[str, Estimate]
+    """Baseline -> second moment of the gradient over that under ``leave_one_out``; below 1 is less noisy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankComparison:
+    """Effective ranks of two formulations at one step, paired by group."""
+
+    step: int
+    """The trainer's step."""
+    group_size: int
+    """Rows of each matrix."""
+    first: str
+    """One formulation."""
+    second: str
+    """The other."""
+    difference: Estimate
+    """Mean over groups that live under both of second minus first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
     """Spectra and effective ranks of per-rollout gradients."""
 
@@ -145,6 +221,14 @@ class RankReport:
     """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
     engine: Mapping[str, object]
     """Engine, dtype, device, number of parameters, coverage, seconds."""
+    formulations: tuple[FormulationUpdate, ...] = ()
+    """By step and advantage."""
+    shares: tuple[GroupShare, ...] = ()
+    """By step and group."""
+    baselines: tuple[BaselineNoise, ...] = ()
+    """All steps together, then by step, then by group."""
+    comparisons: tuple[RankComparison, ...] = ()
+    """Each distinct formulation against the first one, at the last step and the largest group size."""
     token_curve: tuple[TokenRankPoint, ...] = ()
     """For ``rows = token``: ranks of token rows over checkpoints, one point per step, advantage and group size."""
     findings: tuple[str, ...] = ()

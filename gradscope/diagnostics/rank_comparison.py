@@ -1,0 +1,92 @@
+"""Whether two ranks differ: formulations paired by group, checkpoints by their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import bootstrap_mean
+from gradscope.results.rank import GradientSpectrum, RankComparison
+
+_SAME = 1e-6
+"""Ranks whose relative difference is below this differ by arithmetic."""
+
+_Ranks = dict[tuple[str | None, tuple[int, ...]], float]
+
+
+def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
+    """Each formulation against the first one, at the last step and the largest group size.
+
+    Args:
+        spectra: All spectra of a run.
+
+    Returns:
+        One comparison per formulation whose ranks are not the same numbers; empty where no group has a spectrum.
+    """
+    groups = [spectrum for spectrum in spectra if spectrum.group_id is not None]
+    if not groups:
+        return ()
+    step, size = max((spectrum.step, spectrum.group_size) for spectrum in groups)
+    ranks: dict[str, _Ranks] = {}
+    for spectrum in groups:
+        if (spectrum.step, spectrum.group_size) == (step, size) and spectrum.effective_rank.value is not None:
+            of_name = ranks.setdefault(spectrum.advantage, {})
+            of_name[spectrum.group_id, spectrum.samples] = spectrum.effective_rank.value
+    first, *others = ranks or {"": {}}
+    return tuple(
+        RankComparison(
+            step=step,
+            group_size=size,
+            first=first,
+            second=second,
+            difference=_difference(ranks[first], ranks[second]),
+        )
+        for second in others
+        if not _are_same(ranks[first], ranks[second])
+    )
+
+
+def difference_of(first: Estimate, last: Estimate) -> Estimate:
+    """Last minus first of two independent estimates, from their own intervals.
+
+    With d = y - x the ends are d - sqrt((y - low y)^2 + (high x - x)^2) and likewise above (MOVER: Zou & Donner 2008,
+    Statistics in Medicine 27).
+
+    Args:
+        first: x.
+        last: y.
+
+    Returns:
+        The difference; without an interval where either has none, undefined where either is.
+
+    Example:
+        >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).low
+        1.5
+    """
+    for side in (first, last):
+        if side.undefined is not None:
+            return Estimate.because(side.undefined)
+    x, y = first.value or 0.0, last.value or 0.0
+    if first.low is None or first.high is None or last.low is None or last.high is None:
+        return Estimate.exact(y - x)
+    return Estimate(
+        value=y - x,
+        low=y - x - math.hypot(y - last.low, first.high - x),
+        high=y - x + math.hypot(last.high - y, x - first.low),
+        num_units=min(first.num_units, last.num_units),
+    )
+
+
+def _difference(first: _Ranks, second: _Ranks) -> Estimate:
+    both = [key for key in first if key in second]
+    if not both:
+        return Estimate.because("no group is live under both")
+    differences = [second[key] - first[key] for key in both]
+    return bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
+
+
+def _are_same(first: _Ranks, second: _Ranks) -> bool:
+    return first.keys() == second.keys() and all(
+        math.isclose(rank, second[key], rel_tol=_SAME) for key, rank in first.items()
+    )

@@ -1,0 +1,89 @@
+"""What formulations make of the same rollouts, and what the baseline costs, in sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradscope.diagnostics.parts import LOGGED
+from gradscope.estimate import Estimate
+from gradscope.metrics.baseline import REFERENCE
+from gradscope.results.rank import BaselineNoise, FormulationUpdate
+
+
+def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
+    """At most three sentences with their numbers.
+
+    Args:
+        updates: The update of each step and formulation.
+        baselines: The noise under each baseline, all steps together first.
+
+    Returns:
+        Sentences.
+    """
+    return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
+
+
+def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
+    """How much of the logged update is signal."""
+    ratios = [u.signal_to_noise.value for u in updates if u.advantage == _first(updates)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    if not known:
+        return []
+    num_signal = sum(ratio > 1 for ratio in known)
+    return [
+        f"The expected update under {_first(updates)} exceeds its own noise (signal to noise above 1) at {num_signal} "
+        f"of {len(known)} steps; median {sorted(known)[len(known) // 2]:.2f}."
+    ]
+
+
+def _climbs(updates: Sequence[FormulationUpdate]) -> list[str]:
+    """Formulations whose expected update provably leaves the gradient of pass@k."""
+    step = max((update.step for update in updates), default=None)
+    apart: dict[str, list[str]] = {}
+    for update in updates:
+        for target, cosine in update.alignment.items():
+            if update.step == step and cosine.high is not None and cosine.high < _ALIGNED:
+                apart.setdefault(target, []).append(f"{update.advantage} ({cosine.value:.2f})")
+    return [
+        f"At step {step} the expected update does not follow the gradient of {target} under {', '.join(names)}."
+        for target, names in apart.items()
+    ]
+
+
+def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
+    """The least noisy baseline that does not look at its own rollout, where it can be told from leave-one-out."""
+    if not baselines:
+        return []
+    whole = baselines[0]
+    usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _differs(r)}
+    told = (
+        f"The optimal baseline of a mixed group is {whole.optimal_baseline.value:.2f} on average, at a mean reward of "
+        f"{whole.pass_rate:.2f}"
+        if whole.optimal_baseline.value is not None
+        else "No group shows an optimal baseline"
+    )
+    if not usable:
+        return [f"{told}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
+    best = min(usable, key=lambda name: usable[name].value or 0.0)
+    noise = usable[best]
+    change = (noise.value or 0.0) - 1
+    word = "less" if change < 0 else "more"
+    return [
+        f"{told}; of the baselines that differ measurably, {best} has {abs(change):.0%} {word} gradient noise than "
+        f"{REFERENCE} (ratio {noise.value:.2f} [{noise.low:.2f}, {noise.high:.2f}])."
+    ]
+
+
+_ALIGNED = 0.9
+"""A cosine whose interval lies below this is called another direction."""
+_OWN_REWARD = ("group_mean", "optimal")
+"""Baselines that see the rollout that they are for; their noise is no fair comparison."""
+
+
+def _first(updates: Sequence[FormulationUpdate]) -> str | None:
+    names = [update.advantage for update in updates]
+    return LOGGED if LOGGED in names else next(iter(names), None)
+
+
+def _differs(ratio: Estimate) -> bool:
+    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1.0 <= ratio.high

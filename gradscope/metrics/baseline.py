@@ -1,0 +1,126 @@
+"""Which baseline makes the gradient least noisy: all of them from the diagonal of one Gram matrix.
+
+For one prompt the estimate s (r - b) of the gradient has the same mean for every b that does not depend on the rollout
+itself, so baselines differ in E[|s|^2 (r - b)^2] alone, and the best constant is b* = E[|s|^2 r] / E[|s|^2]
+(Greensmith, Bartlett & Baxter 2004, JMLR 5). It is the mean reward exactly where the reward is uncorrelated with |s|^2.
+All this is exact for token weights that do not depend on the completion, where the mean of s is zero; a loss that
+divides by a completion's length bends it a little.
+
+Legend: n groups of G rollouts, r rewards, q = |s|^2 the squared norms of the score vectors, b baselines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.estimate import Estimate
+
+Array = NDArray[np.float64]
+
+REFERENCE = "leave_one_out"
+"""The baseline that others are compared with: unbiased, and what centering by the group's mean is up to a factor."""
+
+
+def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
+    """The constant that minimizes the second moment of a group's gradient: sum(q r) / sum(q).
+
+    Args:
+        rewards: [G].
+        squared_norms: |s|^2 of each rollout, [G].
+
+    Returns:
+        A number between the smallest and the largest reward; undefined where every score vector is zero.
+
+    Example:
+        >>> optimal_baseline([1.0, 0.0], [3.0, 1.0]).value
+        0.75
+    """
+    values, weights = _checked(rewards, squared_norms)
+    if not np.any(weights > 0):
+        return Estimate.because("every score vector is zero", num_units=values.shape[-1])
+    return Estimate.exact(float(np.sum(weights * values) / np.sum(weights)), num_units=values.shape[-1])
+
+
+def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
+    """Baselines that look at one group only.
+
+    ``group_mean`` and ``optimal`` see the rollout that they are for: the first shrinks the gradient by (G - 1)/G, the
+    second is a bound that no constant of the group can beat on these rollouts. The others do not.
+
+    Args:
+        rewards: [n, G], G >= 2.
+        squared_norms: [n, G].
+
+    Returns:
+        Name -> baseline of each rollout, [n, G].
+
+    Example:
+        >>> found = baselines([[1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
+        >>> found["leave_one_out"].tolist(), found["optimal_leave_one_out"].tolist()
+        ([[0.0, 0.5, 0.5]], [[0.0, 0.5, 0.5]])
+    """
+    values, weights = _checked(rewards, squared_norms)
+    size = values.shape[-1]
+    total, weighted = weights.sum(axis=-1, keepdims=True), (weights * values).sum(axis=-1, keepdims=True)
+    others = (values.sum(axis=-1, keepdims=True) - values) / (size - 1)
+    mean = np.broadcast_to(values.mean(axis=-1, keepdims=True), values.shape)
+    left = total - weights
+    return {
+        "zero": np.zeros(values.shape),
+        "group_mean": mean,
+        "leave_one_out": others,
+        "optimal": np.divide(weighted, total, out=mean[..., :1].copy(), where=total > 0) + np.zeros(values.shape),
+        "optimal_leave_one_out": np.divide(
+            weighted - weights * values, left, out=others.copy(), where=left > 1e-12 * total
+        ),
+    }
+
+
+def second_moment(rewards: ArrayLike, squared_norms: ArrayLike, baseline: ArrayLike) -> Array:
+    """The mean of |s|^2 (r - b)^2 over the rollouts of each group.
+
+    Args:
+        rewards: [n, G].
+        squared_norms: [n, G].
+        baseline: [n, G].
+
+    Returns:
+        One number a group, [n].
+
+    Example:
+        >>> second_moment([[1.0, 0.0]], [[2.0, 4.0]], [[0.5, 0.5]]).tolist()
+        [0.75]
+    """
+    values, weights = _checked(rewards, squared_norms)
+    return np.asarray(np.mean(weights * (values - np.asarray(baseline)) ** 2, axis=-1), dtype=np.float64)
+
+
+def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
+    """Correlation of reward and |s|^2 within groups, pooled: what makes the mean a poor baseline.
+
+    Args:
+        rewards: [n, G].
+        squared_norms: [n, G].
+
+    Returns:
+        A number from -1 to 1; undefined where rewards or norms do not vary within any group.
+
+    Example:
+        >>> reward_norm_correlation([[1.0, 0.0], [1.0, 0.0]], [[1.0, 2.0], [5.0, 7.0]]).value.__round__(3)
+        -0.949
+    """
+    values, weights = _checked(rewards, squared_norms)
+    first = values - values.mean(axis=-1, keepdims=True)
+    second = weights - weights.mean(axis=-1, keepdims=True)
+    scale = float(np.sqrt(np.sum(first**2) * np.sum(second**2)))
+    if scale == 0.0:
+        return Estimate.because("rewards or norms do not vary within any group", num_units=len(values))
+    return Estimate.exact(float(np.clip(np.sum(first * second) / scale, -1.0, 1.0)), num_units=len(values))
+
+
+def _checked(rewards: ArrayLike, squared_norms: ArrayLike) -> tuple[Array, Array]:
+    values, weights = np.asarray(rewards, dtype=np.float64), np.asarray(squared_norms, dtype=np.float64)
+    if values.shape != weights.shape or not (np.all(np.isfinite(values)) and np.all(weights >= 0)):
+        raise ValueError(f"rewards and squared norms go together, got shapes {values.shape} and {weights.shape}")
+    return values, weights

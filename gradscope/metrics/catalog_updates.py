@@ -1,0 +1,89 @@
+"""Catalogue: updates of formulations, baselines. Letters: K Gram of score vectors s, S_j summed gradient of group j."""
+
+from __future__ import annotations
+
+from gradscope.metrics.catalog_entry import Metric
+
+_RANK = "rank"
+
+UPDATE_METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="update_norm",
+        title="update norm",
+        formula="|sum of A_i s_i| = sqrt(A' K A)",
+        meaning="Norm of the update that a formulation makes of the step's rollouts, before clipping and without KL.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The formulation's scale; how far the score vectors agree.",
+        source="Definition.",
+        command=_RANK,
+    ),
+    Metric(
+        name="between_groups",
+        title="between groups",
+        formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
+        meaning="Share of the rows' energy in the groups' means; the rest cancels within groups.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Zero-sum advantages on similar completions lower it.",
+        source="Analysis of variance (Fisher 1925), on uncentered rows.",
+        command=_RANK,
+    ),
+    Metric(
+        name="signal_to_noise",
+        title="signal to noise",
+        formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
+        meaning="Squared norm of the expected update over the variance of the step's update. Above 1 the update is "
+        "mostly signal; negative where chance made the estimate so.",
+        range="(-J/(J-1), inf)",
+        better="higher",
+        moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
+        source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
+        command=_RANK,
+    ),
+    Metric(
+        name="alignment.pass@k",
+        title="alignment with pass@k",
+        formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
+        meaning="Whether a formulation climbs pass@k on average (1), leaves it alone (0) or descends it (-1); noise "
+        "that both share does not count.",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="How a formulation weighs hard and easy prompts.",
+        source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
+        command=_RANK,
+    ),
+    Metric(
+        name="optimal_baseline",
+        title="optimal baseline",
+        formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
+        meaning="The constant that makes the gradient of a prompt least noisy.",
+        range="between the smallest and the largest reward",
+        better="neither",
+        moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
+        source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
+        command=_RANK,
+    ),
+    Metric(
+        name="relative_noise",
+        title="relative gradient noise",
+        formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
+        meaning="Second moment of the gradient under a baseline; below 1 is less noisy than leave-one-out.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="The correlation of reward and |s|^2; the group size.",
+        source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
+        command=_RANK,
+    ),
+    Metric(
+        name="reward_norm_correlation",
+        title="reward and norm",
+        formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
+        meaning="What makes the group mean a poor baseline: 0 where it is the best one.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Confident passes and uncertain failures make it negative.",
+        source="Definition.",
+        command=_RANK,
+    ),
+)

@@ -1,0 +1,99 @@
+"""Updates of formulations, shares and baselines in tables, figures and files."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.report.figures import draw_figures
+from gradscope.report.tables import render_table
+from gradscope.report.tidy import tidy_tables
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
+from tests.report import examples
+from tests.report.test_tables import printed
+
+NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
+
+
+def update(name: str, step: int = 41) -> FormulationUpdate:
+    return FormulationUpdate(
+        step=step,
+        advantage=name,
+        update_norm=Estimate.exact(0.4123),
+        cancellation=Estimate.exact(0.31),
+        between_groups=Estimate.exact(0.155),
+        class_subspace_energy=Estimate.exact(0.6),
+        signal_to_noise=Estimate(value=0.62, low=0.1, high=1.2, num_units=16),
+        alignment={
+            "pass@1": Estimate(value=0.97, low=0.9, high=1.0, num_units=16),
+            "pass@8": Estimate.because("its mean over groups is not above its own noise"),
+        },
+        cosines={other: Estimate.exact(-0.25 if other == "sign" else 0.87) for other in NAMES if other != name},
+    )
+
+
+def noise() -> BaselineNoise:
+    ratio = Estimate(value=0.58, low=0.31, high=0.86, num_units=96)
+    names = ("zero", "group_mean", "optimal", "optimal_leave_one_out", "shrinkage")
+    return BaselineNoise(
+        step=None,
+        group_id=None,
+        num_groups=96,
+        pass_rate=0.7,
+        optimal_baseline=Estimate.exact(0.2),
+        reward_norm_correlation=Estimate.because("rewards or norms do not vary within any group"),
+        relative_noise=dict.fromkeys(names, ratio),
+    )
+
+
+@pytest.fixture
+def report() -> RankReport:
+    shares = tuple(
+        GroupShare(
+            step=41,
+            group_id=f"{examples.HOSTILE}{group}",
+            pass_rate=None if group == 0 else 0.5,
+            projection_share=Estimate.exact(share),
+            rollouts=(share + 0.1, -0.1, 0.0),
+        )
+        for group, share in enumerate((0.7, 0.4, -0.1, 0.0))
+    )
+    return dataclasses.replace(
+        examples.rank_report(),
+        formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
+        shares=shares,
+        baselines=(noise(),),
+    )
+
+
+def test_tables_fit_80_columns_and_give_reasons(report: RankReport) -> None:
+    text = printed(render_table(report))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "its mean over groups is not above its own noise" in " ".join(text.split())
+    assert "0.58 [0.31, 0.86]" in text
+    assert "optimal_leave_one_out" in text
+    assert "\x1b" not in text
+
+
+def test_cosines_and_shares_have_figures(report: RankReport) -> None:
+    figures = draw_figures(report)
+    assert {"rank_cosines", "rank_shares"} <= set(figures)
+    words = " ".join(
+        text.get_text() for text in figures["rank_shares"].findobj(match=lambda item: hasattr(item, "get_text"))
+    )
+    assert "+0.70" in words
+    assert "mean reward 0.50" in words
+    assert "rollout 0: +0.80" in words
+
+
+def test_a_single_formulation_and_a_dead_step_have_no_such_figure(report: RankReport) -> None:
+    bare = dataclasses.replace(report, formulations=report.formulations[-1:], shares=())
+    assert not {"rank_cosines", "rank_shares"} & set(draw_figures(bare))
+
+
+def test_every_table_of_the_report_is_a_csv(report: RankReport) -> None:
+    tables = tidy_tables(report)
+    assert {"rank_formulations", "rank_shares", "rank_baselines"} <= set(tables)
+    assert tables["rank_formulations"][0]["alignment.pass@1_low"] == 0.9
