@@ -46,6 +46,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *(f"steps[].{name}" for name in ("logged", "recomputed", "relative_error")),
         *("steps[].logged.grad_norm", "verdict"),
     ),
+    "compare": (
+        *(f"cells[].{name}" for name in ("advantage", "seeds", "metrics")),
+        *(f"pairs[].{name}" for name in ("first", "second", "metric", "difference", "p_value", "num_pairs", "test")),
+    ),
     "check": (
         *(f"verdicts[].{name}" for name in ("metric", "op", "limit", "outcome", "estimate", "meaning", "next_step")),
         "outcome",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.diagnostics.compared_runs import write_run
+
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
 MOST_LINES = 350
 
@@ -163,6 +165,12 @@ def test_degeneracy_loads_no_torch_and_no_matplotlib(log: Path) -> None:
 def test_passk_loads_no_torch(tmp_path: Path) -> None:
     samples = write_log(tmp_path / "samples.jsonl", (1,))
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(["passk", str(samples)], tmp_path)
+
+
+def test_compare_loads_no_torch(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / str(seed), seed=seed)
+    assert not {"torch", "transformers", "matplotlib"} & loaded_after(["compare", str(tmp_path)], tmp_path)
 
 
 def test_check_on_a_log_loads_no_torch(log: Path) -> None:

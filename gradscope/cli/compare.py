@@ -26,10 +26,15 @@ KOption = Annotated[
     typer.Option("--k", metavar="K", help="A budget of held-out pass@k (repeatable).", rich_help_panel="Measure"),
 ]
 
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse runs that are not finished or not readable.", rich_help_panel="Input")
+]
+
 
 def compare(
     runs: RunsArgument,
     k: KOption = None,
+    strict: StrictOption = False,
     as_json: o.JsonOption = False,
     output: o.OutputOption = None,
     force: o.ForceOption = False,
@@ -43,4 +48,4 @@ def compare(
     from gradscope.diagnostics.compare import compare_runs
 
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
-        result.deliver(compare_runs(*runs, ks=tuple(k or ())))
+        result.deliver(compare_runs(*runs, ks=tuple(k or ()), strict=strict))

@@ -34,23 +34,27 @@ Cell = tuple[str, tuple[tuple[str, Setting], ...]]
 """The formulation and the settings that vary, by name."""
 
 
-def compare_runs(*paths: str | Path, ks: Sequence[int] = ()) -> Comparison:
+def compare_runs(*paths: str | Path, ks: Sequence[int] = (), strict: bool = False) -> Comparison:
     """Compare finished runs.
 
     Args:
         *paths: Run folders, or folders that hold them.
         ks: Budgets of held-out pass@k; none: 1 and the most that every prompt has samples for.
+        strict: Whether a run that cannot be compared is an error.
 
     Returns:
         The comparison.
 
     Raises:
-        InputError: There are no two finished runs, or two runs have the same settings and seed.
+        InputError: There are no two finished runs, two runs have the same settings and seed, or under ``strict`` a run
+            cannot be compared.
     """
     folders = find_runs(paths)
     runs, left_out = read_runs(folders)
+    reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+    if strict and left_out:
+        raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")
     if len(runs) < 2:
-        reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
         raise InputError(
             f"A comparison needs two finished runs, and there are {len(runs)} ({reasons or 'no other folder'}).",
             hint="gradscope train --advantage grpo,sign --seeds 0-4 --output grid",

@@ -6,7 +6,9 @@ from gradscope.metrics.catalog import budget_of, metric
 from gradscope.report.escape import plain
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
-_LIMIT = 30
+_LIMIT = 35
+"""Characters of a line: as many as leave room for the numbers in 80 columns."""
+_NAME = 20
 
 
 def metric_title(name: str) -> str:
@@ -38,7 +40,8 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":
-        head, common = f"{second.advantage} - {first.advantage}", _settings(first)
+        names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
+        head, common = " - ".join(names), _settings(first)
     else:
         head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
         common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)

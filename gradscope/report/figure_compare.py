@@ -93,7 +93,7 @@ def _forest(comparison: Comparison) -> Figure:
 
 
 def _lines(pair: ComparedPair, comparison: Comparison) -> list[str]:
-    return [name_of(line, limit=30) for line in pair_label(pair, comparison).split("\n")]
+    return [name_of(line, limit=35) for line in pair_label(pair, comparison).split("\n")]
 
 
 def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from gradscope.cli import check, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.app import command
 from tests.cli.conftest import Cli
 
-MODULES = (check, degeneracy, demo, explain, passk, rank, replay, report, train)
+MODULES = (check, compare, degeneracy, demo, explain, passk, rank, replay, report, train)
 EXAMPLES = [example for module in MODULES for example in module.EXAMPLES]
 COMMANDS: dict[str, Any] = command().commands
 
 
 def test_the_commands_are_those_that_work() -> None:
-    assert set(COMMANDS) == {"demo", "train", "explain", "degeneracy", "passk", "rank", "replay", "report", "check"}
+    analyses = {"degeneracy", "passk", "rank", "replay", "report", "compare", "check"}
+    assert set(COMMANDS) == {"demo", "train", "explain", *analyses}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradscope.report.document import Report, document_of
 from gradscope.results.envelope import render_json
-from tests.report import examples
+from tests.report import compare_example, examples
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "fixtures" / "golden"
 INPUT = FOLDER / "input.txt"
@@ -20,6 +20,7 @@ INPUT = FOLDER / "input.txt"
 def reports() -> dict[str, Report]:
     return {
         "check": examples.check_report(),
+        "compare": compare_example.comparison(num_cells=2),
         "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
         "passk": examples.passk_report(),
         "rank": examples.weight_report(),

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+from tests.contract import missing_fields
+from tests.diagnostics.compared_runs import write_run
+
+
+def write_grid(folder: Path) -> Path:
+    for advantage, gain in (("grpo", 0.0), ("sign", 0.1)):
+        for seed in range(3):
+            rewards = [value + gain + 0.01 * seed * (1 + gain) for value in (0.1, 0.2, 0.3, 0.4)]
+            write_run(folder / f"{advantage}-{seed}", advantage=advantage, seed=seed, rewards=rewards)
+    return folder
+
+
+def test_table_on_stdout_talk_on_stderr(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", write_grid(tmp_path / "grid"))
+    assert done.code == 0
+    assert done.out.startswith("Runs compared\n")
+    assert "sign - grpo" in done.out
+    assert "6 finished runs of gradscope" in done.err
+
+
+def test_json_has_what_scripts_rely_on(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", write_grid(tmp_path / "grid"), "--k", "2", "--json", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    assert missing_fields("compare", document) == []
+    assert {pair["metric"] for pair in document["result"]["pairs"]} == set(document["result"]["metrics"])
+    assert set(document["result"]["metrics"]) <= set(document["definitions"])
+    assert len(document["inputs"]) == 18
+
+
+def test_files(cli: Cli, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert cli("compare", write_grid(tmp_path / "grid"), "--output", output).code == 0
+    names = {path.name for path in output.iterdir()}
+    assert {"compare.json", "compare_pairs.csv", "compare_curves.png", "compare_forest.svg"} <= names
+
+
+def test_a_folder_without_runs(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", tmp_path, "--output", tmp_path / "out")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {tmp_path} holds no run of gradscope.\nhint: ")
+    assert not (tmp_path / "out").exists()

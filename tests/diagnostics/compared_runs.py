@@ -1,0 +1,55 @@
+"""Run folders of which only what a comparison reads is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.run_folder import RunManifest, append_metrics, heldout_path, write_manifest
+
+CONFIG = {"steps": 4, "group_size": 4, "learning_rate": 1e-4, "heldout_prompts": 2, "heldout_samples": 4}
+
+
+def write_run(
+    folder: Path,
+    *,
+    advantage: str = "grpo",
+    seed: int = 0,
+    rewards: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    degenerate: int = 1,
+    correct: Sequence[int] = (1, 3),
+    **config: Any,
+) -> Path:
+    """A finished run: mean rewards by step, dead groups of each four, passes of each held-out prompt's four samples."""
+    settings = CONFIG | config | {"output": str(folder), "advantage": advantage, "seed": seed}
+    folder.mkdir(parents=True)
+    write_manifest(
+        folder,
+        RunManifest(
+            run_id=folder.name,
+            created_at="2026-01-01T00:00:00+00:00",
+            command="gradscope train",
+            config=settings,
+            seed=seed,
+            model="embedded",
+            task="running-sums",
+            versions={},
+            commit=None,
+            trainer_arguments={},
+            advantage=advantage,
+        ),
+    )
+    for step, reward in enumerate(rewards, start=1):
+        append_metrics(folder, step, {"reward": reward, "num_groups": 4, "num_degenerate_groups": degenerate})
+    if settings["heldout_prompts"]:
+        rows = [
+            {"prompt_id": f"p{prompt}", "completion": "x", "reward": float(sample < passes), "correct": sample < passes}
+            for prompt, passes in enumerate(correct)
+            for sample in range(4)
+        ]
+        path = heldout_path(folder, "after")
+        path.parent.mkdir()
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradscope import compare_runs
+from gradscope.diagnostics.compare_findings import is_decided
+from gradscope.errors import InputError
+from gradscope.metrics.catalog import metric
+from gradscope.metrics.paired import paired_t_p_value
+from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.rollouts.run_folder import heldout_path
+from tests.diagnostics.compared_runs import write_run
+
+
+def shifted(shift: float, seed: int) -> tuple[float, ...]:
+    """Rewards of four steps whose mean is .5 + shift, a little different for each seed."""
+    return tuple(value + shift + 0.01 * seed for value in (0.2, 0.4, 0.6, 0.8))
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    """Two formulations with three seeds: sign earns .10, .11 and .12 less."""
+    for seed in range(3):
+        write_run(tmp_path / f"grpo-{seed}", seed=seed, rewards=shifted(0.0, seed))
+        write_run(
+            tmp_path / f"sign-{seed}",
+            advantage="sign",
+            seed=seed,
+            rewards=shifted(-0.1 - 0.02 * seed, seed),
+            correct=(2, 3),
+        )
+    return tmp_path
+
+
+def pair_of(comparison: Comparison, metric: str) -> ComparedPair:
+    (pair,) = [pair for pair in comparison.pairs if pair.metric == metric]
+    return pair
+
+
+def test_cells_are_means_over_seeds(grid: Path) -> None:
+    comparison = compare_runs(grid)
+    grpo, sign = comparison.cells
+    assert (grpo.name, grpo.advantage, grpo.settings, grpo.seeds) == ("grpo", "grpo", {}, (0, 1, 2))
+    assert comparison.metrics == ("pass@1", "pass@4", "train_reward", "reward_drawdown", "mean_frac_reward_zero_std")
+    assert grpo.metrics["train_reward"].value == pytest.approx(0.51)
+    assert grpo.metrics["train_reward"].num_units == 3
+    assert (grpo.metrics["pass@1"].value, sign.metrics["pass@1"].value) == (0.5, 0.625)
+    assert grpo.metrics["pass@4"].value == 1.0
+    assert grpo.metrics["mean_frac_reward_zero_std"].value == 0.25
+    assert grpo.metrics["reward_drawdown"].value == 0.0
+    assert comparison.source.num_rows == 24
+    assert len(comparison.source.files) == 18
+
+
+def test_pairs_are_paired_by_seed(grid: Path) -> None:
+    comparison = compare_runs(grid)
+    pair = pair_of(comparison, "train_reward")
+    assert (pair.first, pair.second, pair.changed, pair.num_pairs) == ("grpo", "sign", "advantage", 3)
+    differences = [-0.10, -0.12, -0.14]
+    assert pair.difference.value == pytest.approx(-0.12)
+    assert pair.p_value == pytest.approx(paired_t_p_value(differences))
+    assert pair.sign_flip_p_value == 0.25
+    assert pair.test == "paired t"
+
+
+def test_corrected_p_values_count_all_tests(grid: Path) -> None:
+    comparison = compare_runs(grid)
+    made = [pair for pair in comparison.pairs if pair.p_value is not None]
+    assert comparison.num_tests == len(made) == 4
+    pair = pair_of(comparison, "train_reward")
+    assert pair.p_holm == pytest.approx(4 * (pair.p_value or 0.0))
+    # held-out samples differ by the same amount for every seed: nothing tells how much that varies
+    alike = pair_of(comparison, "pass@1")
+    assert alike.difference.value == pytest.approx(0.125)
+    assert (alike.p_value, alike.p_holm) == (None, None)
+    assert alike.undefined == "all pairs differ by the same amount, which leaves no spread to judge it by"
+
+
+def test_sentences_claim_what_is_decided_and_bound_what_is_not(grid: Path) -> None:
+    comparison = compare_runs(grid)
+    decided = [pair.metric for pair in comparison.pairs if is_decided(pair)]
+    assert decided == ["train_reward"]
+    first, *rest = comparison.findings
+    assert first.startswith(
+        "train_reward: sign is below grpo by 0.120 (-0.120 [-0.170, -0.070], 3 pairs, corrected p = "
+    )
+    assert any("With 3 pairs sign flips cannot give a p-value below 0.25" in sentence for sentence in rest)
+    assert not any("train_reward leaves" in sentence for sentence in rest)
+    assert any("pass@1 leaves 1 of 1 pairs undecided" in sentence for sentence in rest)
+    assert any("One task and one model" in sentence for sentence in rest)
+
+
+def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:
+    for seed in range(2):
+        for advantage in ("grpo", "sign"):
+            for rate in (1e-4, 2e-4):
+                write_run(tmp_path / f"{advantage}{rate}{seed}", advantage=advantage, seed=seed, learning_rate=rate)
+    comparison = compare_runs(tmp_path)
+    assert [cell.name for cell in comparison.cells] == [
+        "grpo, learning_rate 0.0001",
+        "grpo, learning_rate 0.0002",
+        "sign, learning_rate 0.0001",
+        "sign, learning_rate 0.0002",
+    ]
+    changed = [(pair.first, pair.second, pair.changed) for pair in comparison.pairs if pair.metric == "train_reward"]
+    names = [cell.name for cell in comparison.cells]
+    assert changed == [
+        (names[0], names[1], "learning_rate"),
+        (names[0], names[2], "advantage"),
+        (names[1], names[3], "advantage"),
+        (names[2], names[3], "learning_rate"),
+    ]
+    assert comparison.findings[0] == f"None of the {comparison.num_tests} tests decides after Holm's correction."
+
+
+def test_folder_and_checkpoints_are_no_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", checkpoint_every=2, device="cpu")
+    write_run(tmp_path / "b", seed=1, checkpoint_every=5, device="auto")
+    (cell,) = compare_runs(tmp_path / "a", tmp_path / "b").cells
+    assert (cell.name, cell.seeds) == ("grpo", (0, 1))
+
+
+def test_one_cell_has_no_pairs_and_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1)
+    comparison = compare_runs(tmp_path)
+    assert comparison.pairs == ()
+    assert comparison.findings == ("No two cells differ in exactly one thing, so nothing is compared in pairs.",)
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)], ids=["one pair", "no pair"])
+def test_too_few_pairs_have_no_p_value_but_a_reason(tmp_path: Path, seeds: tuple[int, int]) -> None:
+    write_run(tmp_path / "a", seed=seeds[0])
+    write_run(tmp_path / "b", advantage="sign", seed=seeds[1], rewards=(0.1, 0.2, 0.3, 0.4))
+    pair = pair_of(compare_runs(tmp_path), "train_reward")
+    assert (pair.p_value, pair.p_holm) == (None, None)
+    if seeds == (0, 0):
+        assert pair.difference.value == pytest.approx(-0.25)
+        assert pair.undefined == "one pair does not tell how much pairs differ by chance"
+    else:
+        assert pair.difference.undefined == pair.undefined == "the two have no seed in common"
+
+
+def test_curves_are_windows_with_the_range_of_seeds(tmp_path: Path) -> None:
+    rewards = np.linspace(0.0, 0.99, 100)
+    for seed in range(2):
+        write_run(tmp_path / str(seed), seed=seed, rewards=(rewards + 0.1 * seed).tolist(), steps=100)
+    curve = next(curve for curve in compare_runs(tmp_path).curves if curve.metric == "reward")
+    assert curve.steps == tuple(3.0 + 5.0 * window for window in range(20))
+    assert curve.mean[0] == pytest.approx(0.07)
+    assert (curve.low[0], curve.high[0]) == pytest.approx((0.02, 0.12))
+
+
+def test_drawdown_is_what_was_lost_again(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rewards=(0.2, 0.9, 0.3, 0.5))
+    write_run(tmp_path / "b", seed=1)
+    (cell,) = compare_runs(tmp_path).cells
+    assert cell.metrics["reward_drawdown"].value == pytest.approx(0.3)  # .6 and 0
+
+
+def test_unfinished_and_broken_runs_are_left_out_with_the_reason(grid: Path) -> None:
+    write_run(grid / "short", seed=7, steps=9)
+    write_run(grid / "unsampled", seed=8)
+    heldout_path(grid / "unsampled", "after").unlink()
+    (grid / "torn").mkdir()
+    (grid / "torn" / "manifest.json").write_text("{")
+    left_out = compare_runs(grid).left_out
+    assert {Path(folder).name for folder in left_out} == {"short", "unsampled", "torn"}
+    assert left_out[str(grid / "short")] == "4 of 9 steps are done"
+    assert left_out[str(grid / "unsampled")] == "its held-out prompts were not sampled after training"
+    assert "is not JSON" in left_out[str(grid / "torn")]
+    with pytest.raises(InputError, match="3 runs cannot be compared"):
+        compare_runs(grid, strict=True)
+
+
+def test_a_metric_that_no_step_has(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    (run / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 1}}\n' for step in range(1, 5)))
+    with pytest.raises(InputError, match=r"there are 0.*step 1 has no reward"):
+        compare_runs(run)
+
+
+def test_without_heldout_samples_everywhere_there_is_no_pass_at_k(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", advantage="sign", heldout_prompts=0)
+    assert "pass@1" not in compare_runs(tmp_path).metrics
+
+
+def test_budgets(grid: Path) -> None:
+    assert compare_runs(grid, ks=[2]).metrics[:2] == ("pass@2", "train_reward")
+    with pytest.raises(InputError, match="pass@8 needs more than the 4 samples of a prompt"):
+        compare_runs(grid, ks=[8])
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no run of gradscope"):
+        compare_runs(tmp_path)
+    write_run(tmp_path / "a")
+    with pytest.raises(InputError, match=r"A comparison needs two finished runs, and there are 1 \(no other folder\)"):
+        compare_runs(tmp_path)
+    write_run(tmp_path / "deep" / "b")
+    with pytest.raises(InputError, match="have the same settings and seed: they are one run made twice"):
+        compare_runs(tmp_path)
+
+
+def test_every_metric_is_in_the_catalogue(grid: Path) -> None:
+    assert all(metric(name).formula for name in compare_runs(grid).metrics)
