@@ -121,7 +121,14 @@ def _eigen(diagonal: list[float], beside: list[float]) -> tuple[Array, Array]:
 
 
 def matrix_free_spectrum(
-    product: Product, num_rows: int, *, num_steps: int = 32, num_probes: int = 8, probe_steps: int = 16, seed: int = 0
+    product: Product,
+    num_rows: int,
+    *,
+    num_steps: int = 32,
+    num_probes: int = 8,
+    probe_steps: int = 16,
+    seed: int = 0,
+    relative_error: float = 1e-14,
 ) -> MatrixFreeSpectrum:
     """The spectrum of X from products with K = X X' alone.
 
@@ -137,6 +144,7 @@ def matrix_free_spectrum(
         num_probes: m, at least 2: their spread is the standard error.
         probe_steps: Steps of each probe's run.
         seed: Seed of the probes.
+        relative_error: Error of a product by its arithmetic, over the largest eigenvalue: no bound goes below it.
 
     Returns:
         The largest values with bounds, the ranks with intervals.
@@ -167,7 +175,7 @@ def matrix_free_spectrum(
             energy=0.0,
             num_products=counted.number,
         )
-    values, bounds = _converged(top)
+    values, bounds = _converged(top, relative_error * largest)
     known = top.vectors[:, : len(values)]
     exact = _terms(values**2 / largest).sum(axis=1)
     probes = []
@@ -198,10 +206,10 @@ class _Counted:
         return self._product(vector)
 
 
-def _converged(top: Ritz) -> tuple[Array, Array]:
+def _converged(top: Ritz, error: float) -> tuple[Array, Array]:
     """Leading singular values known to 1 %, with their bounds: |s - sqrt(theta)| <= bound / sqrt(theta)."""
     roots = np.sqrt(top.values)
-    bounds = np.divide(top.bounds, roots, out=np.full_like(roots, np.inf), where=roots > 0)
+    bounds = np.divide(top.bounds + error, roots, out=np.full_like(roots, np.inf), where=roots > 0)
     is_known = bounds <= 0.01 * roots
     num_known = len(roots) if is_known.all() else int(np.argmin(is_known))
     return roots[:num_known], bounds[:num_known]
@@ -220,7 +228,8 @@ def _probe(product: Product, start: Array, known: Array, num_steps: int, largest
     found = lanczos(lambda vector: _without(known, product(vector)), start, num_steps)
     halves = ((found.values, found.weights), found.first_half)
     # Any vector's mean quadratic form is tr f / dimension; the dimension is known, so its spread need not enter.
-    return (len(start) - known.shape[1]) * np.stack([_terms(values / largest) @ weights for values, weights in halves])
+    terms = np.stack([_terms(values / largest) @ weights for values, weights in halves])
+    return np.asarray((len(start) - known.shape[1]) * terms)
 
 
 def _without(known: Array, vector: Array) -> Array:
