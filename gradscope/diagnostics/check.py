@@ -1,28 +1,44 @@
-"""A gate on a run: each requirement passes, fails, or cannot be decided, which never counts as a pass."""
+"""A gate on a run: each requirement passes, fails, or cannot be decided, which never counts as a pass.
+
+The point estimate decides against a limit, because a limit is a wish about this run. Against a baseline the interval
+decides, unless the rule says otherwise, because two runs differ by chance.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from gradscope.diagnostics.baseline import prompt_key, read_baseline, write_baseline
+from gradscope.diagnostics.check_baseline import baseline_verdict
+from gradscope.diagnostics.check_selectors import split_metric
 from gradscope.diagnostics.check_values import MetricValue, MetricValues
-from gradscope.diagnostics.requirements import COMPARE, parse_requirement, read_requirements
+from gradscope.diagnostics.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
 from gradscope.metrics.catalog import CATALOG, catalog_name, near_names
-from gradscope.results.check import CheckReport, Outcome, Requirement, Verdict
+from gradscope.results.baseline import Baseline, BaselineMetric
+from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 
-__all__ = ["check_run", "parse_requirement", "read_requirements"]
+__all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 
 
 def check_run(
     path: str | Path,
     *,
-    requirements: Sequence[Requirement | str],
+    requirements: Sequence[Requirement | str] = (),
+    track: Sequence[str] = (),
+    allow_unknown: Sequence[str] = (),
+    baseline: str | Path | None = None,
+    update_baseline: bool = False,
+    rule: BaselineRule = "interval",
+    margins: Mapping[str, float] | None = None,
     success_threshold: float | None = None,
     reward: str | None = None,
     format: str | None = None,
@@ -37,11 +53,17 @@ def check_run(
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> CheckReport:
-    """Hold a run against requirements.
+    """Hold a run against requirements and a baseline.
 
     Args:
         path: A run folder, a log, or a file of samples.
-        requirements: What is required, at least one: ``"frac_reward_zero_std <= 0.5"``, or the parsed form of it.
+        requirements: What is required: ``"frac_reward_zero_std@last20% <= 0.5"``, or the parsed form of it.
+        track: Metrics that are compared with the baseline without a limit of their own.
+        allow_unknown: Metrics that may be undecided without failing the check.
+        baseline: File of a good run's numbers; every required and tracked metric is compared with it.
+        update_baseline: Write this run's numbers into that file instead of comparing with it.
+        rule: What decides against the baseline: ``interval`` (near end of the change) or ``value`` (the change).
+        margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
         format: Name of the reader; None: recognized.
@@ -57,33 +79,57 @@ def check_run(
         num_resamples: Bootstrap resamples behind the intervals.
 
     Returns:
-        One verdict a requirement. The point estimate decides; the meaning says where the interval holds the limit.
+        One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
+        holds the limit.
 
     Raises:
-        UsageError: Nothing is required.
+        UsageError: Nothing is required, or a baseline is to be updated and no file is named.
     """
-    if not requirements:
+    required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
+    if not required and not track:
         raise UsageError(
             "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
         )
-    required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
-    files = {"model": model, "initial": initial, "completion_ids": completion_ids}
+    if baseline is None and (update_baseline or track):
+        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
+    before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
+    files: dict[str, Any] = {"model": model, "initial": initial, "completion_ids": completion_ids}
     run = read_run(path, format=format, columns=columns, run_config=run_config, strict=strict, **files)
+    bootstrap = {"seed": seed, "num_resamples": num_resamples}
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
         reward=reward,
-        bootstrap={"seed": seed, "num_resamples": num_resamples},
+        bootstrap=bootstrap,
         reading={"format": format, "run_config": run_config, "strict": strict},
         gradient_options={**files, "device": device, "dtype": dtype},
     )
-    for requirement in required:
-        _check_name(requirement.metric, values)
-    verdicts = tuple(_verdict(item, values.value(item.metric), path) for item in required)
-    return CheckReport(source=run.source, verdicts=verdicts, outcome=_overall([one.outcome for one in verdicts]))
+    names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
+    for name in (*names, *allow_unknown):
+        _check_name(name, values)
+    found = {name: values.value(name) for name in names}
+    verdicts = [_verdict(item, found[item.metric], path) for item in required]
+    now = {name: _baseline_metric(value) for name, value in found.items()}
+    if before is not None:
+        margin = margins or {}
+        verdicts += [
+            baseline_verdict(name, before.metrics.get(name), now[name], margin.get(name, 0.0), rule, path, **bootstrap)
+            for name in names
+        ]
+    elif baseline is not None:
+        write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
+    verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
+    outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
+    return CheckReport(source=run.source, verdicts=tuple(verdicts), outcome=_overall(outcomes))
 
 
-def _check_name(name: str, values: MetricValues) -> None:
+def _baseline_metric(value: MetricValue) -> BaselineMetric:
+    prompts = {prompt_key(prompt): number for prompt, number in value.prompts.items()}
+    return BaselineMetric(estimate=value.estimate, prompts=prompts)
+
+
+def _check_name(text: str, values: MetricValues) -> None:
+    name, _ = split_metric(text)
     known = values.names()
     if catalog_name(name) in known:
         return
@@ -130,7 +176,7 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, p
         return ""
     if outcome == "unknown":
         return value.hint
-    entry = CATALOG.get(catalog_name(requirement.metric))
+    entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
     where = f"gradscope {entry.command} {shlex.quote(str(path))}"

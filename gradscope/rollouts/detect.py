@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.columns import list_names
 from gradscope.rollouts.readers.pickles import refuse_pickles
@@ -25,6 +26,8 @@ def read_run(
     completion_ids: str | Path | None = None,
     columns: ColumnNames | None = None,
     strict: bool = False,
+    rewards_only: bool = False,
+    progress: ProgressCallback = no_progress,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -37,6 +40,9 @@ def read_run(
         completion_ids: Parquet or JSONL with step, row and completion_ids: the exact ids of a log of text.
         columns: Columns of a generic log, where their names are not usual.
         strict: Refuse a log with rows that cannot be used, instead of setting them aside.
+        rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout is then reduced to them,
+            out of core.
+        progress: Told how far a long reading is.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``.
@@ -48,6 +54,8 @@ def read_run(
         run_config=None if run_config is None else Path(run_config),
         completion_ids=None if completion_ids is None else Path(completion_ids),
         columns=columns or ColumnNames(),
+        rewards_only=rewards_only,
+        progress=progress,
     )
     _require_input(request.path)
     reader = _recognize(request) if format is None else reader_named(format)

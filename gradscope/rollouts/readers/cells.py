@@ -10,6 +10,9 @@ from typing import Any
 from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.values import finite_or_none, is_number, parse_reward
 
+LARGEST_STEP = 1 << 53
+"""Beyond this a float no longer tells whole numbers apart."""
+
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
     """A JSON object.
@@ -58,17 +61,18 @@ def whole_number(value: Any) -> int | None:
         value: The cell.
 
     Returns:
-        The number; None where the cell is no whole number, or text that is none.
+        The number; None where the cell is no whole number that a float can tell from its neighbors, or text that is
+        none.
 
     Example:
-        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("ten")
-        (10, 3, None, None)
+        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("ten"), whole_number(1e300)
+        (10, 3, None, None, None)
     """
     if isinstance(value, bool):
         return None
     try:
         number = float(value)
-        return int(number) if number.is_integer() else None
+        return int(number) if number.is_integer() and abs(number) <= LARGEST_STEP else None
     except (TypeError, ValueError, OverflowError):
         return None
 

@@ -10,16 +10,21 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
+from gradscope.rollouts.readers.cells import whole_number
 from gradscope.rollouts.readers.columns import list_names, resolve_columns, reward_columns
 from gradscope.rollouts.readers.grouping import Record, build_groups, describe_sizes
 from gradscope.rollouts.readers.quarantine import QuarantineLog
+from gradscope.rollouts.readers.reduction import is_large, reduce_files, to_groups
 from gradscope.rollouts.readers.request import ColumnNames, ReadRequest, read_settings
+from gradscope.rollouts.readers.scan import Keys
 from gradscope.rollouts.readers.tables import Row, expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.values import ABSENT, digest, finite_or_none, parse_messages, parse_reward, text_of
 from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 from gradscope.rollouts.weights import find_base, find_tokenizer, with_initial
 
+_REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
 _NUM_PEEKED = 50
 """Rows that are looked at to learn the columns: not every row of a log names every key."""
 
@@ -82,25 +87,45 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     quarantine = QuarantineLog()
     files = expand(request.path)
     rewards = reward_columns(names, columns.reward or "")
-    records = (
-        record
-        for file in files
-        for record in _records(read_rows(file, quarantine), columns, rewards, quarantine, is_untyped(file))
-    )
-    return assemble(
+
+    def read_file(file: Path) -> Iterator[Record]:
+        return _records(read_rows(file, quarantine), columns, rewards, quarantine, is_untyped(file))
+
+    reduced = request.rewards_only and is_large(files)
+    if reduced:
+        groups = to_groups(reduce_files(files, Keys.of(columns), read_file, request.progress))
+    else:
+        groups = build_groups(record for file in files for record in read_file(file))
+    return assemble_groups(
         request,
-        records=records,
+        groups=groups,
         quarantine=quarantine,
         format=format,
         recognized=_describe(files),
         inferred=_inferred(columns, request.columns),
+        missing=(_REDUCED,) if reduced else (),
     )
 
 
-def assemble(
+def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
+    """A run from flat records.
+
+    Args:
+        request: What was asked for.
+        records: Usable rows; reading them fills ``quarantine``.
+        quarantine: Rows that were set aside.
+        **about: What :func:`assemble_groups` says of the run.
+
+    Returns:
+        The run.
+    """
+    return assemble_groups(request, groups=build_groups(records), quarantine=quarantine, **about)
+
+
+def assemble_groups(
     request: ReadRequest,
     *,
-    records: Iterable[Record],
+    groups: tuple[RolloutGroup, ...],
     quarantine: QuarantineLog,
     format: str,
     recognized: str,
@@ -110,11 +135,11 @@ def assemble(
     metrics: Mapping[int, Mapping[str, float]] | None = None,
     needs_reward: bool = True,
 ) -> Run:
-    """A run from flat records.
+    """A run from its groups.
 
     Args:
         request: What was asked for.
-        records: Usable rows; reading them fills ``quarantine``.
+        groups: Its groups.
         quarantine: Rows that were set aside.
         format: The reader's name.
         recognized: What the input is, in words.
@@ -130,7 +155,6 @@ def assemble(
     Raises:
         InputError: No row can be used.
     """
-    groups = build_groups(records)
     set_aside = quarantine.result()
     num_used = sum(reward is not None or not needs_reward for group in groups for reward in group.rewards)
     if not num_used:
@@ -196,7 +220,7 @@ def _records(
 ) -> Iterator[Record]:
     for place, row in rows:
         reward = parse_reward(row.get(columns.reward or "", ABSENT), from_text=from_text)
-        step = _step(row, columns.step)
+        step = 0 if columns.step is None else whole_number(row.get(columns.step))
         key = row.get(_key(columns) or "")
         if step is None:
             quarantine.add("the step is not a whole number", place)
@@ -239,16 +263,6 @@ def _prompt_id(row: Mapping[str, Any], columns: ColumnNames) -> str:
 
 def _number(reward: float | str) -> float | None:
     return None if isinstance(reward, str) else reward
-
-
-def _step(row: Mapping[str, Any], column: str | None) -> int | None:
-    if column is None:
-        return 0
-    try:
-        number = float(row[column])
-        return int(number) if number.is_integer() else None
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
 
 
 def _describe(files: tuple[Path, ...]) -> str:

@@ -58,7 +58,7 @@ def build_groups(records: Iterable[Record]) -> tuple[RolloutGroup, ...]:
         rows[record.step] = row + 1
         rollouts.append(
             Rollout(
-                group_id=_group_id(record),
+                group_id=group_name(record.step, record.group),
                 sample=len(rollouts),
                 row=row,
                 prompt=record.prompt,
@@ -92,8 +92,21 @@ def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
     return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
 
 
-def _group_id(record: Record) -> str:
-    return f"{record.step}:{record.group}" if record.step else record.group
+def group_name(step: int, group: str) -> str:
+    """What a group is called within its run.
+
+    Args:
+        step: The trainer's step; 0 where the log has none.
+        group: What its rows share within the step.
+
+    Returns:
+        The group alone without a step.
+
+    Example:
+        >>> group_name(3, "a"), group_name(0, "a")
+        ('3:a', 'a')
+    """
+    return f"{step}:{group}" if step else group
 
 
 def _token_fields(record: Record) -> dict[str, Any]:

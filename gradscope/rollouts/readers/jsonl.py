@@ -7,11 +7,14 @@ not the line.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
+
+import pyarrow as pa
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.quarantine import QuarantineLog
@@ -20,7 +23,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """A file's bytes, decompressed where its name ends in ``.gz``.
+    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``.
 
     Args:
         path: An existing file.
@@ -28,7 +31,12 @@ def open_bytes(path: Path) -> IO[bytes]:
     Returns:
         The open stream.
     """
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    if path.suffix == ".zst":
+        compressed = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+        return cast(IO[bytes], io.BufferedReader(compressed, 1 << 20))
+    return path.open("rb")
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
@@ -54,7 +62,7 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
     """The objects of a file of JSON lines.
 
     Args:
-        path: An existing file, plain or ``.gz``.
+        path: An existing file, plain, ``.gz`` or ``.zst``.
         quarantine: Takes the lines that are none.
 
     Yields:

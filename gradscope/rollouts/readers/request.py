@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.tables import read_rows
 from gradscope.rollouts.run import TrainerSettings
@@ -50,6 +51,10 @@ class ReadRequest:
     """A side file with the exact completion token ids: columns step, row, completion_ids."""
     columns: ColumnNames = ColumnNames()
     """Column names that were given."""
+    rewards_only: bool = False
+    """Whether the caller looks at nothing but rewards; a large log with a row a rollout is then reduced to them."""
+    progress: ProgressCallback = no_progress
+    """Told how far a long reading is."""
 
 
 def read_settings(path: Path | None) -> TrainerSettings:

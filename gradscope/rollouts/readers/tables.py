@@ -89,9 +89,9 @@ def suffix_of(path: Path) -> str | None:
         path: A file.
 
     Returns:
-        One of ``SUFFIXES``, ``.gz`` set aside; None for other files.
+        One of ``SUFFIXES``, ``.gz`` and ``.zst`` set aside; None for other files.
     """
-    name = path.name.removesuffix(".gz")
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
     return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
 
 

@@ -1,0 +1,269 @@
+"""Files of flat rows reduced by DuckDB to their groups: each file, if and only if every row of it is plain.
+
+Plain means: the row reader would use the row, and DuckDB is known to read it the same way. A row with anything else (no
+reward, a reward that is text, a structure for an id, a blank line, bytes that are not UTF-8) makes the whole file one
+for the row reader, which knows the reason and the line. So the answers are those of the row reader, whatever the file;
+only of a key that one JSON object names twice does DuckDB take the first and the row reader the last.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gradscope.rollouts.readers.cells import LARGEST_STEP
+from gradscope.rollouts.readers.jsonl import open_bytes
+from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.tables import suffix_of
+from gradscope.rollouts.readers.values import digest
+
+_BLOCK = 1 << 18
+"""Bytes that lines are counted in: a block and its comparison stay in the processor's cache."""
+_END = ord("\n")
+_PATTERN_LETTERS = frozenset("*?[")
+"""DuckDB takes a path with one of these for a pattern."""
+_NUMBER = "coalesce(try_cast({0} AS DOUBLE), CASE lower({0}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What a row is grouped by."""
+
+    reward: str
+    """The reward's column."""
+    step: str | None
+    """The step's column; None: all rows are of step 0."""
+    group: str
+    """The column that tells groups of a step apart."""
+    prompt: str
+    """The column that tells prompts apart."""
+    from_text: bool
+    """Whether ``prompt`` is a text, whose digest is the prompt's id."""
+
+    @classmethod
+    def of(cls, columns: ColumnNames) -> Keys:
+        """The keys of a log, as the row reader takes them.
+
+        Args:
+            columns: Its columns by role; reward and something to group by are there.
+
+        Returns:
+            The keys.
+        """
+        group = columns.group or columns.prompt_id or columns.prompt or ""
+        return cls(
+            reward=columns.reward or "",
+            step=columns.step,
+            group=group,
+            prompt=columns.prompt_id or columns.prompt or group,
+            from_text=columns.prompt_id is None and columns.prompt is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What came of some files."""
+
+    groups: pa.Table | None
+    """A row a file and group: file, step, group, prompt, the levels of its rewards in no order, how many rollouts have
+    each; None where no file is plain."""
+    others: tuple[Path, ...]
+    """The files that the row reader has to read."""
+
+
+def scan_groups(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
+    """The groups of files, each for itself.
+
+    Args:
+        connection: A DuckDB connection.
+        files: Existing files: one, or several of JSON lines, which one query reads side by side.
+        keys: What to group by.
+
+    Returns:
+        The groups of the plain files, and the others.
+    """
+    source = _source(files[0], keys)
+    if source is None or any(_PATTERN_LETTERS & set(str(file)) for file in files):
+        return _one_by_one(connection, files, keys)
+    try:
+        table = connection.sql(_query(keys, source), params=[[str(file) for file in files]]).to_arrow_table()
+        plain = _plain_files(table, files)
+    except (duckdb.Error, pa.ArrowException, OSError, EOFError):
+        return _one_by_one(connection, files, keys)
+    if len(plain) < len(files):
+        table = table.filter(pc.is_in(table["file"], value_set=pa.array(map(str, plain), type=pa.string())))
+    groups = _named(table.drop_columns(["num_rows", "num_odd"]), keys)
+    return Scanned(groups=groups, others=tuple(file for file in files if file not in plain))
+
+
+def _one_by_one(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
+    """After a failure: it is one file's, and the others can still be reduced.
+
+    Args:
+        connection: A DuckDB connection.
+        files: The files that failed together.
+        keys: What to group by.
+
+    Returns:
+        What can be reduced; of a file that fails alone nothing, and the row reader says why, with its line.
+    """
+    if len(files) == 1:
+        return Scanned(groups=None, others=tuple(files))
+    scanned = [scan_groups(connection, [file], keys) for file in files]
+    found = [one.groups for one in scanned if one.groups is not None]
+    return Scanned(
+        groups=pa.concat_tables(found) if found else None, others=tuple(file for one in scanned for file in one.others)
+    )
+
+
+def _plain_files(table: pa.Table, files: Sequence[Path]) -> set[Path]:
+    """The files of which DuckDB saw every row, and found none odd.
+
+    Args:
+        table: The groups of all files.
+        files: All files.
+
+    Returns:
+        The plain ones.
+    """
+    sums = table.group_by("file").aggregate([("num_rows", "sum"), ("num_odd", "sum")]).to_pydict()
+    seen = {
+        file: rows
+        for file, rows, odd in zip(sums["file"], sums["num_rows_sum"], sums["num_odd_sum"], strict=True)
+        if not odd
+    }
+    candidates = [file for file in files if str(file) in seen]
+    with ThreadPoolExecutor() as pool:
+        counted = pool.map(_num_lines, candidates)
+        return {
+            file
+            for file, lines in zip(candidates, counted, strict=True)
+            if suffix_of(file) == ".parquet" or lines == seen[str(file)]
+        }
+
+
+def _source(path: Path, keys: Keys) -> str | None:
+    used = list(dict.fromkeys(name for name in (keys.step, keys.group, keys.prompt, keys.reward) if name is not None))
+    match suffix_of(path):
+        case ".parquet":
+            return "read_parquet(?, filename=true)" if _has_plain_types(path, keys) else None
+        case ".csv":
+            header = _header(path)
+            if not all(header.count(name) == 1 for name in used) or len(set(header)) < len(header):
+                return None
+            types = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in header)
+            options = (
+                "filename=true, auto_detect=false, header=true, delim=',', quote='\"', escape='\"', strict_mode=true"
+            )
+            return f"read_csv(?, {options}, columns={{{types}}})"
+        case ".json":
+            return None
+        case _:
+            # The reward keeps its JSON form: a number in quotes is text, and text is no reward.
+            types = ", ".join(f"{_text(name)}: '{'JSON' if name == keys.reward else 'VARCHAR'}'" for name in used)
+            return f"read_json(?, format='newline_delimited', filename=true, ignore_errors=true, columns={{{types}}})"
+
+
+def _query(keys: Keys, source: str) -> str:
+    """Equal rows are counted before anything is looked at: that leaves a row a group and level to judge.
+
+    Args:
+        keys: What to group by.
+        source: The table function that reads the files.
+
+    Returns:
+        The query; its one parameter is the list of files.
+    """
+    step = "0" if keys.step is None else _name(keys.step)
+    reward = f"{_name(keys.reward)}::VARCHAR" if source.startswith("read_json") else _name(keys.reward)
+    odd_step = f"s IS NULL OR NOT isfinite(s) OR s <> floor(s) OR abs(s) > {LARGEST_STEP}"
+    odd_key = "g IS NULL OR g = '' OR left(g, 1) IN ('[', '{')"
+    odd_prompt = "p IS NULL OR left(p, 1) IN ('[', '{')"
+    odd = f"{odd_step} OR {odd_key} OR {odd_prompt} OR r IS NULL OR NOT isfinite(r)"
+    number = "CAST(r AS DOUBLE)" if source.startswith("read_parquet") else _NUMBER.format("r")
+    return f"""
+        WITH raw AS (
+            SELECT filename, {step} AS s, {_name(keys.group)} AS g, {_name(keys.prompt)} AS p, {reward} AS r,
+                   count(*) AS n
+            FROM {source} GROUP BY ALL),
+        levels AS (
+            SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, {number} AS r, n FROM raw)
+        SELECT filename AS file, try_cast(s AS BIGINT) AS step, g AS "group", min(p) AS prompt, list(r) AS levels,
+               list(n) AS counts, sum(n)::BIGINT AS num_rows,
+               count_if({odd}) + coalesce(min(p) <> max(p), true)::INT AS num_odd
+        FROM levels GROUP BY filename, s, g"""
+
+
+def _has_plain_types(path: Path, keys: Keys) -> bool:
+    with path.open("rb") as stream:
+        schema = pq.read_schema(stream)
+    if not all(schema.names.count(name) == 1 for name in (keys.group, keys.prompt, keys.reward)):
+        return False
+    if keys.step is not None and not (schema.names.count(keys.step) == 1 and _is_number(schema.field(keys.step).type)):
+        return False
+    ids = [schema.field(name).type for name in (keys.group, keys.prompt)]
+    plain = all(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in ids)
+    reward = schema.field(keys.reward).type
+    return plain and (_is_number(reward) or pa.types.is_boolean(reward))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _named(table: pa.Table, keys: Keys) -> pa.Table:
+    if not keys.from_text:
+        return table
+    prompts = table["prompt"].combine_chunks().dictionary_encode()
+    names = pa.array([digest(text) for text in prompts.dictionary.to_pylist()], type=pa.string())
+    ids = names.take(prompts.indices)
+    columns = {name: table[name] for name in table.column_names}
+    # Without another id, prompts are the groups; with one, they only name what returns over steps.
+    return pa.table({**columns, "prompt": ids, **({"group": ids} if keys.group == keys.prompt else {})})
+
+
+def _num_lines(path: Path) -> int:
+    """How many rows the row reader would see: DuckDB passes over blank lines without a word.
+
+    Args:
+        path: A file of lines.
+
+    Returns:
+        Ends of line, and one more for a last line without; a CSV's header does not count, and Parquet has none.
+    """
+    if suffix_of(path) == ".parquet":
+        return 0
+    number, last = 0, _END
+    with open_bytes(path) as stream:
+        while block := stream.read(_BLOCK):
+            letters = np.frombuffer(block, dtype=np.uint8)
+            number += int(np.count_nonzero(letters == _END))
+            last = int(letters[-1])
+    return number + (last != _END) - (suffix_of(path) == ".csv")
+
+
+def _header(path: Path) -> list[str]:
+    with open_bytes(path) as stream:
+        first = stream.readline().decode("utf-8-sig", errors="replace")
+    return next(csv.reader(io.StringIO(first, newline="")), [])
+
+
+def _name(column: str) -> str:
+    escaped = column.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _text(column: str) -> str:
+    escaped = column.replace("'", "''")
+    return f"'{escaped}'"
