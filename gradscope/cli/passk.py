@@ -46,7 +46,7 @@ def passk(
     """Chance that at least one of k samples is correct (pass@k), and that all are (pass^k).
 
     Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
-    A k above the number of samples is undefined and says so.
+    A k above the number of samples is undefined and says so; a forecast stands beside it, never in its place.
     """
     from gradscope.diagnostics.passk import measure_pass_at_k
 

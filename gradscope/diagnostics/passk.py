@@ -13,9 +13,11 @@ from gradscope.diagnostics.passk_comparison import compare_samples
 from gradscope.diagnostics.passk_findings import passk_findings
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files
 from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.forecast import fit_pass_rates
 from gradscope.metrics.passk import estimate_pass_table
-from gradscope.results.passk import PassAtK, PassAtKReport, PassAtKTable
+from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.rollouts.readers.request import ColumnNames
 
 USUAL_KS = (5, 10, 20, 50, 100)
@@ -36,7 +38,8 @@ def measure_pass_at_k(
 
     Args:
         *paths: Files of samples; a run folder of ours stands for its held-out samples before and after training.
-        ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n.
+        ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n. Budgets beyond n are
+            forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         format: Name of the reader; None: recognized.
         columns: Columns of a generic log, where their names are not usual.
@@ -106,6 +109,7 @@ def default_ks(num_samples: int) -> list[int]:
 
 
 def _table(samples: Samples, ks: Sequence[int], *, seed: int, num_resamples: int) -> PassAtKTable:
+    beyond = [k for k in ks if k > int(samples.num_samples.min())]
     estimates = estimate_pass_table(
         samples.num_samples, samples.num_correct, ks, num_resamples=num_resamples, seed=seed
     )
@@ -118,7 +122,16 @@ def _table(samples: Samples, ks: Sequence[int], *, seed: int, num_resamples: int
             PassAtK(k=k, pass_at_k=at_least_one, pass_hat_k=all_of_them)
             for k, (at_least_one, all_of_them) in zip(ks, estimates, strict=True)
         ),
+        forecasts=_forecasts(samples, beyond, seed=seed) if beyond else (),
     )
+
+
+def _forecasts(samples: Samples, ks: Sequence[int], *, seed: int) -> tuple[PassAtKForecast, ...]:
+    rates = fit_pass_rates(samples.num_samples, samples.num_correct, seed=seed)
+    if isinstance(rates, str):
+        unknown = Estimate.because(rates, num_units=len(samples.prompts))
+        return tuple(PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)
+    return tuple(PassAtKForecast(k=k, pass_at_k=rates.pass_at_k(k), pass_hat_k=rates.pass_hat_k(k)) for k in ks)
 
 
 def _named_apart(samples: Sequence[Samples]) -> list[Samples]:

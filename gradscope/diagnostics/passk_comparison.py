@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.passk_verdict import judge_reach
 from gradscope.diagnostics.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -14,6 +15,7 @@ from gradscope.metrics.bootstrap import bootstrap_difference
 from gradscope.metrics.passk import pass_at_k, why_k_too_large
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, Solved
 
+_Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
 _EQUAL = 1e-12
 """Two estimates of one prompt closer than this are a tie: they are sums of the same fractions."""
 
@@ -49,6 +51,7 @@ def compare_samples(
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
     rows = tuple(_difference(before, after, k, num_resamples=num_resamples, seed=seed) for k in ks)
+    verdict, evidence = judge_reach(rows, ceiling=_ceiling(before, rows))
     return PassAtKComparison(
         first=first.name,
         second=second.name,
@@ -57,6 +60,8 @@ def compare_samples(
         rows=rows,
         crossover_k=crossover_k(rows),
         solved=_solved(before[1] > 0, after[1] > 0),
+        verdict=verdict,
+        evidence=evidence,
     )
 
 
@@ -75,7 +80,10 @@ def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
     return next((k for k, sign in signs if sign == -signs[0][1]), None)
 
 
-_Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
+def _ceiling(first: _Counts, rows: Sequence[PassAtKDifference]) -> float:
+    """pass@k of the first policy at the largest budget that both have."""
+    known = [row.k for row in rows if row.difference.is_defined]
+    return float(pass_at_k(*first, known[-1]).mean()) if known else 0.0
 
 
 def _difference(first: _Counts, second: _Counts, k: int, *, num_resamples: int, seed: int) -> PassAtKDifference:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradscope.diagnostics.samples import Samples
+from gradscope.metrics.intervals import ends_of
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
 
 
@@ -22,13 +23,19 @@ def passk_findings(
         Sentences for people.
     """
     sentences = [_reach(table) for table in tables]
-    sentences += [sentence for comparison in comparisons for sentence in (_winner(comparison), _unpaired(comparison))]
+    sentences += [_forecast(table) for table in tables]
+    sentences += [sentence for comparison in comparisons for sentence in _compared(comparison)]
     sentences += [
         f"{one.name}: {one.num_missing} samples have no reward and are not counted."
         for one in samples
         if one.num_missing
     ]
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _compared(comparison: PassAtKComparison) -> tuple[str, ...]:
+    verdict = f"Verdict: {comparison.verdict}; {comparison.evidence}."
+    return _winner(comparison), verdict, _unpaired(comparison)
 
 
 def _reach(table: PassAtKTable) -> str:
@@ -38,6 +45,18 @@ def _reach(table: PassAtKTable) -> str:
     ends = known[:1] if len(known) == 1 else [known[0], known[-1]]
     figures = " and ".join(f"pass@{row.k} = {row.pass_at_k.value:.4f}" for row in ends)
     return f"{table.name}: {figures} over {table.num_prompts} prompts."
+
+
+def _forecast(table: PassAtKTable) -> str:
+    known = [row for row in table.forecasts if row.pass_at_k.value is not None]
+    if not known:
+        return ""
+    last = known[-1]
+    low, high = ends_of(last.pass_at_k)
+    return (
+        f"{table.name}: pass@{last.k} is forecast at {last.pass_at_k.value:.3f} [{low:.3f}, {high:.3f}] from "
+        f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
+    )
 
 
 def _winner(comparison: PassAtKComparison) -> str:

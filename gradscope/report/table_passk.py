@@ -26,6 +26,8 @@ def pass_at_k_table(report: PassAtKReport) -> Group:
     blocks: list[RenderableType] = []
     for table in report.tables:
         blocks.append(_one(table, notes, named=len(report.tables) > 1))
+        if table.forecasts:
+            blocks.append(_beyond(table, notes))
     comparisons = [report.comparison] if report.comparison is not None else []
     for comparison in (*comparisons, *report.further_comparisons):
         blocks += [_paired(comparison, notes), Text(_solved(comparison))]
@@ -49,6 +51,15 @@ def _one(table: PassAtKTable, notes: Footnotes, *, named: bool) -> Table:
             format_estimate(row.pass_at_k, notes, "share"),
             format_estimate(row.pass_hat_k, notes, "share"),
         )
+    return rendered
+
+
+def _beyond(table: PassAtKTable, notes: Footnotes) -> Table:
+    name = f"forecast pass@k of {plain(table.name, limit=24)}"
+    rendered = new_table([("k", "right"), (name, "left"), ("forecast pass^k", "left")])
+    for row in table.forecasts:
+        shares = (row.pass_at_k, row.pass_hat_k)
+        add_row(rendered, str(row.k), *(format_estimate(share, notes, "share") for share in shares))
     return rendered
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
@@ -21,6 +22,20 @@ class PassAtK:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtKForecast:
+    """A budget beyond the samples, from the fitted beta-binomial distribution of pass rates."""
+
+    k: int
+    """The budget."""
+    pass_at_k: Estimate
+    """Forecast chance that at least one of k samples is correct."""
+    pass_hat_k: Estimate
+    """Forecast chance that all k samples are correct."""
+    method: Literal["forecast"] = "forecast"
+    """Not an unbiased estimate: those end at the number of samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKTable:
     """pass@k of one file of samples."""
 
@@ -34,6 +49,8 @@ class PassAtKTable:
     """Fewest and most samples of a prompt."""
     rows: tuple[PassAtK, ...]
     """By k."""
+    forecasts: tuple[PassAtKForecast, ...] = ()
+    """One per budget asked for that exceeds the samples of a prompt; the row of that budget stays undefined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +102,11 @@ class PassAtKComparison:
     never changes."""
     solved: Solved
     """Prompts with at least one correct sample."""
+    verdict: Literal["capacity expansion", "search compression", "undecided"]
+    """``capacity expansion``: the second finds more at the largest budget; ``search compression``: it gains at the
+    smallest budget and not at the largest; ``undecided``: the intervals allow both."""
+    evidence: str
+    """What the verdict rests on, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
     assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
     assert "the sign turns at k = 4" in report.findings[2]
-    assert report.findings[3].startswith("1 prompts are in only one of first and second")
+    assert report.findings[3].startswith("Verdict: undecided; the intervals allow a gain and a loss: -0.250")
+    assert report.findings[4].startswith("1 prompts are in only one of first and second")
 
 
 def test_further_files_are_compared_with_the_first() -> None:
@@ -71,6 +72,21 @@ def test_budget_beyond_the_samples_is_undefined() -> None:
     report = pass_at_k_of_samples([FIRST], ks=(8,))
     assert report.tables[0].rows[0].pass_at_k.undefined == "k = 8 exceeds the 4 samples of a prompt"
     assert report.findings == ("first: no budget asked for is within the 4 samples of every prompt.",)
+
+
+def test_budget_beyond_the_samples_is_forecast_apart() -> None:
+    correct = {f"p{i}": [float(j < i % 5) for j in range(4)] for i in range(60)}
+    (table,) = pass_at_k_of_samples([samples("many", correct)], ks=(4, 16, 64)).tables
+    assert [row.pass_at_k.is_defined for row in table.rows] == [True, False, False]
+    near, far = table.forecasts
+    assert (near.k, near.method, far.k) == (16, "forecast", 64)
+    assert table.rows[0].pass_at_k.value < near.pass_at_k.value < 1.0
+    assert far.pass_at_k.undefined == "k = 64 is more than 8 times the 4 samples of a prompt"
+
+
+def test_few_prompts_give_no_forecast() -> None:
+    (table,) = pass_at_k_of_samples([FIRST], ks=(8,)).tables
+    assert "at least 10 prompts, there are 4" in table.forecasts[0].pass_hat_k.undefined
 
 
 def test_wide_interval_is_called_undecided() -> None:

@@ -14,7 +14,15 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
-from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable, Solved
+from gradscope.results.passk import (
+    PassAtK,
+    PassAtKComparison,
+    PassAtKDifference,
+    PassAtKForecast,
+    PassAtKReport,
+    PassAtKTable,
+    Solved,
+)
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
@@ -243,6 +251,7 @@ def _passk_table(name: str, first: float, growth: float) -> PassAtKTable:
         num_prompts=64,
         num_samples=(16, 16),
         rows=(*rows, PassAtK(k=32, pass_at_k=beyond, pass_hat_k=beyond)),
+        forecasts=(PassAtKForecast(k=32, pass_at_k=around(0.81, 0.08, 64), pass_hat_k=around(0.05, 0.04, 64)),),
     )
 
 
@@ -265,6 +274,8 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         rows=rows,
         crossover_k=16,
         solved=Solved(both=40, first_only=2, second_only=12, neither=10),
+        verdict="search compression",
+        evidence="the gain at the smallest budget is gone at the largest",
     )
     return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
 
