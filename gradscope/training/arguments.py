@@ -79,6 +79,7 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int) -> dict[s
         "max_steps": config.steps,
         "save_steps": config.checkpoint_every,
         "num_generations": config.group_size,
+        "generation_batch_size": rollouts,
         "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
         "steps_per_generation": config.gradient_accumulation_steps,
@@ -110,6 +111,8 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
 
     known = {field.name for field in fields(GRPOConfig)}
     younger = {name: value for name, value in _SINCE_LATER.items() if name in known}
+    # TRL takes only one of the two: a generation is for one update either way, and the record says how large it is.
+    given = {name: value for name, value in arguments.items() if name != "generation_batch_size"}
     return GRPOConfig(
         output_dir=output_dir,
         use_cpu=on_cpu,
@@ -117,7 +120,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
         disable_tqdm=True,
         dataloader_pin_memory=False,
         dataloader_num_workers=0,
-        **arguments,
+        **given,
         **younger,
     )
 

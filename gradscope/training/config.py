@@ -16,9 +16,10 @@ from gradscope.errors import InputError, UsageError
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
-TaskName = Literal["running-sums", "gsm8k", "jsonl"]
+TaskName = Literal["running-sums", "conflict", "starved", "gsm8k", "jsonl"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
 TASKS: tuple[str, ...] = get_args(TaskName)
+_FROM_FILES = ("gsm8k", "jsonl")
 LOSS_TYPES: tuple[str, ...] = get_args(LossType)
 
 
@@ -29,7 +30,7 @@ class TrainConfig:
     output: str = "run"
     """The run's folder; it must not exist."""
     task: TaskName = "running-sums"
-    """What is trained: the embedded task, GSM8K's own files, or any file of prompts and answers."""
+    """What is trained: the embedded task or a variant of it, GSM8K's own files, or a file of prompts and answers."""
     data: str | None = None
     """The file of prompts, for the tasks ``gsm8k`` and ``jsonl``."""
     heldout_data: str | None = None
@@ -45,7 +46,7 @@ class TrainConfig:
     steps: int = 60
     """Optimizer updates."""
     train_prompts: int | None = None
-    """How many distinct prompts are trained on, in turn; null is 256 for running-sums and all rows of a file."""
+    """How many distinct prompts are trained on, in turn; null is 256 for made prompts and all rows of a file."""
     seed: int = 0
     """Seed of prompts, their order, initial adapter weights and sampling."""
     learning_rate: float = 3e-4
@@ -61,7 +62,7 @@ class TrainConfig:
     temperature: float = 1.0
     """Sampling temperature."""
     max_completion_length: int | None = None
-    """Most tokens of a completion; null is 27 for running-sums and 256 for the others."""
+    """Most tokens of a completion; null is 27 for running sums and 256 for the others."""
     beta: float = 0.0
     """Weight of the KL penalty towards the weights before training."""
     loss_type: LossType = "dapo"
@@ -92,12 +93,12 @@ class TrainConfig:
                 raise UsageError(f"{name} is {value!r}; it must be above zero.", hint=f"Give another {_flag(name)}.")
 
     def _check_combinations(self) -> None:
-        if self.task == "running-sums" and (self.data is not None or self.heldout_data is not None):
+        if self.task not in _FROM_FILES and (self.data is not None or self.heldout_data is not None):
             raise UsageError(
-                "The task running-sums makes its own prompts and reads no data.",
+                f"The task {self.task} makes its own prompts and reads no data.",
                 hint="Leave out --data and --heldout-data, or name --task jsonl.",
             )
-        if self.task != "running-sums" and self.data is None:
+        if self.task in _FROM_FILES and self.data is None:
             raise UsageError(f"The task {self.task} needs a file of prompts.", hint="Give --data FILE.")
         if self.lora_alpha is not None and self.lora_rank is None:
             raise UsageError("lora_alpha is given without lora_rank.", hint="Give --lora-rank too, for example 8.")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gradscope.errors import InputError
-from gradscope.training import data_files, running_sums
+from gradscope.training import data_files, running_sums, sum_variants
 from gradscope.training.config import TrainConfig
-from gradscope.training.tasks import Task
+from gradscope.training.tasks import Problem, Task
 
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
+_MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
+    "running-sums": running_sums.make_problems,
+    "conflict": sum_variants.conflict_problems,
+    "starved": sum_variants.starved_problems,
+}
 
 
 def load_task(config: TrainConfig) -> Task:
@@ -35,13 +41,13 @@ def load_task(config: TrainConfig) -> Task:
 
 
 def _running_sums(config: TrainConfig) -> Task:
-    num_prompts = config.train_prompts or DEFAULT_TRAIN_PROMPTS
+    make = _MAKERS[config.task]
     return Task(
         name=config.task,
-        train=running_sums.make_problems(num_prompts, seed=config.seed, heldout=False),
-        heldout=running_sums.make_problems(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"answer": running_sums.grade_answer},
-        step_grader=running_sums.grade_steps,
+        train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
+        heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
+        graders={"answer": sum_variants.grade_whole if config.task == "starved" else running_sums.grade_answer},
+        step_grader=running_sums.grade_steps if config.task == "running-sums" else None,
     )
 
 

@@ -10,7 +10,7 @@ Training and held-out prompts cannot meet: a checksum of the prompt decides to w
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 from zlib import crc32
 
@@ -144,13 +144,16 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
     return tuple(rewards)
 
 
-def make_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
+def make_problems(
+    num_prompts: int, *, seed: int, heldout: bool, accept: Callable[[Sequence[int]], bool] = lambda _: True
+) -> tuple[Problem, ...]:
     """Distinct prompts of very different difficulty.
 
     Args:
         num_prompts: How many.
         seed: The same seed draws the same prompts, and the first n of them whatever the number.
         heldout: Which of the two disjoint sides to draw from.
+        accept: Whether operands make a prompt of the set.
 
     Returns:
         The problems, in the order drawn.
@@ -170,7 +173,7 @@ def make_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Proble
         for _ in range(_MAX_TRIES):
             operands = draw_operands(draw, kind)
             prompt = format_prompt(operands)
-            if is_heldout(prompt) == heldout and prompt not in problems:
+            if accept(operands) and is_heldout(prompt) == heldout and prompt not in problems:
                 problems[prompt] = Problem(prompt_id=prompt, prompt=prompt, answer=str(sum(operands)))
                 break
     return tuple(problems.values())
