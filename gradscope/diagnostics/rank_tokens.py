@@ -25,6 +25,7 @@ from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 
 if TYPE_CHECKING:
     from gradscope.gradients.token_gram import TokenGram
+    from gradscope.gradients.token_table import TokenTable
 
 Array = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ def token_spectra(
     Returns:
         One spectrum per group, and one point per group size.
     """
-    of_group = {gram.group_id: gram for gram in tokens}
+    of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)
     spectra = [
@@ -64,11 +65,11 @@ def token_spectra(
     return spectra, points
 
 
-def token_weights(gram: TokenGram, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
+def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
     """What multiplies each token's grad log pi.
 
     Args:
-        gram: A group's tokens.
+        table: A group's tokens.
         rollouts: The rollouts of the step whose advantages are given, [G].
         advantages: Their advantages, [G].
         advantage: ``logged`` or a formulation.
@@ -77,9 +78,9 @@ def token_weights(gram: TokenGram, rollouts: NDArray[np.intp], advantages: Array
         The weights; zero for a token of another rollout, [N].
     """
     by_rollout = dict(zip(rollouts.tolist(), advantages.tolist(), strict=True))
-    if advantage == LOGGED and gram.logged_weights is not None:
-        return np.where(np.isin(gram.rollouts, rollouts), gram.logged_weights, 0.0)
-    return -np.array([by_rollout.get(rollout, 0.0) for rollout in gram.rollouts.tolist()]) * gram.score_weights
+    if advantage == LOGGED and table.logged_weights is not None:
+        return np.where(np.isin(table.rollouts, rollouts), table.logged_weights, 0.0)
+    return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
 def token_point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
@@ -149,9 +150,9 @@ def _spectrum(
     centered: bool,
 ) -> GradientSpectrum:
     """The spectrum of the tokens of one part of a group."""
-    inside = np.flatnonzero(np.isin(gram.rollouts, part.index))
-    weights = token_weights(gram, part.index, advantages, advantage)[inside]
-    frac_seen = len(gram.gram) / gram.num_tokens
+    inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
+    weights = token_weights(gram.table, part.index, advantages, advantage)[inside]
+    frac_seen = len(gram.gram) / gram.table.num_tokens
     return spectrum_of(
         weights[:, None] * gram.gram[np.ix_(inside, inside)] * weights,
         step=rows.step,

@@ -9,21 +9,26 @@ from gradscope.diagnostics.rank import measure_rank
 from gradscope.diagnostics.rank_tokens import token_findings, token_point, token_spectra, token_weights
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.token_gram import TokenGram, TokenVerification
+from gradscope.gradients.token_check import TokenVerification
+from gradscope.gradients.token_gram import TokenGram
+from gradscope.gradients.token_rows import TokenRow
+from gradscope.gradients.token_table import TokenTable
 
 
 def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = None, logged: bool = True) -> TokenGram:
     """Orthogonal rows of norm 1, of which every fourth part of the trainer's weight is 0.25."""
     count = len(rollouts)
-    return TokenGram(
+    table = TokenTable(
         step=7,
         group_id=group_id,
-        gram=np.eye(count),
-        rollouts=np.array(rollouts),
-        positions=np.arange(count),
+        rows=tuple(TokenRow(sequence=rollout, position=place) for place, rollout in enumerate(rollouts)),
         score_weights=np.full(count, 0.25),
         logged_weights=-0.25 * np.where(np.array(rollouts) % 2, -1.0, 1.0) if logged else None,
         num_tokens=num_tokens or count,
+    )
+    return TokenGram(
+        table=table,
+        gram=np.eye(count),
         num_parameters=50,
         slow_parameters=(),
         verification=TokenVerification(row_error=0.0, num_rows=3, sum_error=None, tolerance=1e-5),
@@ -75,9 +80,9 @@ def test_a_smaller_group_keeps_the_tokens_of_its_rollouts() -> None:
 
 
 def test_weights_are_zero_for_tokens_of_other_rollouts() -> None:
-    gram, two = tokens_of("a", [0, 1, 2]), np.array([0, 1])
-    np.testing.assert_allclose(token_weights(gram, two, np.array([1.0, -2.0]), "dr_grpo"), [-0.25, 0.5, 0.0])
-    np.testing.assert_allclose(token_weights(gram, two, np.array([9.0, 9.0]), "logged"), [-0.25, 0.25, 0.0])
+    table, two = tokens_of("a", [0, 1, 2]).table, np.array([0, 1])
+    np.testing.assert_allclose(token_weights(table, two, np.array([1.0, -2.0]), "dr_grpo"), [-0.25, 0.5, 0.0])
+    np.testing.assert_allclose(token_weights(table, two, np.array([9.0, 9.0]), "logged"), [-0.25, 0.25, 0.0])
 
 
 def test_a_sample_says_what_it_is() -> None:

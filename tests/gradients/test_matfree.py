@@ -7,7 +7,6 @@ import torch
 from gradscope.gradients.matfree import TokenProducts
 from gradscope.gradients.step import measure_step
 from gradscope.gradients.token_gram import measure_tokens
-from gradscope.gradients.token_rows import TokenRow
 from gradscope.gradients.tokens import token_sequences
 from gradscope.metrics.lanczos import matrix_free_spectrum
 from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
@@ -16,9 +15,8 @@ from tests.gradients.models import ARCHITECTURES, DAPO, relative, tiny_groups, t
 
 def products_and_gram(policy, groups, batch_tokens=1000):
     (exact,) = measure_tokens(policy, groups, DAPO, measure_step(policy, groups, DAPO))
-    rows = [TokenRow(sequence=int(i), position=int(t)) for i, t in zip(exact.rollouts, exact.positions, strict=True)]
     sequences = token_sequences(policy, groups)
-    return TokenProducts(policy.model, policy.trainable, sequences, rows, 1.0, batch_tokens), exact.gram
+    return TokenProducts(policy.model, policy.trainable, sequences, exact.table.rows, 1.0, batch_tokens), exact.gram
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])

@@ -48,7 +48,7 @@ def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     rows = naive_token_rows(policy, groups)
     (found,) = measured(policy, groups)
     assert relative(found.gram, rows @ rows.T) < 1e-5
-    assert found.num_tokens == len(rows)
+    assert found.table.num_tokens == len(rows)
     assert found.slow_parameters == ()
     assert found.num_parameters == rows.shape[1]
     assert found.verification.row_error < found.verification.tolerance
@@ -76,8 +76,8 @@ def test_chunks_change_nothing(size):
 def test_the_rows_of_a_rollout_add_up_to_its_score_vector():
     policy, groups = tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), tiny_groups(1, 3)
     (found,) = measured(policy, groups)
-    mixing = (found.rollouts == np.arange(3)[:, None]) * found.score_weights
-    rows = naive_rows(policy, groups, 1.0 / found.num_tokens)
+    mixing = (found.table.rollouts == np.arange(3)[:, None]) * found.table.score_weights
+    rows = naive_rows(policy, groups, 1.0 / found.table.num_tokens)
     assert relative(mixing @ found.gram @ mixing.T, rows @ rows.T) < 1e-12
 
 
@@ -111,17 +111,17 @@ def test_weights_hold_per_token_advantages_ratio_and_mask():
     groups = [dataclasses.replace(groups[0], rollouts=(first, second))]
     (found,) = measured(policy, groups)
     counted = len(first.completion_ids) + len(second.completion_ids) - 1
-    assert found.num_tokens == counted
-    np.testing.assert_allclose(found.score_weights, 1 / counted)
+    assert found.table.num_tokens == counted
+    np.testing.assert_allclose(found.table.score_weights, 1 / counted)
     expected = np.concatenate([first.token_advantages, [second.advantage] * (len(second.completion_ids) - 1)])
-    np.testing.assert_allclose(found.logged_weights, -expected / counted, rtol=1e-6)
+    np.testing.assert_allclose(found.table.logged_weights, -expected / counted, rtol=1e-6)
 
 
 def test_without_logged_advantages_there_are_no_logged_weights():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rollouts = tuple(dataclasses.replace(rollout, advantage=None) for rollout in groups[0].rollouts)
     (found,) = measured(policy, [dataclasses.replace(groups[0], rollouts=rollouts)])
-    assert found.logged_weights is None
+    assert found.table.logged_weights is None
 
 
 def test_a_group_that_is_all_masked_has_no_matrix():
@@ -130,8 +130,8 @@ def test_a_group_that_is_all_masked_has_no_matrix():
         dataclasses.replace(rollout, mask=(False,) * len(rollout.completion_ids)) for rollout in groups[0].rollouts
     )
     found = measured(policy, [dataclasses.replace(groups[0], rollouts=silent), groups[1]])
-    assert [gram.group_id for gram in found] == [groups[1].group_id]
-    assert set(found[0].rollouts) == {2, 3}
+    assert [gram.table.group_id for gram in found] == [groups[1].group_id]
+    assert set(found[0].table.rollouts) == {2, 3}
 
 
 def test_a_sample_is_a_part_of_the_whole():
@@ -140,13 +140,13 @@ def test_a_sample_is_a_part_of_the_whole():
     (part,) = measured(policy, groups, most=5, seed=4)
     (again,) = measured(policy, groups, most=5, seed=4)
     place = [
-        int(np.flatnonzero((whole.rollouts == i) & (whole.positions == t))[0])
-        for i, t in zip(part.rollouts, part.positions, strict=True)
+        int(np.flatnonzero((whole.table.rollouts == i) & (whole.table.positions == t))[0])
+        for i, t in zip(part.table.rollouts, part.table.positions, strict=True)
     ]
-    assert part.num_tokens == whole.num_tokens > len(part.gram) == 5
+    assert part.table.num_tokens == whole.table.num_tokens > len(part.gram) == 5
     assert part.verification.sum_error is None
     assert relative(part.gram, whole.gram[np.ix_(place, place)]) < 1e-5
-    np.testing.assert_array_equal(part.positions, again.positions)
+    np.testing.assert_array_equal(part.table.positions, again.table.positions)
 
 
 def test_every_token_is_equally_likely_to_be_drawn():
@@ -239,6 +239,6 @@ def test_importance_ratios_and_clip_are_factors_of_a_token():
     )
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
     (found,) = measured(policy, [dataclasses.replace(groups[0], rollouts=rollouts)], objective)
-    np.testing.assert_allclose(found.score_weights, np.exp(0.3) / found.num_tokens, rtol=1e-5)
-    assert found.logged_weights is not None
-    assert not found.logged_weights.any()  # a ratio of 1.35 is beyond the clip
+    np.testing.assert_allclose(found.table.score_weights, np.exp(0.3) / found.table.num_tokens, rtol=1e-5)
+    assert found.table.logged_weights is not None
+    assert not found.table.logged_weights.any()  # a ratio of 1.35 is beyond the clip
