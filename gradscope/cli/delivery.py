@@ -28,11 +28,12 @@ class Delivery:
     quiet: bool
     """Say nothing but errors on stderr."""
 
-    def deliver(self, result: Report) -> None:
+    def deliver(self, result: Report, *, printed: str | None = None) -> None:
         """Prints and writes a result.
 
         Args:
             result: What the command found.
+            printed: What stdout shows in place of the table; None: the table.
         """
         if not self.quiet:
             for source in sources_of(result):
@@ -44,6 +45,8 @@ class Delivery:
             write_files(result, document, self.staging)
         if self.as_json and document is not None:
             write_data(render_json(document))
+        elif printed is not None:
+            write_data(printed)
         else:
             show(render_table(result))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradscope.diagnostics.baseline import prompt_key, read_baseline, write_baseline
 from gradscope.diagnostics.check_baseline import baseline_verdict
-from gradscope.diagnostics.check_selectors import split_metric
+from gradscope.diagnostics.check_selectors import SELECTOR_HINT, split_metric
 from gradscope.diagnostics.check_values import MetricValue, MetricValues
 from gradscope.diagnostics.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.errors import UsageError
@@ -133,9 +133,14 @@ def _check_name(text: str, values: MetricValues) -> None:
     known = values.names()
     if catalog_name(name) in known:
         return
+    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, known))
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if name.rpartition("@")[0] in known:
+        return SELECTOR_HINT
     near = near_names(name, known)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
-    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=hint)
+    return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
 
 
 def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> Verdict:

@@ -5,16 +5,19 @@ Metrics of logs never load torch: only the branch of gradient metrics imports th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gradscope.diagnostics.check_prompts import group_metric_by_prompt
+from gradscope.diagnostics.check_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
 from gradscope.diagnostics.passk import pass_at_k_of_samples
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import CATALOG, budget_of, catalog_name
+from gradscope.metrics.passk import pass_at_k, pass_hat_k
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run
 
@@ -46,6 +49,8 @@ class MetricValue:
     """What exactly it is a value of, in words."""
     hint: str = ""
     """Where there is none: what would help."""
+    prompts: Mapping[str, float] = field(default_factory=dict)
+    """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,13 +85,14 @@ class MetricValues:
         """One metric.
 
         Args:
-            name: One of :meth:`names`, or ``pass@<k>`` or ``pass^<k>``.
+            name: One of :meth:`names`, or ``pass@<k>`` or ``pass^<k>``; ``@`` and a selector of steps may follow.
 
         Returns:
             Its value; undefined, with the reason, where it cannot be had.
         """
+        metric, selector = split_metric(name)
         try:
-            return self._value(name)
+            return self._value(metric) if selector is None else self._selected(metric, selector, name)
         except GradscopeError as error:
             reason = error.message.rstrip(".")
             return MetricValue(estimate=Estimate.because(reason), what=name, hint=error.hint or "")
@@ -106,6 +112,32 @@ class MetricValues:
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
         return MetricValue(estimate=Estimate.because(reason), what=name, hint=hint)
 
+    def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
+        """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
+        steps = selector.choose(self.run.steps)
+        of_groups = metric in _DEGENERACY or metric in _GAP_PARTS
+        if of_groups and steps and selector.aggregate == "mean":
+            chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
+            value = replace(self, run=chosen, made={}).value(metric)
+            return replace(value, what=f"{value.what} in steps {steps[0]} to {steps[-1]}")
+        values = self._by_step(metric, steps)
+        if values is None:
+            reason = f"{metric} is not a number of each step"
+            return MetricValue(estimate=Estimate.because(reason), what=name, hint=f"Leave the selector out: {metric}")
+        words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
+        estimate = aggregate_steps(values, selector)
+        return MetricValue(estimate=estimate, what=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
+
+    def _by_step(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
+        """The metric at each of these steps that has it; None where it is not a number of each step."""
+        if metric in _DEGENERACY:
+            rows = {row.step: getattr(row, metric).value for row in self._degeneracy_report().by_step}
+        elif any(metric in values for values in self.run.metrics.values()):
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in steps}
+        else:
+            return None
+        return {step: value for step in steps if (value := rows.get(step)) is not None}
+
     def _once(self, key: str, make: Callable[[], Any]) -> Any:
         if key not in self.made:
             try:
@@ -116,16 +148,23 @@ class MetricValues:
             raise self.made[key]
         return self.made[key]
 
-    def _degeneracy(self, name: str) -> MetricValue:
+    def _degeneracy_report(self) -> DegeneracyReport:
         report: DegeneracyReport = self._once(
             "degeneracy",
             lambda: degeneracy_of_run(
                 self.run, success_threshold=self.success_threshold, reward=self.reward, **self.bootstrap
             ),
         )
+        return report
+
+    def _degeneracy(self, name: str) -> MetricValue:
+        report = self._degeneracy_report()
         part = _GAP_PARTS.get(name)
         estimate: Estimate = getattr(report, name) if part is None else getattr(report.gap_decomposition, part)
-        return MetricValue(estimate=estimate, what=f"{name} of {report.num_groups} groups", hint=_see(name))
+        prompts = group_metric_by_prompt(self.run, name, reward=self.reward, threshold=report.success_threshold)
+        return MetricValue(
+            estimate=estimate, what=f"{name} of {report.num_groups} groups", hint=_see(name), prompts=prompts
+        )
 
     def _pass_at_k(self, name: str) -> MetricValue:
         samples: Samples = self._once("samples", self._samples)
@@ -133,7 +172,12 @@ class MetricValues:
         row = pass_at_k_of_samples([samples], ks=[budget], **self.bootstrap).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
         hint = "Ask for a smaller k, or draw more samples a prompt."
-        return MetricValue(estimate=estimate, what=f"{name} of {samples.name}", hint=hint)
+        prompts: dict[str, float] = {}
+        if estimate.is_defined:
+            formula = pass_at_k if catalog_name(name) == "pass_at_k" else pass_hat_k
+            each = formula(samples.num_samples, samples.num_correct, budget).tolist()
+            prompts = dict(zip(samples.prompts, each, strict=True))
+        return MetricValue(estimate=estimate, what=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
     def _samples(self) -> Samples:
         *_, last = sample_files(self.run.path)

@@ -6,12 +6,13 @@ import math
 import operator
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from gradscope.errors import InputError, UsageError
-from gradscope.results.check import Operator, Requirement
+from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -65,6 +66,24 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(metric=found["metric"], op=op, limit=limit)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSettings:
+    """The table ``[tool.gradscope.check]`` of a configuration file."""
+
+    requirements: tuple[Requirement, ...] = ()
+    """``require``: what a run must hold."""
+    track: tuple[str, ...] = ()
+    """``track``: metrics that are only compared with the baseline."""
+    allow_unknown: tuple[str, ...] = ()
+    """``allow_unknown``: metrics that may be undecided."""
+    baseline: Path | None = None
+    """``baseline``: the file, relative to the configuration."""
+    rule: BaselineRule = "interval"
+    """``rule``: what decides against a baseline."""
+    margins: Mapping[str, float] = field(default_factory=dict)
+    """``margins``: how much worse each metric may be; 0 where it is not named."""
+
+
 def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
     """The requirements of a configuration file: ``require = ["<metric> <op> <number>", ...]``.
 
@@ -73,10 +92,22 @@ def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
 
     Returns:
         The requirements in order; none where the file has no such table.
+    """
+    return read_settings(path).requirements
+
+
+def read_settings(path: str | Path) -> CheckSettings:
+    """Everything that a configuration file says about checks.
+
+    Args:
+        path: ``pyproject.toml`` with a table ``[tool.gradscope.check]``; any other TOML file may call it ``[check]``.
+
+    Returns:
+        The settings; empty where the file has no such table.
 
     Raises:
         InputError: The file cannot be read or is not TOML.
-        UsageError: ``require`` is not a list of strings.
+        UsageError: A key is not known, or its value is of another type.
     """
     file = Path(path)
     try:
@@ -89,12 +120,55 @@ def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
     table = _table(document, "tool", "gradscope", "check")
     if not table and file.name != "pyproject.toml":
         table = _table(document, "check")
-    texts = table.get("require", [])
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+    unknown = sorted(set(table) - set(_KEYS))
+    if unknown:
         raise UsageError(
-            f"`require` in {file} is not a list of strings.", hint='Write require = ["frac_reward_zero_std <= 0.5"].'
+            f"{file} sets {unknown[0]!r}, which check does not know.", hint=f"It knows {', '.join(_KEYS)}."
         )
-    return tuple(parse_requirement(text) for text in texts)
+    baseline, rule = table.get("baseline"), table.get("rule", "interval")
+    if baseline is not None and not isinstance(baseline, str):
+        raise UsageError(f"`baseline` in {file} is not a path.", hint='Write baseline = "ci/baseline.json".')
+    if rule not in get_args(BaselineRule):
+        raise UsageError(f"`rule` in {file} is {rule!r}.", hint='Write rule = "interval" or rule = "value".')
+    return CheckSettings(
+        requirements=tuple(parse_requirement(text) for text in _texts(table, "require", file)),
+        track=_texts(table, "track", file),
+        allow_unknown=_texts(table, "allow_unknown", file),
+        baseline=None if baseline is None else file.parent / baseline,
+        rule=rule,
+        margins=_margins(table, file),
+    )
+
+
+_KEYS = {
+    "require": 'require = ["frac_reward_zero_std <= 0.5"]',
+    "track": 'track = ["pass@8"]',
+    "allow_unknown": 'allow_unknown = ["pass@8"]',
+    "baseline": "",
+    "rule": "",
+    "margins": "",
+}
+"""Key -> how a list of it is written."""
+
+
+def _texts(table: dict[str, Any], key: str, file: Path) -> tuple[str, ...]:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"`{key}` in {file} is not a list of strings.", hint=f"Write {_KEYS[key]}.")
+    return tuple(texts)
+
+
+def _margins(table: dict[str, Any], file: Path) -> dict[str, float]:
+    margins = table.get("margins", {})
+    if not isinstance(margins, dict) or not all(_is_margin(value) for value in margins.values()):
+        raise UsageError(
+            f"`margins` in {file} is not a table of numbers from 0 on.", hint='Write margins = { "pass@8" = 0.02 }.'
+        )
+    return {name: float(value) for name, value in margins.items()}
+
+
+def _is_margin(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _table(document: Any, *keys: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from gradscope.report.check_words import condition
 from gradscope.report.escape import cell, plain
 from gradscope.report.layout import heading, source_line
 from gradscope.report.numbers import UNDEFINED, format_number
@@ -29,7 +30,8 @@ def check_table(report: CheckReport) -> Group:
 def _paragraph(verdict: Verdict) -> Group:
     head = Text("\n")
     head.append(verdict.outcome.upper(), style=STYLES.get(verdict.outcome, "yellow"))
-    head.append(f"  {plain(verdict.metric)} {verdict.op} {verdict.limit:g}, is {_value(verdict)}")
+    allowed = " (allowed)" if verdict.allowed else ""
+    head.append(f"{allowed}  {plain(condition(verdict))}, is {_value(verdict)}")
     sentences = [sentence for sentence in (verdict.meaning, verdict.next_step) if sentence]
     return Group(head, *(Padding(cell(sentence), (0, 0, 0, 2)) for sentence in sentences))
 

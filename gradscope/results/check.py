@@ -10,18 +10,35 @@ from gradscope.results.source import Source
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Outcome = Literal["pass", "fail", "unknown"]
+BaselineRule = Literal["interval", "value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One condition on a metric: ``frac_reward_zero_std <= 0.5``."""
+    """One condition on a metric: ``frac_reward_zero_std@last20% <= 0.5``."""
 
     metric: str
-    """A catalogue metric, or ``pass@<k>``."""
+    """A catalogue metric, ``pass@<k>``, or what the trainer logged; ``@`` and a selector of steps may follow."""
     op: Operator
     """How the value must compare with the limit."""
     limit: float
     """The limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A metric of this run beside the baseline's."""
+
+    baseline: Estimate
+    """The value when the baseline was written."""
+    change: Estimate
+    """This run minus the baseline."""
+    margin: float
+    """How much worse it may be."""
+    rule: BaselineRule
+    """``interval``: fails when the near end of the interval is beyond the margin; ``value``: when the change is."""
+    num_paired: int
+    """Prompts that both runs have and that were paired; 0 where the two were compared as wholes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +48,9 @@ class Verdict:
     metric: str
     """The requirement's metric."""
     op: Operator
-    """The requirement's operator."""
+    """The requirement's operator; against a baseline the one that its direction asks for."""
     limit: float
-    """The requirement's limit."""
+    """The requirement's limit; against a baseline its value with the margin, 0 where it has none."""
     outcome: Outcome
     """``unknown`` where the metric has no value; it never counts as a pass."""
     estimate: Estimate
@@ -42,6 +59,10 @@ class Verdict:
     """What the outcome means, for people."""
     next_step: str
     """What to do about it; empty where it passed."""
+    change: Change | None = None
+    """Against a baseline: both numbers and the rule; None for a limit."""
+    allowed: bool = False
+    """Whether an unknown outcome of this metric was allowed and does not fail the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +72,6 @@ class CheckReport:
     source: Source
     """The run."""
     verdicts: tuple[Verdict, ...]
-    """One per requirement, in the order given."""
+    """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
-    """``fail`` if any failed, else ``unknown`` if any could not be decided, else ``pass``."""
+    """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""

@@ -1,0 +1,174 @@
+"""A baseline: the numbers of a good run in a small JSON file, and how another run compares with them.
+
+Where both runs have the same prompts, changes are paired by prompt, so that a hard prompt is hard on both sides.
+Where they have not, the interval of the difference is put together from both intervals (MOVER: Zou & Donner 2008,
+Construction of confidence limits about effect measures, Statistics in Medicine 27): with values a, b and intervals
+[l, u], the difference b - a lies in [b - a - sqrt((b - l_b)^2 + (u_a - a)^2), b - a + sqrt((u_b - b)^2 + (a - l_a)^2)].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradscope import __version__
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import NUM_RESAMPLES, bootstrap_mean
+from gradscope.results.baseline import Baseline, BaselineMetric
+from gradscope.results.envelope import render_json, to_jsonable
+
+SCHEMA = "gradscope/baseline"
+SCHEMA_VERSION = 1
+MOST_PROMPTS = 5000
+"""With more prompts a baseline would not be small; metrics are then compared as wholes."""
+_LEAST_PAIRED = 5
+_LEAST_SHARE = 0.5
+"""Pairs decide only where they are at least half of both sides: a few common prompts are another population."""
+
+
+def prompt_key(prompt_id: str) -> str:
+    """A prompt's name in a baseline: a digest, because a prompt id may be the whole prompt.
+
+    Args:
+        prompt_id: The prompt's id.
+
+    Returns:
+        Twelve hexadecimal digits of its SHA-256.
+
+    Example:
+        >>> prompt_key("3+6=?")
+        '676893b77726'
+    """
+    return hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def write_baseline(baseline: Baseline, path: Path) -> None:
+    """Writes a baseline, aside and then renamed.
+
+    Args:
+        baseline: The numbers.
+        path: Where it goes; a baseline that is there is replaced, which is what updating means.
+    """
+    document = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "gradscope": __version__,
+        "run": baseline.run,
+        "metrics": {name: _plain(metric) for name, metric in sorted(baseline.metrics.items())},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    aside.write_text(render_json(document), encoding="utf-8")
+    aside.replace(path)
+
+
+def _plain(metric: BaselineMetric) -> dict[str, Any]:
+    prompts = metric.prompts if len(metric.prompts) <= MOST_PROMPTS else {}
+    return {**to_jsonable(metric.estimate), "prompts": dict(sorted(prompts.items()))}
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Reads a baseline.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its numbers.
+
+    Raises:
+        InputError: The file cannot be read, or is no baseline of this version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = "Write one from a good run: gradscope check RUN --baseline FILE --update-baseline"
+        raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
+    except ValueError as error:
+        raise InputError(
+            f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline"
+        ) from error
+    known = isinstance(document, dict) and document.get("schema") == SCHEMA
+    if not known or document.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} is no baseline of version {SCHEMA_VERSION}.", hint="Write it again: --update-baseline"
+        )
+    try:
+        metrics = {name: _metric(values) for name, values in document["metrics"].items()}
+        return Baseline(run=str(document["run"]), metrics=metrics)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint="Write it again: --update-baseline"
+        ) from error
+
+
+def _metric(values: Mapping[str, Any]) -> BaselineMetric:
+    parts = {name: values[name] for name in ("value", "low", "high", "num_units", "undefined")}
+    prompts = {str(prompt): float(number) for prompt, number in values["prompts"].items()}
+    return BaselineMetric(estimate=Estimate(**parts), prompts=prompts)
+
+
+def change_of(
+    before: BaselineMetric, after: BaselineMetric, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> tuple[Estimate, int]:
+    """After minus before.
+
+    Args:
+        before: The baseline's metric.
+        after: This run's.
+        num_resamples: Resamples of prompts, where they are paired.
+        seed: Seed of the resampling.
+
+    Returns:
+        The change with its interval, and how many prompts were paired (0: none).
+
+    Example:
+        >>> one, two = (BaselineMetric(estimate=Estimate(value=v, low=v - 0.1, high=v + 0.1)) for v in (0.4, 0.6))
+        >>> change, num_paired = change_of(one, two)
+        >>> round(change.low, 3), round(change.value, 3), round(change.high, 3), num_paired
+        (0.059, 0.2, 0.341, 0)
+    """
+    common = sorted(before.prompts.keys() & after.prompts.keys())
+    enough = max(len(before.prompts), len(after.prompts)) * _LEAST_SHARE
+    if len(common) >= max(_LEAST_PAIRED, enough):
+        differences = [after.prompts[prompt] - before.prompts[prompt] for prompt in common]
+        return _paired(differences, num_resamples, seed), len(common)
+    return _unpaired(before.estimate, after.estimate), 0
+
+
+def _paired(differences: Sequence[float], num_resamples: int, seed: int) -> Estimate:
+    values = np.asarray(differences, dtype=np.float64)
+    return bootstrap_mean(values, num_resamples=num_resamples, seed=seed, share=False)
+
+
+def _unpaired(before: Estimate, after: Estimate) -> Estimate:
+    for estimate in (before, after):
+        if estimate.value is None:
+            return Estimate.because(estimate.undefined or "undefined")
+    (low_a, a, high_a), (low_b, b, high_b) = _ends(before), _ends(after)
+    if before.low is None and after.low is None:
+        return Estimate.exact(b - a)
+    return Estimate(
+        value=b - a,
+        low=b - a - math.hypot(b - low_b, high_a - a),
+        high=b - a + math.hypot(high_b - b, a - low_a),
+        num_units=min(before.num_units, after.num_units),
+    )
+
+
+def _ends(estimate: Estimate) -> tuple[float, float, float]:
+    """Low, value and high; a fact without an interval is all three."""
+    value = estimate.value or 0.0
+    return (
+        value if estimate.low is None else estimate.low,
+        value,
+        value if estimate.high is None else estimate.high,
+    )

@@ -1,0 +1,98 @@
+"""Which steps of a run a requirement is about, and how their numbers become one: ``metric@last20%:max``.
+
+``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``, ``first10``,
+``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows of these steps, where nothing else is
+said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a number alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.trend import trend
+
+Aggregate = Literal["mean", "max", "min", "last", "trend"]
+
+_SELECTOR = re.compile(r"(?P<steps>all|\d+-\d+|(?:first|last)\d+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
+_PART = re.compile(r"(first|last)(\d+)(%?)")
+SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
+"""For a selector that does not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Steps and how to join their numbers."""
+
+    steps: str
+    """``all``, ``5-20``, ``first10``, ``last20%``, ..."""
+    aggregate: Aggregate
+    """How the numbers of these steps become one."""
+
+    def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
+        """The steps that are meant.
+
+        Args:
+            steps: The steps of the run, ascending.
+
+        Returns:
+            Those of the selector; a share is rounded up, so that it is never none of several.
+
+        Example:
+            >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
+            (9, 10, 11)
+        """
+        if self.steps == "all":
+            return tuple(steps)
+        part = _PART.fullmatch(self.steps)
+        if part is None:
+            low, high = map(int, self.steps.split("-"))
+            return tuple(step for step in steps if low <= step <= high)
+        number = math.ceil(len(steps) * int(part[2]) / 100) if part[3] else int(part[2])
+        return tuple(steps[:number]) if part[1] == "first" else tuple(steps[max(0, len(steps) - number) :])
+
+
+def split_metric(text: str) -> tuple[str, Selector | None]:
+    """A metric and its selector.
+
+    Args:
+        text: ``frac_reward_zero_std@last20%``, ``grad_norm@max``, ``pass@8``, ...
+
+    Returns:
+        The metric's name and the selector; where what follows the last ``@`` is none, the text itself and None.
+
+    Example:
+        >>> split_metric("grad_norm@5-20:max")
+        ('grad_norm', Selector(steps='5-20', aggregate='max'))
+        >>> split_metric("pass@8")
+        ('pass@8', None)
+    """
+    name, _, words = text.rpartition("@")
+    found = _SELECTOR.fullmatch(f"all:{words}" if words in get_args(Aggregate) else words)
+    if not name or found is None:
+        return text, None
+    aggregate = next(known for known in get_args(Aggregate) if known == (found["aggregate"] or "mean"))
+    return name, Selector(steps=found["steps"], aggregate=aggregate)
+
+
+def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
+    """The numbers of the chosen steps as one.
+
+    Args:
+        values: Step -> number, only of the chosen steps that have one.
+        selector: How to join them.
+
+    Returns:
+        The number; a trend has an interval, the others are facts about the log.
+    """
+    if not values:
+        return Estimate.because(f"none of the steps {selector.steps!r} has a value")
+    steps, numbers = list(values), list(values.values())
+    if selector.aggregate == "trend":
+        return trend(steps, numbers)
+    joined = {"mean": sum(numbers) / len(numbers), "max": max(numbers), "min": min(numbers), "last": numbers[-1]}
+    return Estimate.exact(joined[selector.aggregate], num_units=len(numbers))
