@@ -73,8 +73,8 @@ def degeneracy(
     from gradscope.diagnostics.degeneracy import measure_degeneracy
 
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
-        result.deliver(
-            measure_degeneracy(
+        with result.progress() as progress:
+            report = measure_degeneracy(
                 run,
                 format=reader,
                 group_sizes=tuple(group_size or ()),
@@ -85,8 +85,9 @@ def degeneracy(
                 columns=column_names(prompt_column, reward_column, step_column, group_column),
                 run_config=run_config,
                 strict=strict,
+                progress=progress,
             )
-        )
+        result.deliver(report)
 
 
 def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:

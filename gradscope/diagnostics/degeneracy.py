@@ -22,6 +22,7 @@ from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, Grou
 from gradscope.metrics.dispersion import dispersion_test, estimate_rate_variance
 from gradscope.metrics.gap import BasePassRate, Resampling
 from gradscope.metrics.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,
@@ -48,6 +49,7 @@ def measure_degeneracy(
     strict: bool = False,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
+    progress: ProgressCallback = no_progress,
 ) -> DegeneracyReport:
     """Degenerate groups of a run or a file of samples.
 
@@ -64,11 +66,20 @@ def measure_degeneracy(
         strict: Whether a row that cannot be used is an error.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
+        progress: Told how far the reading of a large log is.
 
     Returns:
         The report.
     """
-    run = read_run(path, format=format, columns=columns, run_config=run_config, strict=strict)
+    run = read_run(
+        path,
+        format=format,
+        columns=columns,
+        run_config=run_config,
+        strict=strict,
+        rewards_only=True,
+        progress=progress,
+    )
     return degeneracy_of_run(
         run,
         group_sizes=group_sizes,

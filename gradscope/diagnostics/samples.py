@@ -74,7 +74,7 @@ def read_samples(
     Returns:
         The samples, counted by prompt.
     """
-    run = read_run(path, format=format, columns=columns, strict=strict)
+    run = read_run(path, format=format, columns=columns, strict=strict, rewards_only=True)
     return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
 
 

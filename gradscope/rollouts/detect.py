@@ -40,8 +40,8 @@ def read_run(
         completion_ids: Parquet or JSONL with step, row and completion_ids: the exact ids of a log of text.
         columns: Columns of a generic log, where their names are not usual.
         strict: Refuse a log with rows that cannot be used, instead of setting them aside.
-        rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout is then reduced to them,
-            out of core.
+        rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
+            reduced to it, out of core.
         progress: Told how far a long reading is.
 
     Returns:

@@ -91,9 +91,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     def read_file(file: Path) -> Iterator[Record]:
         return _records(read_rows(file, quarantine), columns, rewards, quarantine, is_untyped(file))
 
-    reduced = request.rewards_only and is_large(files)
+    # Further columns of rewards would be lost.
+    reduced = request.rewards_only and len(rewards) == 1 and is_large(files)
     if reduced:
-        groups = to_groups(reduce_files(files, Keys.of(columns), read_file, request.progress))
+        table = reduce_files(files, Keys.of(columns), read_file, request.progress)
+        groups = to_groups(table, columns.reward or "")
     else:
         groups = build_groups(record for file in files for record in read_file(file))
     return assemble_groups(

@@ -77,11 +77,12 @@ def reduce_files(
         return _merge(connection, pa.concat_tables(parts), files)
 
 
-def to_groups(table: pa.Table) -> tuple[RolloutGroup, ...]:
+def to_groups(table: pa.Table, reward_name: str) -> tuple[RolloutGroup, ...]:
     """Groups that hold nothing but rewards; rollouts of one reward are one object, without text or place.
 
     Args:
         table: As :func:`reduce_files` returns it.
+        reward_name: The reward's column.
 
     Returns:
         The groups in the order of the table.
@@ -93,7 +94,7 @@ def to_groups(table: pa.Table) -> tuple[RolloutGroup, ...]:
         cells = (batch.column(name).to_pylist() for name in _SCHEMA.names[1:])
         for step, group, prompt, found, counts in zip(*cells, strict=True):
             rollouts = [
-                levels.get(reward) or levels.setdefault(reward, _bare(reward))
+                levels.get(reward) or levels.setdefault(reward, _bare(reward, reward_name))
                 for reward, count in sorted(zip(found, counts, strict=True), key=_by_reward)
                 for _ in range(count)
             ]
@@ -196,5 +197,5 @@ def _by_reward(level: tuple[float | None, int]) -> tuple[bool, float]:
     return reward is None, reward or 0.0
 
 
-def _bare(reward: float | None) -> Rollout:
-    return Rollout(group_id="", sample=0, row=0, prompt="", completion="", reward=reward)
+def _bare(reward: float | None, name: str) -> Rollout:
+    return Rollout(group_id="", sample=0, row=0, prompt="", completion="", reward=reward, rewards={name: reward})

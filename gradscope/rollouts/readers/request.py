@@ -52,7 +52,8 @@ class ReadRequest:
     columns: ColumnNames = ColumnNames()
     """Column names that were given."""
     rewards_only: bool = False
-    """Whether the caller looks at nothing but rewards; a large log with a row a rollout is then reduced to them."""
+    """Whether the caller looks at nothing but rewards; a large log with a row a rollout and one reward is
+    then reduced to it."""
     progress: ProgressCallback = no_progress
     """Told how far a long reading is."""
 

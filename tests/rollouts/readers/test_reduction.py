@@ -32,7 +32,8 @@ def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(run: Run) -> tuple[Any, ...]:
     """Everything that degeneracy and pass@k look at, apart from the order of rows."""
     groups = Counter(
-        (group.step, group.group_id, group.prompt_id, tuple(sorted(map(str, group.rewards)))) for group in run.groups
+        (group.step, group.group_id, group.prompt_id, tuple(sorted(f"{r.reward} {r.rewards}" for r in group.rollouts)))
+        for group in run.groups
     )
     source = run.source
     return groups, source.num_rows, source.quarantined, source.inferred, source.files, source.format
@@ -243,6 +244,14 @@ def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:
     (group,) = read_run(path, rewards_only=True).groups
     assert group.rewards == (1.0, 1.0, 1.0)
     assert len({id(rollout) for rollout in group.rollouts}) == 1
+
+
+def test_a_log_with_several_rewards_is_read_by_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"step": 1, "group_id": "a", "reward": 1, "format_reward": 0}) + "\n")
+    run = read_run(path, rewards_only=True)
+    assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "format_reward": 0.0}
+    assert run.source.missing == ()
 
 
 def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
