@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradscope.metrics.catalog_entry import Metric
+from gradscope.metrics.catalog_signal import SIGNAL_METRICS
 
 _DEGENERACY = "degeneracy"
 _DIFFICULTY = "Prompts that are too hard or too easy for the policy, small groups, rewards with few levels."
@@ -114,11 +115,12 @@ GROUP_METRICS: tuple[Metric, ...] = (
         title="degenerate groups at G",
         formula="mean over groups of sum over reward levels l of C(c_l, G) / C(n, G)",
         meaning="Share of degenerate groups at a group size G up to the n rollouts that were logged, without bias. "
-        "For binary rewards: [C(c, G) + C(n-c, G)] / C(n, G).",
+        "For binary rewards: [C(c, G) + C(n-c, G)] / C(n, G). Beyond n it is forecast from the beta-binomial fit.",
         range="[0, 1]",
         better="lower",
         moved_by=_DIFFICULTY,
         source="U-statistic (Hoeffding 1948); the plug-in p^G + (1-p)^G is biased upward.",
         command=_DEGENERACY,
     ),
+    *SIGNAL_METRICS,
 )

@@ -7,9 +7,16 @@ import pytest
 from gradscope.errors import UsageError
 from gradscope.metrics.catalog import CATALOG, budget_of, catalog_name, definitions, metric, near_names
 from gradscope.metrics.sparsity import row_sparsity
-from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, StepDegeneracy
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    GapDecomposition,
+    GroupSizeDegeneracy,
+    Overdispersion,
+    StepDegeneracy,
+)
 from gradscope.results.passk import PassAtK
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
+from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
 
 DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
@@ -31,6 +38,19 @@ def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
 def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
     assert {f"gap_{name}" for name in estimates_of(GapDecomposition)} <= set(CATALOG)
     assert {f"sparsity.{name}" for name in row_sparsity([1.0])} <= set(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("family", "result"),
+    [
+        ("starvation", Starvation),
+        ("overdispersion", Overdispersion),
+        ("pass_rates", PassRateDistribution),
+        ("advantages", AdvantageMass),
+    ],
+)
+def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:
+    assert {f"{family}.{name}" for name in estimates_of(result)} <= set(CATALOG)
 
 
 def test_every_entry_says_everything() -> None:
