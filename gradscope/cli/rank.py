@@ -58,8 +58,16 @@ TokensOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+MatrixFreeOption = Annotated[
+    bool,
+    typer.Option(
+        "--matrix-free",
+        help="For --rows token: all tokens, however many, by products with their matrix; ranks get an interval.",
+        rich_help_panel="Measure",
+    ),
+]
 SeedOption = Annotated[
-    int, typer.Option(metavar="N", help="Decides which tokens are drawn.", rich_help_panel="Measure")
+    int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
 ]
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 
@@ -72,6 +80,7 @@ def rank(
     group_size: GroupSizesOption = None,
     center: CenterOption = False,
     tokens: TokensOption = None,
+    matrix_free: MatrixFreeOption = False,
     seed: SeedOption = 0,
     model: o.ModelOption = None,
     initial: o.InitialOption = None,
@@ -106,6 +115,7 @@ def rank(
                 group_sizes=tuple(group_size or ()),
                 centered=center,
                 tokens=tokens,
+                matrix_free=matrix_free,
                 seed=seed,
                 engine=engine,
                 verify=verify,

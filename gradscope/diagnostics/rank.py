@@ -21,7 +21,8 @@ from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank_comparison import compare_formulations
-from gradscope.diagnostics.rank_tokens import token_findings, token_spectra
+from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
+from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
@@ -81,6 +82,7 @@ class _Question:
     advantages: tuple[str, ...]
     group_sizes: tuple[int, ...]
     centered: bool
+    matrix_free: bool
     seed: int
     output: Path | None
 
@@ -94,6 +96,7 @@ def measure_rank(
     group_sizes: Sequence[int] = (),
     centered: bool = False,
     tokens: int | None = None,
+    matrix_free: bool = False,
     seed: int = 0,
     format: str | None = None,
     model: str | None = None,
@@ -119,7 +122,8 @@ def measure_rank(
             for token rows the logged size alone.
         centered: Whether to subtract the mean row first.
         tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
-        seed: Decides which tokens are drawn.
+        matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
+        seed: Decides which tokens are drawn, and the probes of ``matrix_free``.
         format: Name of the reader, where it is not to be guessed.
         model: Base model of an adapter, where it moved.
         initial: Weights before the first update.
@@ -142,6 +146,12 @@ def measure_rank(
     """
     if tokens is not None and (rows != "token" or tokens < 2):
         raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
+    if matrix_free and (rows != "token" or tokens is not None or group_sizes):
+        raise UsageError(
+            "--matrix-free takes all tokens of the logged groups: it goes with --rows token, without --tokens and "
+            "--group-size.",
+            hint="Use --rows token --matrix-free.",
+        )
     run = read_run(
         path,
         format=format,
@@ -156,9 +166,10 @@ def measure_rank(
         chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
     question = _Question(
         rows=rows,
-        advantages=_known_advantages(advantages),
+        advantages=_known_advantages((LOGGED,) if matrix_free and advantages is None else advantages),
         group_sizes=() if rows == "token" and not group_sizes else _possible_sizes(run, group_sizes),
         centered=centered,
+        matrix_free=matrix_free,
         seed=seed,
         output=Path(output) if output else None,
     )
@@ -169,7 +180,8 @@ def measure_rank(
         device=device,
         dtype=dtype,
         weight_spectra=rows == "weight",
-        most_tokens=(tokens or MOST_TOKENS) if rows == "token" else 0,
+        most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free else 0,
+        matrix_free=matrix_free,
         seed=seed,
     )
     for measured in measure_steps(run, chosen, options, progress):
@@ -261,6 +273,9 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
     found.formulations.extend(measure_formulations(rows, question.advantages))
     found.shares.extend(measure_shares(rows))
     found.baseline_groups.extend(baseline_groups(rows))
+    if question.matrix_free:
+        _answer_matrix_free(measured, rows, question, found)
+        return
     for advantage, size in _pairs(question, rows):
         if advantage in found.refused:
             continue
@@ -285,6 +300,15 @@ def _answer(
         )
         found.curve.extend(curve)
     found.spectra.extend(spectra)
+
+
+def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, question: _Question, found: _Findings) -> None:
+    """The spectra of all token rows of one step, by products alone."""
+    for spectra in matrix_free_spectra(
+        rows, measured.token_operators, question.advantages, seed=question.seed, centered=question.centered
+    ).values():
+        found.spectra.extend(spectra)
+        found.token_curve.extend(token_points(spectra))
 
 
 def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | None]]:

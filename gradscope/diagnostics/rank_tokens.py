@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.spectra import spectrum_of
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.estimate import Estimate
@@ -61,8 +61,7 @@ def token_spectra(
         _spectrum(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
         for part, advantages in zip(parts, weights, strict=True)
     ]
-    points = [token_point([spectra[place] for place in places]) for places in by_size(parts)]
-    return spectra, points
+    return spectra, token_points(spectra)
 
 
 def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -83,15 +82,20 @@ def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Arr
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-def token_point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
+def token_points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
     """Ranks averaged over the live groups; intervals resample groups.
 
     Args:
-        spectra: Of one step, one advantage and one group size.
+        spectra: Of one step and one advantage.
 
     Returns:
-        The point.
+        One point per group size.
     """
+    sizes = sorted({spectrum.group_size for spectrum in spectra})
+    return [_point([spectrum for spectrum in spectra if spectrum.group_size == size]) for size in sizes]
+
+
+def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
     first = spectra[0]
     live = [spectrum for spectrum in spectra if spectrum.effective_rank.value is not None]
     seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
@@ -134,7 +138,7 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
     if last.method == "sampled":
         found.append(
             f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
-            f"is at most its size, so the groups' own may be larger. --tokens N takes more."
+            f"is at most its size, so the groups' own may be larger. --tokens N takes more, --matrix-free all."
         )
     return tuple(found)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.objective import Objective
     from gradscope.gradients.result import StepGram
     from gradscope.gradients.step import Engine, Verify
-    from gradscope.gradients.token_gram import TokenGram
+    from gradscope.gradients.token_gram import TokenGram, TokenOperator
     from gradscope.gradients.weights import WeightSpectrum
 
 
@@ -42,6 +42,8 @@ class EngineOptions:
     """Whether the spectra of dL/dW are wanted too."""
     most_tokens: int = 0
     """Token rows of a group that are wanted too; 0: none."""
+    matrix_free: bool = False
+    """Whether products with all token rows are wanted instead."""
     seed: int = 0
     """Decides which tokens are drawn where a group has more."""
 
@@ -64,6 +66,8 @@ class MeasuredStep:
     """Spectra of dL/dW by tensor, where they were asked for."""
     tokens: tuple[TokenGram, ...] = ()
     """Gram matrices of token rows by group, where they were asked for."""
+    token_operators: tuple[TokenOperator, ...] = ()
+    """Products with all token rows by group, where they were asked for; they hold the weights in memory."""
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -156,7 +160,7 @@ def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, opt
     """Load the weights and compute; the reference policy is loaded only where the loss has a KL term."""
     from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
-    from gradscope.gradients.token_gram import measure_tokens
+    from gradscope.gradients.token_gram import measure_tokens, token_operators
     from gradscope.gradients.weights import measure_weight_spectra
 
     groups, batch_tokens = run.groups_at(step), options.batch_tokens
@@ -176,8 +180,16 @@ def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, opt
     tokens: tuple[TokenGram, ...] = ()
     if options.most_tokens:
         tokens = measure_tokens(policy, groups, objective, gram, most=options.most_tokens, seed=options.seed)
+    operators = token_operators(policy, groups, objective, gram) if options.matrix_free else ()
     return MeasuredStep(
-        step=step, groups=groups, weights=weights, gram=gram, reason=None, weight_spectra=spectra, tokens=tokens
+        step=step,
+        groups=groups,
+        weights=weights,
+        gram=gram,
+        reason=None,
+        weight_spectra=spectra,
+        tokens=tokens,
+        token_operators=operators,
     )
 
 

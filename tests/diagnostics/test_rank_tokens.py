@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.rank import measure_rank
-from gradscope.diagnostics.rank_tokens import token_findings, token_point, token_spectra, token_weights
+from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra, token_weights
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.token_check import TokenVerification
@@ -107,7 +107,7 @@ def test_logged_weights_that_are_missing_are_an_error() -> None:
 def test_groups_that_are_all_dead_have_no_rank() -> None:
     rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
     spectra, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
-    assert token_point(spectra) == points[0]
+    assert token_points(spectra) == points
     assert "zero weight" in (points[0].effective_rank.undefined or "")
     assert "No token of these steps has a weight" in token_findings(points)[0]
 
@@ -116,3 +116,12 @@ def test_groups_that_are_all_dead_have_no_rank() -> None:
 def test_a_number_of_tokens_needs_token_rows(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="--tokens is a number from 2 on, and goes with --rows token"):
         measure_rank("no/run", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rows": "rollout"}, {"rows": "token", "tokens": 8}, {"rows": "token", "group_sizes": (2,)}],
+)
+def test_matrix_free_takes_all_tokens_of_logged_groups(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="--matrix-free takes all tokens of the logged groups"):
+        measure_rank("no/run", matrix_free=True, **options)
