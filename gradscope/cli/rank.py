@@ -27,8 +27,9 @@ StepsOption = Annotated[
 RowsOption = Annotated[
     RowKind,
     typer.Option(
-        metavar="rollout|group|token|weight",
-        help="What a row of the matrix is: a rollout's gradient, a group's sum, one token's, an output of each weight.",
+        metavar="rollout|group|token|weight|update",
+        help="What a row of the matrix is: a rollout's gradient, a group's sum, one token's, an output of each "
+        "weight's gradient, or of its change between checkpoints.",
         rich_help_panel="Measure",
     ),
 ]

@@ -28,6 +28,7 @@ from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
 from gradscope.diagnostics.update_wording import update_findings
+from gradscope.diagnostics.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.metrics.nulls import gaussian_matrix_values
 from gradscope.metrics.spectrum import effective_rank
@@ -161,6 +162,8 @@ def measure_rank(
         completion_ids=completion_ids,
         strict=strict,
     )
+    if rows == "update":
+        return update_report(run, progress)
     chosen = select_steps(run, steps)
     if steps is None:
         chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen

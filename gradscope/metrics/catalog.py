@@ -20,6 +20,7 @@ from gradscope.metrics.catalog_nulls import NULL_METRICS
 from gradscope.metrics.catalog_samples import SAMPLE_METRICS
 from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
 from gradscope.metrics.catalog_updates import UPDATE_METRICS
+from gradscope.metrics.catalog_weight_updates import WEIGHT_UPDATE_METRICS
 
 __all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "definitions", "metric", "near_names"]
 
@@ -32,6 +33,7 @@ CATALOG: dict[str, Metric] = {
         NULL_METRICS,
         GRADIENT_METRICS,
         UPDATE_METRICS,
+        WEIGHT_UPDATE_METRICS,
         CONTRIBUTION_METRICS,
         COMPARE_METRICS,
     )

@@ -15,6 +15,7 @@ from gradscope.report.same_curves import merge_same
 from gradscope.report.sparkline import sparkline
 from gradscope.report.table_rank_tokens import token_rank_table
 from gradscope.report.table_updates import baselines_table, updates_table
+from gradscope.report.table_weight_updates import trajectory_table, weight_updates_table
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -28,6 +29,7 @@ _ROW_WORDS = {
     "group": "the sum of a group's gradients",
     "token": "the gradient of one token of a group",
     "weight": "an output of one weight matrix",
+    "update": "an output of one weight matrix's change between checkpoints",
 }
 
 
@@ -50,6 +52,8 @@ def rank_table(report: RankReport) -> Group:
     whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
+    if report.updates:
+        blocks += [trajectory_table(report.trajectories, notes), weight_updates_table(report.updates, notes)]
     if report.steps:
         blocks.append(_geometry(report.steps, notes))
     if report.formulations:
@@ -61,7 +65,9 @@ def rank_table(report: RankReport) -> Group:
     for advantage, reason in report.refused.items():
         notes.mark(f"{advantage} was left out: {reason}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
-    if report.rows not in {"token", "weight"}:
+    if report.rows == "update":
+        blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
+    if report.rows not in {"token", "weight", "update"}:
         blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
     if report.formulations:
         blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
@@ -70,6 +76,8 @@ def rank_table(report: RankReport) -> Group:
 
 def _matrix(report: RankReport) -> str:
     words = f"A matrix row is {_ROW_WORDS[report.rows]}"
+    if report.rows == "update":
+        return words
     if not report.spectra:
         return f"{words}; no matrix could be formed"
     rows = sorted({spectrum.shape[0] for spectrum in report.spectra})

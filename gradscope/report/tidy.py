@@ -24,7 +24,17 @@ from gradscope.results.report import ReportSection, RunReport
 
 Row = dict[str, Any]
 
-_RANK_TABLES = ("curve", "token_curve", "spectra", "steps", "formulations", "shares", "baselines", "comparisons")
+_RANK_TABLES = (
+    "curve",
+    "token_curve",
+    "spectra",
+    "steps",
+    "formulations",
+    "shares",
+    "baselines",
+    "comparisons",
+    "updates",
+)
 _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 

@@ -9,8 +9,9 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 from gradscope.results.source import Source
+from gradscope.results.update import UpdateTrajectory, WeightUpdate
 
-RowKind = Literal["rollout", "group", "token", "weight"]
+RowKind = Literal["rollout", "group", "token", "weight", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,5 +232,9 @@ class RankReport:
     """Each distinct formulation against the first one, at the last step and the largest group size."""
     token_curve: tuple[TokenRankPoint, ...] = ()
     """For ``rows = token``: ranks of token rows over checkpoints, one point per step, advantage and group size."""
+    updates: tuple[WeightUpdate, ...] = ()
+    """For ``rows = update``: changes of weight matrices, since the first checkpoint and between neighbors."""
+    trajectories: tuple[UpdateTrajectory, ...] = ()
+    """For ``rows = update``: all checkpoints as rows, all matrices together first."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""

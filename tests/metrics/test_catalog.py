@@ -15,20 +15,44 @@ from gradscope.results.degeneracy import (
     StepDegeneracy,
 )
 from gradscope.results.passk import PassAtK
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, StepGeometry
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    GroupShare,
+    RankCurvePoint,
+    StepGeometry,
+)
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
+from gradscope.results.update import WeightUpdate
 
 DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
 
 
+NULLS = {"gaussian", "principal_null"}
+"""What a number would be by chance; the entry of the number says how."""
+
+
 def estimates_of(result: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(result) if field.type == "Estimate"} - DIFFERENCES
+    return {field.name for field in dataclasses.fields(result) if field.type == "Estimate"} - DIFFERENCES - NULLS
 
 
 @pytest.mark.parametrize(
     "result",
-    [DegeneracyReport, GroupSizeDegeneracy, StepDegeneracy, PassAtK, GradientSpectrum, RankCurvePoint, StepGeometry],
+    [
+        DegeneracyReport,
+        GroupSizeDegeneracy,
+        StepDegeneracy,
+        PassAtK,
+        GradientSpectrum,
+        RankCurvePoint,
+        StepGeometry,
+        FormulationUpdate,
+        GroupShare,
+        BaselineNoise,
+        WeightUpdate,
+    ],
 )
 def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
     assert estimates_of(result)

@@ -11,6 +11,7 @@ from gradscope.report.figures import draw_figures
 from gradscope.report.tables import render_table
 from gradscope.report.tidy import tidy_tables
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
+from gradscope.results.update import UpdateTrajectory, WeightUpdate
 from tests.report import examples
 from tests.report.test_tables import printed
 
@@ -97,3 +98,44 @@ def test_every_table_of_the_report_is_a_csv(report: RankReport) -> None:
     tables = tidy_tables(report)
     assert {"rank_formulations", "rank_shares", "rank_baselines"} <= set(tables)
     assert tables["rank_formulations"][0]["alignment.pass@1_low"] == 0.9
+
+
+def test_weight_updates_have_tables_of_80_columns() -> None:
+    share = Estimate.exact(0.123)
+    none = Estimate.because("the base model of the adapter is not on this disk; name it with --model")
+    update = WeightUpdate(
+        tensor="model.layers.10.self_attn.q_proj.weight",
+        first=0,
+        last=1000,
+        shape=(64, 64),
+        update_size=share,
+        singular_values=(2.0, 1.0),
+        effective_rank=Estimate.exact(31.5),
+        gaussian=Estimate.exact(51.5),
+        stable_rank=Estimate.exact(3.1),
+        top_energy=share,
+        principal_overlap=share,
+        principal_null=share,
+        bfloat16_changed=none,
+    )
+    whole = UpdateTrajectory(
+        tensor=None,
+        num_updates=(500, 1000),
+        effective_rank=Estimate.exact(1.4),
+        top_energy=Estimate.exact(0.94),
+        linear_growth=Estimate.exact(0.92),
+        walk_effective_rank=Estimate.exact(1.8),
+        walk_top_energy=Estimate.exact(0.82),
+        walk_linear_growth=Estimate.exact(0.81),
+    )
+    bare = dataclasses.replace(examples.weight_report(), rows="update", spectra=(), steps=())
+    report = dataclasses.replace(
+        bare, updates=(update, *[dataclasses.replace(update, first=500)]), trajectories=(whole,)
+    )
+    text = printed(render_table(report))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "W_1000 - W_0" in text
+    assert "1 more changes" in " ".join(text.split())
+    assert "the base model of the adapter is not on this disk" in " ".join(text.split())
+    assert tidy_tables(report)["rank_updates"][0]["principal_overlap"] == 0.123
+    assert draw_figures(report) == {}
