@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
+from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
 from gradscope.diagnostics.steps import (
     EngineOptions,
     MeasuredStep,
@@ -149,6 +150,7 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         relative_error=errors,
         num_inferred_ids=gram.num_inferred_ids if gram else 0,
         frac_kl=gram.frac_kl if gram else None,
+        logprob_difference=logprob_difference(measured.groups, gram) if gram else None,
     )
 
 
@@ -222,7 +224,7 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"Rewards, advantages and the share of degenerate groups agree with the log at all {len(steps)} steps "
             f"(to {LOG_TOLERANCE:g})."
         )
-    return tuple(sentences)
+    return (*sentences, *logprob_findings(steps))
 
 
 def _verdict_on(step: StepReplay, name: str) -> ReplayVerdict | None:

@@ -24,6 +24,25 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobDifference:
+    """|logged - recomputed| log-probability of each sampled token of a step.
+
+    Where a batch is reused, the logged ones are of the weights that sampled it, and these weights have moved since.
+    """
+
+    num_tokens: int
+    """Tokens whose log-probability was logged."""
+    mean: float
+    """Mean difference, in nats."""
+    max: float
+    """The largest."""
+    frac_beyond: float
+    """Share of tokens beyond ``bound``."""
+    bound: float
+    """The difference that counts as one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReplay:
     """One step, recomputed from its rollouts and the weights before its update."""
 
@@ -48,6 +67,8 @@ class StepReplay:
     """Rollouts of the step whose token ids were re-tokenized from text."""
     frac_kl: float | None
     """Norm of the KL part of the gradient over the norm of the whole; None without a KL term."""
+    logprob_difference: LogprobDifference | None = None
+    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
