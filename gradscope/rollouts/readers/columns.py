@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers.request import ColumnNames
@@ -18,6 +19,9 @@ USUAL: dict[str, tuple[str, ...]] = {
     "advantage": ("advantage", "advantages"),
 }
 """Role -> column names, most telling first."""
+
+SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
+"""Names of columns that may tell the rollouts of a group apart."""
 
 
 def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames:
@@ -80,3 +84,29 @@ def list_names(names: Iterable[str]) -> str:
     """
     quoted = [repr(name) for name in names]
     return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
+
+
+def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+    """The column that tells the rollouts of a group apart, by its name and by what it holds.
+
+    Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
+
+    Args:
+        rows: The first rows of a log.
+        columns: Its columns by role.
+
+    Returns:
+        The first column with such a name of which hardly any row of the same step and group has the same id; else None.
+
+    Example:
+        >>> named = ColumnNames(group="uid")
+        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
+        'sample_id'
+        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
+    """
+    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    for name in SAMPLE_IDS:
+        found = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
+        if name not in keys and found and len(set(found)) > len(found) / 2:
+            return name
+    return None

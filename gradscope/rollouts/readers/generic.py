@@ -11,7 +11,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.readers.cells import whole_number
-from gradscope.rollouts.readers.columns import list_names, resolve_columns, reward_columns
+from gradscope.rollouts.readers.columns import list_names, resolve_columns, reward_columns, sample_column
 from gradscope.rollouts.readers.grouping import Record, build_groups, describe_sizes
 from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.reduction import is_large, reduce_files, to_groups
@@ -81,30 +81,32 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     Returns:
         The run.
     """
-    names = column_names(peek(request.path))
+    first = peek(request.path)
+    names = column_names(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
     quarantine = QuarantineLog()
     files = expand(request.path)
     rewards = reward_columns(names, columns.reward or "")
+    sample = sample_column(first, columns)
 
     def read_file(file: Path) -> Iterator[Record]:
-        return _records(read_rows(file, quarantine), columns, rewards, quarantine, is_untyped(file))
+        return _records(read_rows(file, quarantine), columns, rewards, sample, quarantine, is_untyped(file))
 
-    # Further columns of rewards would be lost.
-    reduced = request.rewards_only and len(rewards) == 1 and is_large(files)
+    # A reduction would lose further rewards, and could not tell a row that repeats another.
+    reduced = request.rewards_only and len(rewards) == 1 and sample is None and is_large(files)
     if reduced:
         table = reduce_files(files, Keys.of(columns), read_file, request.progress)
         groups = to_groups(table, columns.reward or "")
     else:
-        groups = build_groups(record for file in files for record in read_file(file))
+        groups = build_groups((record for file in files for record in read_file(file)), quarantine)
     return assemble_groups(
         request,
         groups=groups,
         quarantine=quarantine,
         format=format,
         recognized=_describe(files),
-        inferred=_inferred(columns, request.columns),
+        inferred=_inferred(columns, request.columns, sample),
         missing=(_REDUCED,) if reduced else (),
     )
 
@@ -121,7 +123,7 @@ def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: Qua
     Returns:
         The run.
     """
-    return assemble_groups(request, groups=build_groups(records), quarantine=quarantine, **about)
+    return assemble_groups(request, groups=build_groups(records, quarantine), quarantine=quarantine, **about)
 
 
 def assemble_groups(
@@ -218,7 +220,12 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
 
 
 def _records(
-    rows: Iterable[Row], columns: ColumnNames, rewards: tuple[str, ...], quarantine: QuarantineLog, from_text: bool
+    rows: Iterable[Row],
+    columns: ColumnNames,
+    rewards: tuple[str, ...],
+    sample: str | None,
+    quarantine: QuarantineLog,
+    from_text: bool,
 ) -> Iterator[Record]:
     for place, row in rows:
         reward = parse_reward(row.get(columns.reward or "", ABSENT), from_text=from_text)
@@ -232,7 +239,9 @@ def _records(
             further = {name: _number(parse_reward(row.get(name), from_text=from_text)) for name in rewards}
             if isinstance(reward, str):
                 quarantine.add(reward, place)
-            yield _record(row, columns, step, _number(reward), further)
+            record = _record(row, columns, step, _number(reward), further)
+            sample_id = None if sample is None else text_of(row.get(sample)) or None
+            yield dataclasses.replace(record, sample_id=sample_id, place=place) if sample_id else record
 
 
 def _record(
@@ -272,7 +281,7 @@ def _describe(files: tuple[Path, ...]) -> str:
     return f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
 
 
-def _inferred(columns: ColumnNames, given: ColumnNames) -> Iterator[str]:
+def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> Iterator[str]:
     roles = [("reward", columns.reward, given.reward), ("step", columns.step, given.step)]
     guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
     key = _key(columns)
@@ -280,5 +289,7 @@ def _inferred(columns: ColumnNames, given: ColumnNames) -> Iterator[str]:
         guessed.append(f"groups from {key!r}")
     if guessed:
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
+    if sample is not None:
+        yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."

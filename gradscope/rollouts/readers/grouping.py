@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradscope.rollouts.readers.quarantine import QuarantineLog
 from gradscope.rollouts.readers.tokens import Tokens
 from gradscope.rollouts.types import Rollout, RolloutGroup, Status
 
@@ -36,13 +38,18 @@ class Record:
     """How the completion ended."""
     tokens: Tokens | None = None
     """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
+    sample_id: str | None = None
+    """What tells a rollout from the others of its group; None where the log does not say."""
+    place: str = ""
+    """``file:line``, where ``sample_id`` is known."""
 
 
-def build_groups(records: Iterable[Record]) -> tuple[RolloutGroup, ...]:
+def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
     """Groups by step.
 
     Args:
         records: Usable rows in the order of the log.
+        quarantine: Takes rows that repeat or contradict an earlier one of the same sample.
 
     Returns:
         Groups by step, then by the first row of each.
@@ -50,9 +57,15 @@ def build_groups(records: Iterable[Record]) -> tuple[RolloutGroup, ...]:
     members: dict[tuple[int, str], list[Rollout]] = {}
     prompts: dict[tuple[int, str], str] = {}
     rows: dict[int, int] = {}
+    seen: dict[tuple[int, str, str], int] = {}
     for record in records:
         key = (record.step, record.group)
         rollouts = members.setdefault(key, [])
+        if record.sample_id is not None:
+            first = seen.setdefault((*key, record.sample_id), len(rollouts))
+            if first < len(rollouts):
+                rollouts[first] = _settle(rollouts[first], record, quarantine)
+                continue
         prompts.setdefault(key, record.prompt_id)
         row = rows.get(record.step, 0)
         rows[record.step] = row + 1
@@ -90,6 +103,24 @@ def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
     """
     sizes = sorted({group.size for group in groups})
     return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
+
+
+def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
+    """Two rows of one sample.
+
+    Args:
+        first: What the earlier row made.
+        again: The later row.
+        quarantine: Takes the later row.
+
+    Returns:
+        The rollout; without its reward where the two contradict each other, because either may be wrong.
+    """
+    if (first.reward, first.completion) == (again.reward, again.completion):
+        quarantine.add("the row repeats an earlier one of the same sample", again.place)
+        return first
+    quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.place)
+    return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 
 def group_name(step: int, group: str) -> str:

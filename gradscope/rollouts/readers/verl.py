@@ -103,13 +103,17 @@ def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
         rows: Places and rows.
 
     Returns:
-        The last output of each session, in the order of the sessions; rows without a proper uid stay.
+        The last output of each session, in the order of the sessions; rows without a proper uid, or with one that
+        occurred before, stay.
     """
     kept: dict[Any, tuple[str, dict[str, Any]]] = {}
+    uids: set[tuple[str, str]] = set()
     for place, row in rows:
-        match = _UID.fullmatch(str(row.get("uid")))
-        key = (repr(row.get("step")), match["group"], match["session"]) if match else place
-        kept[key] = (place, row)
+        step, uid = repr(row.get("step")), str(row.get("uid"))
+        match = _UID.fullmatch(uid)
+        is_new = match is not None and (step, uid) not in uids
+        uids.add((step, uid))
+        kept[(step, match["group"], match["session"]) if match and is_new else place] = (place, row)
     return list(kept.values())
 
 
@@ -137,4 +141,6 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
                 completion=text_of(row.get("output")),
                 reward=score,
                 rewards={"score": score, **extra},
+                sample_id=match["session"] if match else None,
+                place=place,
             )
