@@ -188,4 +188,5 @@ def _interval(share: Estimate) -> str:
 
 
 def _number(estimate: Estimate) -> str:
-    return f"{estimate.value or 0.0:.4g}"
+    value = estimate.value or 0.0
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -15,7 +15,15 @@ from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.intervals import Interval, difference_interval, ends_of, wilson_interval
-from gradscope.metrics.studentized import FEW_UNITS, TAILS, Statistic, influence_values, student_intervals
+from gradscope.metrics.studentized import (
+    FEW_UNITS,
+    MAX_UNITS,
+    TAILS,
+    Statistic,
+    influence_values,
+    merged_units,
+    student_intervals,
+)
 
 Array = NDArray[np.float64]
 
@@ -53,8 +61,11 @@ def bootstrap_statistics(
     values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
     if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
         raise ValueError("units and their statistics are finite numbers")
+    num_units = len(table)
+    if num_units > MAX_UNITS:
+        table = cluster_sums(table, merged_units(num_units))
     intervals = student_intervals(statistic, table, values, num_resamples=num_resamples, seed=seed)
-    return tuple(_estimate(value, ends, len(table)) for value, ends in zip(values, intervals, strict=True))
+    return tuple(_estimate(value, ends, num_units) for value, ends in zip(values, intervals, strict=True))
 
 
 def bootstrap_means(

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import cluster_sums
 from gradscope.metrics.mixture import (
     BetaMixture,
     GridMixture,
@@ -29,6 +28,7 @@ from gradscope.metrics.mixture import (
     fit_beta_binomials,
     fit_npmle,
 )
+from gradscope.metrics.studentized import merged_units
 
 Array = NDArray[np.float64]
 
@@ -134,23 +134,24 @@ def fit_pass_rates(
         0.222
     """
     counts = PassCounts.of(num_samples, num_passing)
-    groups = np.zeros((len(counts.pair), len(counts.weight)))
-    groups[np.arange(len(groups)), counts.pair] = 1.0
-    units = cluster_sums(groups, prompts)
-    if len(units) < MIN_PROMPTS:
-        return f"a distribution of pass rates needs at least {MIN_PROMPTS} prompts, there are {len(units)}"
+    labels = np.arange(len(counts.pair)) if prompts is None else np.unique(np.asarray(prompts), return_inverse=True)[1]
+    num_prompts = int(labels.max()) + 1
+    if num_prompts < MIN_PROMPTS:
+        return f"a distribution of pass rates needs at least {MIN_PROMPTS} prompts, there are {num_prompts}"
     if np.all((counts.num_passing == 0) | (counts.num_passing == counts.num_samples)):
         return "no group is mixed, so nothing shows how often a hard prompt passes or an easy one fails"
-    weights = (
-        np.random.default_rng(seed).multinomial(len(units), np.full(len(units), 1 / len(units)), NUM_RESAMPLES) @ units
-    )
+    unit = merged_units(num_prompts)[labels.reshape(-1)]
+    units = np.zeros((int(unit.max()) + 1, len(counts.weight)))
+    np.add.at(units, (unit, counts.pair), 1.0)
+    drawn = np.random.default_rng(seed).multinomial(len(units), np.full(len(units), 1 / len(units)), NUM_RESAMPLES)
+    weights = drawn @ units
     beta = fit_beta_binomial(counts)
     return PassRates(
         beta=beta,
         free=fit_npmle(counts),
         resampled_beta=fit_beta_binomials(counts, weights),
         resampled_free=fit_npmle(counts, weights, num_updates=_UPDATES_OF_RESAMPLES),
-        num_prompts=len(units),
+        num_prompts=num_prompts,
         num_samples=int(np.median(np.asarray(num_samples))),
         goodness_of_fit=goodness_of_fit(counts, beta),
     )

@@ -11,7 +11,7 @@ gap add up to it exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,11 +22,11 @@ from gradscope.metrics.bootstrap import (
     NUM_RESAMPLES,
     bootstrap_means,
     bootstrap_statistics,
-    cluster_sums,
     correlation_of_means,
 )
 from gradscope.metrics.groups import iid_prediction
 from gradscope.metrics.intervals import difference_interval, ends_of, image_of_interval
+from gradscope.metrics.studentized import merged_units
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
@@ -207,25 +207,33 @@ class _Cells:
     units: Array  # [prompts, 3 C]: groups, equal groups, pass rates of each cell
     size: NDArray[np.int64]  # group size of each cell, [C]
     step: Array  # whether a cell belongs to a step, [C, S]
+    num_prompts: int  # before prompts were merged
 
     @classmethod
     def of(cls, draws: Draws) -> _Cells:
         keys, index = np.unique(np.column_stack([draws.step, draws.size]), axis=0, return_inverse=True)
         steps = np.unique(draws.step)
-        columns = np.zeros((len(draws.rate), 3, len(keys)))
-        columns[np.arange(len(columns)), :, index.reshape(-1)] = np.column_stack(
-            [np.ones(len(columns)), draws.equal, draws.rate]
-        )
-        units = cluster_sums(columns.reshape(len(columns), -1), draws.prompt)
-        return cls(units, keys[:, 1], (keys[:, :1] == steps[None, :]).astype(np.float64))
+        # Prompts are merged before they are spread over cells: a long log has many of both.
+        _, prompt = np.unique(draws.prompt, return_inverse=True)
+        num_prompts = int(prompt.max()) + 1
+        unit = merged_units(num_prompts)[prompt.reshape(-1)]
+        place = unit * len(keys) + index.reshape(-1)
+        num_units, num_cells = int(unit.max()) + 1, len(keys)
+        sums = [
+            np.bincount(place, weights=weights, minlength=num_units * num_cells).reshape(num_units, num_cells)
+            for weights in (np.ones(len(draws.rate)), draws.equal, draws.rate)
+        ]
+        in_step = (keys[:, :1] == steps[None, :]).astype(np.float64)
+        return cls(np.concatenate(sums, axis=1), keys[:, 1], in_step, num_prompts)
 
     def bootstrap(self, choose: Callable[[_Parts], list[Array]], resampling: Resampling) -> tuple[Estimate, ...]:
-        return bootstrap_statistics(
+        estimates = bootstrap_statistics(
             lambda sums: np.stack(choose(self.parts(sums)), axis=-1),
             self.units,
             num_resamples=resampling.num_resamples,
             seed=resampling.seed,
         )
+        return tuple(replace(estimate, num_units=self.num_prompts) for estimate in estimates)
 
     def parts(self, sums: Array) -> _Parts:
         count, equal, passed = np.split(sums, 3, axis=-1)

@@ -27,13 +27,32 @@ MIN_UNITS = 5
 """With fewer units there is no interval."""
 FEW_UNITS = 10
 """With fewer units the quantiles of resamples are noise, and Student's t takes their place."""
-MANY_UNITS = 20_000
-"""With more units the studentized error is normal, and nothing is resampled."""
+MAX_UNITS = 500
+"""More units are merged at random into this many: sums of independent units are independent units too."""
 TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])
 """Probabilities of the upper and the lower quantile."""
 
 _CHUNK = 1_000_000
 """Draws made at once: bounds the memory, never the result."""
+
+
+def merged_units(num_units: int, *, seed: int = 0) -> NDArray[np.int64]:
+    """A unit of at most 500 for each of many units, so that logs of any size are resampled at the same cost.
+
+    Args:
+        num_units: Units, J.
+        seed: Seed of the assignment.
+
+    Returns:
+        The merged unit of each unit, [J]; each its own where there are at most 500.
+
+    Example:
+        >>> merged_units(3).tolist(), len(set(merged_units(1200).tolist()))
+        ([0, 1, 2], 500)
+    """
+    if num_units <= MAX_UNITS:
+        return np.arange(num_units)
+    return np.asarray(np.random.default_rng(seed).permutation(num_units) % MAX_UNITS, dtype=np.int64)
 
 
 def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
@@ -90,7 +109,7 @@ def _t_quantiles(
     """Upper and lower quantile of the studentized error of each statistic, [2, q]."""
     num_units, num_columns = units.shape
     normal = np.repeat(stdtrit(num_units - 1, TAILS)[:, None], len(values), axis=1)
-    if not FEW_UNITS <= num_units <= MANY_UNITS:
+    if num_units < FEW_UNITS:
         return np.asarray(normal, dtype=np.float64)
     studentized = []
     for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), num_resamples, seed):

@@ -128,6 +128,11 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
         axes.plot(sizes, values, color=color, linestyle=line, marker=marker)
         axes.fill_between(sizes, *_ends([e for _, e in known]), color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], name, color))
+    beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
+    hollow = [(size, value) for size, value in beyond if value is not None]
+    if hollow:
+        axes.plot(*zip(*hollow, strict=True), linestyle="", marker="o", color=BLUE, markerfacecolor="white")
+        labels[0] = (labels[0][0], "observed\n(hollow: forecast)", BLUE)
     axes.axhline(0, color=FAINT, linewidth=0.6)
     label_lines(axes, labels)
     return figure

@@ -19,12 +19,12 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
         The figure.
     """
     shape = report.pass_rates
-    fit = "" if shape.goodness_of_fit.value is None else f", goodness of fit p = {shape.goodness_of_fit.value:.2g}"
+    fit = "" if shape.goodness_of_fit.value is None else f" (goodness of fit p = {shape.goodness_of_fit.value:.2g})"
+    shapes = f"a = {shape.beta_a.value or 0:.3g}, b = {shape.beta_b.value or 0:.3g}"
     figure, (axes,) = new_figure(
         "Pass rates of groups",
-        f"share of groups by c/n; beta-binomial by maximum likelihood: a = {shape.beta_a.value or 0:.3g}, "
-        f"b = {shape.beta_b.value or 0:.3g}{fit}\nbinomial: independent rollouts with one pass rate, "
-        f"p = {report.pass_rate.value or 0:.3g}",
+        f"share of groups by c/n; beta-binomial: {shapes}{fit}\n"
+        f"binomial: independent rollouts with one pass rate, p = {report.pass_rate.value or 0:.3g}",
         right=1.4,
     )
     bars = shape.histogram
@@ -32,8 +32,18 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     colors = [SLATE, *([PALE] * (len(bars) - 2)), SLATE]
     axes.bar(places, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
     for place in (0, len(bars) - 1):
-        share = bars[place].observed
-        axes.annotate(f"{share:.2f}", (place, share), ha="center", va="bottom", fontsize=8.5, color=INK)
+        bar = bars[place]
+        above = (place, max(bar.observed, bar.beta_binomial, bar.binomial))
+        axes.annotate(
+            f"{bar.observed:.2f}",
+            above,
+            xytext=(0, 5),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=8.5,
+            color=INK,
+        )
     labels = []
     for name, color, line, marker, shares in (
         ("beta-binomial", BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
