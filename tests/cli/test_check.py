@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -73,3 +74,61 @@ def test_a_pyproject_without_our_table_does_not_hide_gradscope_toml(
 def test_files_of_a_failed_check_are_kept(cli: Cli, log: Path, tmp_path: Path) -> None:
     assert cli("check", log, "--require", "pass_rate > 0.9", "--output", tmp_path / "out").code == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["check.json", "check_verdicts.csv"]
+
+
+def test_an_unknown_metric_can_be_allowed(cli: Cli, log: Path) -> None:
+    arguments = ("check", log, "--require", "frac_reward_zero_std <= 1", "--require", "effective_rank >= 2")
+    done = cli(*arguments, "--allow-unknown", "effective_rank")
+    assert done.code == 0
+    assert "UNKNOWN (allowed)  effective_rank >= 2" in done.out
+
+
+def test_a_baseline_is_written_and_held_against(cli: Cli, log: Path, tmp_path: Path) -> None:
+    base = tmp_path / "ci" / "baseline.json"
+    arguments = ("check", log, "--track", "frac_reward_zero_std", "--baseline", base)
+    written = cli(*arguments, "--update-baseline")
+    assert (written.code, base.is_file()) == (0, True)
+    assert f"wrote {base}" in written.err
+    done = cli(*arguments)
+    assert done.code == 0
+    assert "PASS  frac_reward_zero_std against the baseline" in done.out
+
+
+def test_a_missing_baseline_is_unusable_input(cli: Cli, log: Path, tmp_path: Path) -> None:
+    done = cli("check", log, "--track", "pass_rate", "--baseline", tmp_path / "none.json")
+    assert (done.code, done.out) == (2, "")
+    assert "--update-baseline" in done.err
+
+
+def test_junit_is_all_that_stdout_shows(cli: Cli, log: Path) -> None:
+    done = cli("check", log, "--require", "pass_rate > 0.9", "--format", "junit")
+    assert done.code == 1
+    assert ElementTree.fromstring(done.out).get("failures") == "1"
+
+
+def test_github_gets_annotations_and_a_summary(
+    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    done = cli("check", log, "--require", "pass_rate > 0.1", "--format", "github")
+    assert done.code == 0
+    assert done.out.startswith("::notice title=PASS pass_rate > 0.1::")
+    assert summary.read_text().startswith("before\n### gradscope check: pass\n")
+
+
+def test_format_json_is_the_json_document(cli: Cli, log: Path) -> None:
+    done = cli("check", log, "--require", "pass_rate > 0.1", "--format", "json")
+    assert json.loads(done.out)["result"]["outcome"] == "pass"
+
+
+def test_a_file_sets_the_whole_gate(cli: Cli, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(log.parent)
+    Path("gradscope.toml").write_text(
+        '[check]\nrequire = ["pass_rate > 0.1", "pass@8 > 0"]\nallow_unknown = ["pass@8"]\nbaseline = "base.json"\n'
+    )
+    assert cli("check", log, "--update-baseline").code == 0
+    done = cli("check", log)
+    assert done.code == 0
+    assert done.out.count("against the baseline") == 2

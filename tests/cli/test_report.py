@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+
+def test_a_log_becomes_a_page_and_a_list_of_findings(cli: Cli, log: Path, tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "log.html"
+    done = cli("report", log, "--no-gradients", "--output", page)
+    assert done.code == 0
+    assert done.out.startswith("Report: ")
+    assert "4 of 6 groups (66.7 %" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert f"wrote {page}" in done.err
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [path.name for path in page.parent.iterdir()] == ["log.html"]
+
+
+def test_json_is_one_document_with_every_section(cli: Cli, log: Path, tmp_path: Path) -> None:
+    done = cli("report", log, "--no-gradients", "--output", tmp_path / "a.html", "--json")
+    document = json.loads(done.out)
+    assert document["schema"] == "gradscope/report"
+    assert len(document["result"]["sections"]) == 10
+    assert "projection_share" in document["definitions"]
+
+
+def test_a_page_is_not_laid_over_another(cli: Cli, log: Path, tmp_path: Path) -> None:
+    page = tmp_path / "mine.html"
+    page.write_text("mine")
+    done = cli("report", log, "--output", page)
+    assert (done.code, done.out, page.read_text()) == (2, "", "mine")
+    assert "is already there" in done.err
+    assert cli("report", log, "--no-gradients", "--output", page, "--force", "--quiet").code == 0
+    assert page.read_text() != "mine"
+
+
+def test_a_folder_is_no_page(cli: Cli, log: Path, tmp_path: Path) -> None:
+    done = cli("report", log, "--output", tmp_path)
+    assert done.code == 2
+    assert "is a folder" in done.err
+
+
+def test_an_unusable_run_writes_no_page(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("report", "nowhere").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_ours_answers_every_question(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    done = cli("report", tiny_run, "--output", tmp_path / "run.html", "--step", "all", "--json")
+    result = json.loads(done.out)["result"]
+    assert result["recomputed"] == [1, 2]
+    assert [section["name"] for section in result["sections"] if section["missing"]] == []

@@ -1,0 +1,132 @@
+"""A report on runs whose answers are known: every section has an answer or says what to log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradscope.diagnostics.report import report_run
+from gradscope.errors import InputError
+from gradscope.results.report import ReportSection, RunReport
+
+NAMES = (
+    *("signal", "zero-loss", "replay", "contributions", "length", "rewards", "dilution", "agreement", "coverage"),
+    "formulations",
+)
+
+
+def sections_of(report: RunReport) -> dict[str, ReportSection]:
+    return {section.name: section for section in report.sections}
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three steps of a dead and a live group of four; longer completions are right."""
+    rows: list[dict[str, object]] = [
+        {"prompt_id": f"{name}{step}", "step": step, "reward": reward, "completion": "x" * (3 + 4 * int(reward))}
+        for step in (1, 2, 3)
+        for name, rewards in (("easy", (1, 1, 1, 1)), ("mixed", (1, 0, 1, 0)))
+        for reward in rewards
+    ]
+    return write_rows(tmp_path / "log.jsonl", rows)
+
+
+def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> None:
+    sections = sections_of(report_run(log))
+    assert tuple(sections) == NAMES
+    for section in sections.values():
+        assert (section.missing is None) == bool(section.findings)
+        assert section.headline
+    answered = [name for name, section in sections.items() if section.missing is None]
+    assert answered == ["signal", "replay", "length", "rewards", "dilution"]
+    assert "logging_steps=1" in str(sections["zero-loss"].missing)
+    assert "--samples BEFORE" in str(sections["coverage"].missing)
+
+
+def test_the_signal_section_repeats_the_words_of_degeneracy(log: Path) -> None:
+    signal = sections_of(report_run(log))["signal"]
+    assert signal.findings[0].startswith("3 of 6 groups (50.0 %")
+    assert "12 of 24 rollouts" in signal.findings[1]
+    assert signal.command == f"gradscope degeneracy {log}"
+    assert signal.charts[0].series[0].values == (0.5, 0.5, 0.5)
+
+
+def test_length_that_decides_the_reward_is_found(log: Path) -> None:
+    length = sections_of(report_run(log))["length"]
+    assert "correlate at +1.00" in length.findings[0]
+    assert [row[1] for row in length.tables[0].rows] == ["3 to 3", "7 to 7", "7 to 7", "7 to 7"]
+
+
+def test_gradients_are_left_out_when_asked(log: Path) -> None:
+    sections = sections_of(report_run(log, gradients=False))
+    assert "--no-gradients" in str(sections["contributions"].missing)
+    assert "--no-gradients" in str(sections["formulations"].missing)
+
+
+def test_lost_problems_are_named(tmp_path: Path, log: Path) -> None:
+    before = write_rows(tmp_path / "before.jsonl", [{"task_id": f"t{n}", "n": 4, "c": n % 3} for n in range(6)])
+    after = write_rows(tmp_path / "after.jsonl", [{"task_id": f"t{n}", "n": 4, "c": 4 * (n % 2)} for n in range(6)])
+    coverage = sections_of(report_run(log, samples=[before, after]))["coverage"]
+    assert coverage.tables[-1].rows == (("t2", "2/4", "0/4"), ("t4", "1/4", "0/4"))
+    assert coverage.findings[-1].startswith("Of 6 prompts, 2 that before.jsonl solved are no longer solved, and 1")
+
+
+def test_a_step_that_is_not_there_is_refused(log: Path) -> None:
+    with pytest.raises(InputError, match="has no rollouts of step 9"):
+        report_run(log, steps=[9])
+
+
+@pytest.fixture(scope="module")
+def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
+    folder = shared_data / "runs" / "trl_lora"
+    report = report_run(
+        folder / "run",
+        initial=folder / "init_adapter",
+        run_config=folder / "RUN.json",
+        model=str(folder / "base_model"),
+        steps=[1, 6],
+    )
+    assert report.recomputed == (1, 6)
+    return sections_of(report)
+
+
+def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, ReportSection]) -> None:
+    missing = [name for name, section in trl_lora.items() if section.missing]
+    assert missing == ["agreement", "coverage"]
+
+
+def test_the_kinds_of_steps_of_a_real_run(trl_lora: dict[str, ReportSection]) -> None:
+    findings = trl_lora["zero-loss"].findings
+    assert findings[0] == "19 of 20 steps have a gradient from live groups."
+    assert any("step 7" in finding and "every group is dead" in finding for finding in findings)
+
+
+def test_shares_of_reward_functions_add_up(trl_lora: dict[str, ReportSection]) -> None:
+    rewards = trl_lora["rewards"]
+    shares = [row[3] for row in rewards.tables[0].rows]
+    assert sum(share.value for share in shares) == pytest.approx(1.0, abs=1e-6)  # type: ignore[union-attr]
+    assert rewards.findings[0].startswith("accuracy_reward makes 97.8 %")
+
+
+def test_parts_of_the_gradient_add_up(trl_lora: dict[str, ReportSection]) -> None:
+    _, groups, top = trl_lora["contributions"].tables
+    assert sum(float(str(row[2])) for row in groups.rows) == pytest.approx(1.0)
+    assert len(top.rows) == 10
+
+
+def test_the_logged_advantage_is_the_formulation_that_trained(trl_lora: dict[str, ReportSection]) -> None:
+    rows = {row[0]: row for row in trl_lora["formulations"].tables[0].rows}
+    assert rows["grpo"][2].value == pytest.approx(1.0, abs=1e-5)  # type: ignore[union-attr]
+    assert rows["grpo"][1].value == pytest.approx(rows["logged"][1].value, rel=1e-3)  # type: ignore[union-attr]
+    assert rows["sign"][2].undefined  # type: ignore[union-attr]
+
+
+def test_the_kl_part_is_that_of_replay(trl_lora: dict[str, ReportSection]) -> None:
+    assert "at step 6" in trl_lora["dilution"].findings[1]
