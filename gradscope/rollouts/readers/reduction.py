@@ -185,11 +185,15 @@ def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table, files: Sequen
     """
     order = pc.index_in(parts["file"], value_set=pa.array(map(str, files), type=pa.string()))
     connection.register("parts", parts.set_column(0, "file", order))
-    merged = connection.sql(
-        'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(levels)) AS levels, '
-        'flatten(list(counts)) AS counts FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
-    )
-    return merged.to_arrow_table()
+    is_split = 'SELECT 1 FROM parts GROUP BY step, "group" HAVING count(*) > 1 LIMIT 1'
+    if not connection.sql(is_split).fetchall():
+        whole = 'SELECT step, "group", prompt, levels, counts FROM parts ORDER BY step, file, "group"'
+    else:
+        whole = (
+            'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(levels)) AS levels, '
+            'flatten(list(counts)) AS counts FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
+        )
+    return connection.sql(whole).to_arrow_table()
 
 
 def _by_reward(level: tuple[float | None, int]) -> tuple[bool, float]:

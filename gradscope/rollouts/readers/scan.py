@@ -137,19 +137,17 @@ def _plain_files(table: pa.Table, files: Sequence[Path]) -> set[Path]:
     Returns:
         The plain ones.
     """
-    sums = table.group_by("file").aggregate([("num_rows", "sum"), ("num_odd", "sum")]).to_pydict()
-    seen = {
-        file: rows
-        for file, rows, odd in zip(sums["file"], sums["num_rows_sum"], sums["num_odd_sum"], strict=True)
-        if not odd
-    }
-    candidates = [file for file in files if str(file) in seen]
+    at = pc.index_in(table["file"], value_set=pa.array(map(str, files), type=pa.string())).to_numpy()
+    num_rows, num_odd = (
+        np.bincount(at, weights=table[name].to_numpy(), minlength=len(files)) for name in ("num_rows", "num_odd")
+    )
+    candidates = [number for number in range(len(files)) if num_rows[number] and not num_odd[number]]
     with ThreadPoolExecutor() as pool:
-        counted = pool.map(_num_lines, candidates)
+        num_lines = pool.map(_num_lines, (files[number] for number in candidates))
         return {
-            file
-            for file, lines in zip(candidates, counted, strict=True)
-            if suffix_of(file) == ".parquet" or lines == seen[str(file)]
+            files[number]
+            for number, lines in zip(candidates, num_lines, strict=True)
+            if suffix_of(files[number]) == ".parquet" or lines == num_rows[number]
         }
 
 
@@ -201,7 +199,7 @@ def _query(keys: Keys, source: str) -> str:
             SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, {number} AS r, n FROM raw)
         SELECT filename AS file, try_cast(s AS BIGINT) AS step, g AS "group", min(p) AS prompt, list(r) AS levels,
                list(n) AS counts, sum(n)::BIGINT AS num_rows,
-               count_if({odd}) + coalesce(min(p) <> max(p), true)::INT AS num_odd
+               (count_if({odd}) + coalesce(min(p) <> max(p), true)::INT)::BIGINT AS num_odd
         FROM levels GROUP BY filename, s, g"""
 
 
