@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.check_prompts import group_metric_by_prompt
@@ -34,6 +35,8 @@ _DEGENERACY = (
     "jensen_gap",
 )
 _GAP_PARTS = {"gap_between_prompts": "between_prompts", "gap_over_time": "over_time"}
+_SIGNAL = ("starvation", "overdispersion", "pass_rates")
+"""Parts of a degeneracy report, whose numbers are named by their path."""
 _CURVE = ("effective_rank", "stable_rank", "participation_ratio")
 _GEOMETRY = ("grad_norm", "cancellation", "class_subspace_energy")
 _REPLAY = {"replay_grad_norm_error": "grad_norm", "replay_advantage_error": "advantage"}
@@ -100,6 +103,10 @@ class MetricValues:
     def _value(self, name: str) -> MetricValue:
         if name in _DEGENERACY or name in _GAP_PARTS:
             return self._degeneracy(name)
+        if name.partition(".")[0] in _SIGNAL:
+            report = self._degeneracy_report()
+            what = f"{name} of {report.num_groups} groups"
+            return MetricValue(estimate=attrgetter(name)(report), what=what, hint=_see(name))
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if any(name in values for values in self.run.metrics.values()):

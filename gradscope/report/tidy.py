@@ -71,7 +71,7 @@ def render_csv(rows: Sequence[Row]) -> str:
 
 def _tables(result: Report) -> dict[str, list[Any]]:
     if isinstance(result, DegeneracyReport):
-        return {"by_step": list(result.by_step), "by_group_size": list(result.by_group_size)}
+        return _degeneracy(result)
     if isinstance(result, Comparison):
         return {"cells": list(result.cells), "pairs": list(result.pairs), "curves": _points(result)}
     if isinstance(result, PassAtKReport):
@@ -95,6 +95,18 @@ def _points(result: Comparison) -> list[Row]:
         for curve in result.curves
         for step, mean, low, high in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
     ]
+
+
+def _degeneracy(result: DegeneracyReport) -> dict[str, list[Any]]:
+    return {
+        "by_step": list(result.by_step),
+        "by_group_size": list(result.by_group_size),
+        "predictions": list(result.predictions),
+        "advantages": list(result.advantages),
+        "by_reward": list(result.by_reward),
+        "histogram": list(result.pass_rates.histogram),
+        "plans": [] if result.target is None else list(result.target.plans),
+    }
 
 
 def _verdicts(result: CheckReport) -> dict[str, list[Any]]:

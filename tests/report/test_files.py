@@ -62,7 +62,18 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
 @pytest.mark.parametrize(
     ("report", "names"),
     [
-        (examples.degeneracy_report(), ["degeneracy_by_step", "degeneracy_by_group_size"]),
+        (
+            examples.degeneracy_report(),
+            [
+                "degeneracy_by_step",
+                "degeneracy_by_group_size",
+                "degeneracy_predictions",
+                "degeneracy_advantages",
+                "degeneracy_by_reward",
+                "degeneracy_histogram",
+                "degeneracy_plans",
+            ],
+        ),
         (examples.passk_report(), ["passk_tables", "passk_differences"]),
         (examples.passk_report(num_files=1), ["passk_tables"]),
         (examples.weight_report(), ["rank_spectra", "rank_steps"]),
