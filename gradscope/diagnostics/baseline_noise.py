@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 _SHRINKAGE = "shrinkage"
 _NOTHING = 1e-9
 """A resample may hold no group with a gradient; its sum then counts as this share of the whole."""
-_LARGEST = 100.0
-"""Interval ends beyond exp(100) say that there is no end."""
+_MIN_LIVE = 10
+"""With fewer groups that have a gradient, resamples of the ratio's denominator say nothing."""
 _NO_NOISE = "leave_one_out has no gradient here, so there is nothing to compare with"
 
 
@@ -149,7 +149,7 @@ def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:
 
     (log,) = bootstrap_statistics(log_ratio, moments)
     value = float(total[0] / total[1])
-    if log.low is None or log.high is None:
+    if log.low is None or log.high is None or np.sum(moments[:, 1] > 0) < _MIN_LIVE:
         return Estimate.exact(value, num_units=len(groups))
-    low, high = (float(np.exp(min(end, _LARGEST))) for end in (log.low, log.high))
+    low, high = float(np.exp(log.low)), float(np.exp(log.high))
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=len(groups))

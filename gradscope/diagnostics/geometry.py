@@ -16,7 +16,7 @@ from gradscope.diagnostics.steps import describe_weights
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_mean
 from gradscope.metrics.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.sparsity import row_sparsity, zero_groups
 from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 
@@ -49,9 +49,13 @@ def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged
         logged_grad_norm=logged.get("grad_norm"),
         cancellation=none if policy is None else cancellation(policy),
         class_subspace_energy=none if policy is None else class_energy(rows, policy),
-        sparsity={} if policy is None else row_sparsity(row_norms(policy)),
+        sparsity={} if policy is None else _sparsity(rows, row_norms(policy)),
         verification=gram.verification.describe(),
     )
+
+
+def _sparsity(rows: StepRows, norms: Array) -> Mapping[str, Estimate]:
+    return {"zero_groups": zero_groups(norms, rows.group_ids), **row_sparsity(norms)}
 
 
 def class_energy(rows: StepRows, gradients: Array) -> Estimate:

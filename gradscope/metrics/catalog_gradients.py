@@ -43,6 +43,17 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         command=_RANK,
     ),
     Metric(
+        name="sparsity.zero_groups",
+        title="zero groups",
+        formula="(number of groups with |g_i| = 0 for all i) / J",
+        meaning="Share of groups that give exactly no gradient.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Groups whose rewards are all equal, where the advantage is relative to the group.",
+        source="Definition.",
+        command=_RANK,
+    ),
+    Metric(
         name="sparsity.zero_rows",
         title="zero rows",
         formula="(number of rows with |g_i| = 0) / R",

@@ -1,7 +1,7 @@
-"""How much of a step's gradient is (near) zero: four definitions on the norms of its rows.
+"""How much of a step's gradient is (near) zero: five definitions on the norms of its rows.
 
-A step can be sparse because whole groups are dead (``zero_rows``), because few rollouts outweigh the rest
-(``small_rows``), or in between (``hoyer``, ``gini``). The definitions disagree by design; each keeps its name.
+A step can be sparse because whole groups are dead (``zero_groups``, ``zero_rows``), because few rollouts outweigh the
+rest (``small_rows``), or in between (``hoyer``, ``gini``). The definitions disagree by design; each keeps its name.
 Legend: R rollouts, x their gradient row norms [R].
 """
 
@@ -78,6 +78,28 @@ def small_rows(norms: ArrayLike) -> Estimate:
     if largest == 0.0:
         return Estimate.because(_ALL_ZERO, num_units=len(values))
     return Estimate.exact(float(np.mean(values < SMALL * largest)), num_units=len(values))
+
+
+def zero_groups(norms: ArrayLike, groups: ArrayLike) -> Estimate:
+    """Share of groups whose rows are all exactly zero: dead groups.
+
+    Args:
+        norms: Gradient row norms, [R].
+        groups: The group of each row, numbers or strings, [R].
+
+    Returns:
+        A share; undefined without rows.
+
+    Example:
+        >>> zero_groups([0.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+        0.5
+    """
+    values = _checked(norms)
+    index = np.unique(np.asarray(groups), return_inverse=True)[1]
+    if not len(values):
+        return Estimate.because("there are no rows")
+    live = np.bincount(index, weights=values != 0.0)
+    return Estimate.exact(float(np.mean(live == 0)), num_units=len(live))
 
 
 def hoyer(norms: ArrayLike) -> Estimate:

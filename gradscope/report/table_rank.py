@@ -24,6 +24,8 @@ MOST_ROWS = 24
 _NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "signs": "signs", "gaussian": "Gauss"}
 """Columns of the null models: the same matrix without what the rank might be due to."""
 
+_SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
+"""Catalogue names of the last three columns of a step's geometry."""
 _ROW_WORDS = {
     "rollout": "a rollout's gradient",
     "group": "the sum of a group's gradients",
@@ -55,15 +57,15 @@ def rank_table(report: RankReport) -> Group:
     if report.updates:
         blocks += [trajectory_table(report.trajectories, notes), weight_updates_table(report.updates, notes)]
     if report.steps:
-        blocks.append(_geometry(report.steps, notes))
+        blocks += [_geometry(report.steps, notes), formulas("cancellation", "class_subspace_energy", *_SPARSITY)]
     if report.formulations:
         blocks.append(updates_table(report.formulations, notes))
     if report.baselines:
         blocks.append(baselines_table(report.baselines, notes))
     for step, reason in report.skipped.items():
         notes.mark(f"step {step} was left out: {reason}")
-    for advantage, reason in report.refused.items():
-        notes.mark(f"{advantage} was left out: {reason}")
+    for names, reason in _refused(report.refused):
+        notes.mark(f"left out: {names}. {reason}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
     if report.rows == "update":
         blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
@@ -72,6 +74,15 @@ def rank_table(report: RankReport) -> Group:
     if report.formulations:
         blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
     return document(head, blocks, notes, report.findings)
+
+
+def _refused(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Formulations that were refused for the same reason, together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        by_reason.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in by_reason.items():
+        yield ", ".join(names), reason if len(names) > 1 else refused[names[0]]
 
 
 def _matrix(report: RankReport) -> str:
@@ -194,17 +205,20 @@ def _short_name(tensor: str) -> str:
 
 
 def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
-    titles = ["step", "weights", "R", "grad_norm", "logged", "cancellation", "class subspace"]
+    titles = ["step", "weights", "grad_norm", "logged", "cancel.", "2 means", "dead", "small", "gini"]
     table = new_table([(title, "left" if title == "weights" else "right") for title in titles])
     for step in steps[-MOST_ROWS:]:
+        shares = (
+            step.cancellation,
+            step.class_subspace_energy,
+            *(step.sparsity.get(name.removeprefix("sparsity.")) for name in _SPARSITY),
+        )
         add_row(
             table,
             str(step.step),
             plain(step.weights.rstrip("/").rsplit("/", 1)[-1], limit=16),
-            str(step.num_rollouts),
             format_estimate(step.grad_norm, notes, "norm", interval=False),
             UNDEFINED if step.logged_grad_norm is None else format_number(step.logged_grad_norm, "norm"),
-            format_estimate(step.cancellation, notes, "share", interval=False),
-            format_estimate(step.class_subspace_energy, notes, "share", interval=False),
+            *(UNDEFINED if s is None else format_estimate(s, notes, "share", interval=False) for s in shares),
         )
     return table

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.metrics.sparsity import gini, hoyer, row_sparsity, small_rows, zero_rows
+from gradscope.metrics.sparsity import gini, hoyer, row_sparsity, small_rows, zero_groups, zero_rows
 
 norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=20)
 
@@ -48,3 +48,8 @@ def test_what_has_no_largest_row_is_undefined() -> None:
 def test_what_is_no_norm_is_refused(norms: object) -> None:
     with pytest.raises(ValueError, match="row norms are finite, non-negative numbers in one dimension"):
         zero_rows(np.asarray(norms))
+
+
+def test_dead_groups_are_counted_whole() -> None:
+    assert zero_groups([0.0, 0.0, 1.0, 0.0, 0.0], [3, 3, 1, 1, 2]).value == pytest.approx(2 / 3)
+    assert zero_groups([], []).undefined == "there are no rows"

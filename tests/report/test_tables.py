@@ -96,7 +96,7 @@ def test_rank_says_shape_centering_and_formula() -> None:
     assert "shape 8 to 24 x 99,264, rows not centered" in text
     assert f"effective rank = {CATALOG['effective_rank'].formula}" in text
     assert "step 7 was left out: the weights before step 7 are not on disk" in text
-    assert "tasa was left out: needs binary rewards" in text
+    assert "left out: tasa. needs binary rewards" in text
 
 
 def test_a_spectrum_table_that_is_cut_says_so() -> None:

@@ -1,0 +1,199 @@
+"""Is the gradient of a group of rank 2? Outcome and per-step rewards of the same rollouts, R = 2, 4, 8, with nulls.
+
+Run `python benchmarks/rank_claims.py RUN [RUN ...]` on runs of `gradscope train` that logged per-token rewards. It
+prints the Markdown tables of docs/rank.md. Groups of all runs are pooled; intervals resample groups.
+
+Outcome: one advantage a rollout, its reward minus the mean of its R rollouts. Per step: one advantage a token, the
+rewards from that token on minus the mean of that over the R rollouts. The score vectors are the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.token import return_to_go
+from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
+from gradscope.diagnostics.formulations import measure_formulations
+from gradscope.diagnostics.parts import LOGGED
+from gradscope.diagnostics.spectra import step_spectra
+from gradscope.diagnostics.step_rows import StepRows, step_rows
+from gradscope.diagnostics.steps import EngineOptions, measure_steps
+from gradscope.estimate import Estimate
+from gradscope.metrics.bootstrap import bootstrap_mean
+from gradscope.metrics.geometry import gradient_gram, row_norms
+from gradscope.metrics.sparsity import row_sparsity
+from gradscope.progress import no_progress
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+SIZES = (2, 4, 8)
+FORMULATIONS = ("dr_grpo", "grpo", "sign", "reinforce", "negative_only")
+Steps = dict[int, list[StepRows]]
+
+
+def main(paths: Sequence[str]) -> None:
+    """Print every table."""
+    runs = [read_run(Path(path)) for path in paths]
+    outcome = rows_of(runs)
+    print(f"{len(runs)} runs, {sum(len(rows) for rows in outcome.values())} steps, checkpoints before steps", end=" ")
+    print(", ".join(str(step) for step in sorted(outcome)), end="\n\n")
+    print_ranks("Outcome rewards (dr_grpo)", dict.fromkeys(SIZES, outcome), "dr_grpo")
+    per_step = {size: rows_of([with_step_rewards(run, size) for run in runs]) for size in SIZES}
+    print_ranks("Per-step rewards (return to go)", per_step, LOGGED)
+    print_sparsity(outcome)
+    print_baselines(outcome)
+    print_alignment(outcome)
+
+
+def rows_of(runs: Sequence[Run]) -> Steps:
+    """The Gram matrices of every step of every run whose weights are on disk."""
+    found: Steps = {}
+    for run in runs:
+        steps = [step for step in run.steps if run.weights_before(step)]
+        for measured in measure_steps(run, steps, EngineOptions(), no_progress):
+            if measured.gram is None:
+                raise SystemExit(f"{run.path}, step {measured.step}: {measured.reason}")
+            found.setdefault(measured.step, []).append(step_rows(measured.gram))
+    return found
+
+
+def with_step_rewards(run: Run, size: int) -> Run:
+    """The run as if every token had been credited with what it and the later ones earned, in groups of `size`."""
+    return replace(run, groups=tuple(_credited(group, size) for group in run.groups))
+
+
+def _credited(group: RolloutGroup, size: int) -> RolloutGroup:
+    rollouts = []
+    for start in range(0, group.size, size):
+        part = group.rollouts[start : start + size]
+        rewards = [rollout.token_rewards for rollout in part]
+        if any(reward is None for reward in rewards):
+            raise SystemExit(f"group {group.group_id} at step {group.step} has no per-token rewards")
+        credits = return_to_go([reward or () for reward in rewards])
+        rollouts += [
+            replace(rollout, advantage=None, token_advantages=tuple(float(value) for value in credit))
+            for rollout, credit in zip(part, credits, strict=True)
+        ]
+    return replace(group, rollouts=tuple(rollouts))
+
+
+def print_ranks(title: str, by_size: dict[int, Steps], advantage: str) -> None:
+    """Effective rank of a live group by R and checkpoint, beside its nulls, and how much two directions hold."""
+    print(f"### {title}\n")
+    print("| step | R | live | effective rank | scores alone | shuffled | Gaussian rows | energy of two directions |")
+    print("|---:|---:|---:|---|---:|---:|---:|---:|")
+    for step in sorted(by_size[SIZES[0]]):
+        for size in SIZES:
+            points, spectra = zip(*(_of_size(rows, advantage, size) for rows in by_size[size][step]), strict=True)
+            live = [spectrum for run in spectra for spectrum in run if spectrum.effective_rank.value is not None]
+            names = [f"{place}/{s.group_id}" for place, run in enumerate(spectra) for s in run if s in live]
+            ranks = bootstrap_mean([s.effective_rank.value or 0.0 for s in live], names, share=False)
+            two = np.mean(
+                [np.sum(np.square(s.singular_values[:2])) / np.sum(np.square(s.singular_values)) for s in live]
+            )
+            total = sum(point.num_groups for point in points)
+            nulls = [pooled(points, name) for name in ("unweighted", "shuffled", "gaussian")]
+            print(f"| {step} | {size} | {len(live)}/{total} | {shown(ranks)} | {' | '.join(nulls)} | {two:.2f} |")
+    print()
+
+
+def _of_size(rows: StepRows, advantage: str, size: int) -> tuple[RankCurvePoint, list[GradientSpectrum]]:
+    spectra, (point,) = step_spectra(rows, advantage, size, by_group=False)
+    return point, spectra[1:]
+
+
+def pooled(points: Sequence[RankCurvePoint], null: str) -> str:
+    """A null's mean over the live groups of all runs."""
+    pairs = [(p.nulls[null].effective_rank.value, p.num_groups - p.num_dead) for p in points if p.nulls]
+    known = [(value, live) for value, live in pairs if value is not None]
+    return f"{sum(v * n for v, n in known) / sum(n for _, n in known):.2f}" if known else "-"
+
+
+def shown(estimate: Estimate) -> str:
+    """A value with its interval, cut at 1, below which no rank lies."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{max(estimate.low, 1.0):.2f}, {estimate.high:.2f}]"
+
+
+def print_sparsity(steps: Steps) -> None:
+    """How much of the logged-size gradient is (near) zero under dr_grpo, mean over runs."""
+    print("### Sparsity over training (dr_grpo)\n")
+    print("| step | dead groups | zero rows | rows below 1 % of the largest | Hoyer | Gini |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for step in sorted(steps):
+        table = np.array([list(_sparsity(rows)) for rows in steps[step]])
+        print(f"| {step} | {' | '.join(f'{value:.3f}' for value in table.mean(axis=0))} |")
+    print()
+
+
+def _sparsity(rows: StepRows) -> Iterator[float]:
+    ids = np.array(rows.group_ids)
+    rewards = [rows.rewards[ids == group] for group in dict.fromkeys(rows.group_ids)]
+    yield float(np.mean([np.ptp(reward) == 0 for reward in rewards]))
+    advantages = np.concatenate([reward - reward.mean() for reward in rewards])
+    sparsity = row_sparsity(row_norms(gradient_gram(rows.gram, _exact_zeros(advantages))))
+    for name in ("zero_rows", "small_rows", "hoyer", "gini"):
+        yield sparsity[name].value or 0.0
+
+
+def _exact_zeros(advantages: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.abs(advantages) < 1e-12, 0.0, advantages)
+
+
+def print_baselines(steps: Steps) -> None:
+    """The noise of the gradient under each baseline, relative to leave-one-out."""
+    groups: list[BaselineGroup] = []
+    for of_step in steps.values():
+        for place, rows in enumerate(of_step):
+            groups += [replace(group, group_id=f"{place}/{group.group_id}") for group in baseline_groups(rows)]
+    whole, *by_step = measure_baselines(groups)
+    by_step = [noise for noise in by_step if noise.group_id is None]
+    names = list(whole.relative_noise)
+    print("### Gradient noise by baseline, relative to leave-one-out\n")
+    print(f"| step | mean reward | optimal b | corr(r, \\|s\\|^2) | {' | '.join(names)} |")
+    print("|---:|---:|---|---:|" + "---|" * len(names))
+    for noise in (*by_step, whole):
+        label = "all" if noise.step is None else str(noise.step)
+        ratios = [number(noise.relative_noise[name]) for name in names]
+        correlation = noise.reward_norm_correlation.value
+        optimal = number(noise.optimal_baseline)
+        print(f"| {label} | {noise.pass_rate:.2f} | {optimal} | {correlation:.2f} | {' | '.join(ratios)} |")
+    print()
+
+
+def number(estimate: Estimate) -> str:
+    """A value with its interval."""
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def print_alignment(steps: Steps) -> None:
+    """Cosine of expected updates with the gradient of pass@k, run by run, and signal to noise."""
+    print("### Alignment of expected updates with pass@k\n")
+    print("| step | run | advantage | signal / noise | pass@1 | pass@8 |")
+    print("|---:|---:|---|---|---|---|")
+    for step in sorted(steps):
+        for place, rows in enumerate(steps[step]):
+            for update in measure_formulations(rows, FORMULATIONS):
+                print(f"| {step} | {place} | {update.advantage} | {_aligned(update)} |")
+    print()
+
+
+def _aligned(update: FormulationUpdate) -> str:
+    return " | ".join(number(value) for value in (update.signal_to_noise, *update.alignment.values()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
