@@ -121,7 +121,9 @@ def cell_name(cell: Cell) -> str:
 
 
 def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
-    yield from ((first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1)
+    """Cells that differ in one thing, those that differ in the formulation first."""
+    pairs = [(first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1]
+    yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
 
 
 def _changed(first: Cell, second: Cell) -> list[str]:

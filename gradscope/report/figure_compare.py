@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.report.compare_labels import metric_title, pair_label
 from gradscope.report.figure_style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
-from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
 _MOST_CURVES = len(SERIES)
 _MOST_PAIRS = 12
 """Pairs of one metric that a reader can take in."""
-_ROW = 0.3
+_ROW = 0.25
 """Inches of one pair."""
+_GAP = 0.5
+"""Inches between the panels of two metrics."""
 
 
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
@@ -24,20 +28,31 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
         comparison: What was found.
 
     Returns:
-        The learning curves, and the forest plot where there are pairs.
+        Learning curves, one figure for each choice of the settings that vary, and the forest plot where there are
+        pairs.
     """
-    figures = {"compare_curves": _curves(comparison)}
+    by_settings: dict[str, list[ComparedCell]] = {}
+    for cell in comparison.cells:
+        by_settings.setdefault(_settings(cell), []).append(cell)
+    figures = {}
+    for number, (settings, cells) in enumerate(by_settings.items(), start=1):
+        stem = "compare_curves" if len(by_settings) == 1 else f"compare_curves_{number}"
+        figures[stem] = _curves(comparison, cells, settings)
     if comparison.pairs:
         figures["compare_forest"] = _forest(comparison)
     return figures
 
 
-def _curves(comparison: Comparison) -> Figure:
-    cells = comparison.cells[:_MOST_CURVES]
-    names = [_label(cell.name) for cell in cells]
-    more = len(comparison.cells) - len(cells)
+def _settings(cell: ComparedCell) -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.settings.items())
+
+
+def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
+    shown = cells[:_MOST_CURVES]
+    names = [name_of(cell.advantage) for cell in shown]
+    more = len(cells) - len(shown)
     figure, panels = new_figure(
-        "Learning curves",
+        f"Learning curves{' at ' if settings else ''}{name_of(settings, limit=40)}",
         "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
@@ -47,34 +62,31 @@ def _curves(comparison: Comparison) -> Figure:
     )
     for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
         labels = []
-        for cell, (color, line, _) in zip(cells, SERIES, strict=False):
+        for cell, name, (color, line, _) in zip(shown, names, SERIES, strict=False):
             curve = next(curve for curve in comparison.curves if (curve.cell, curve.metric) == (cell.name, metric))
             axes.plot(curve.steps, curve.mean, color=color, linestyle=line)
             axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
-            labels.append((curve.mean[-1], _label(cell.name), color))
+            labels.append((curve.mean[-1], name, color))
         axes.set_ylabel(title)
-        label_lines(axes, labels, gap=0.085 * max(name.count("\n") + 1 for name in names))
+        axes.set_ylim(axes.get_ylim())  # labels are placed by the final limits
+        label_lines(axes, labels, gap=0.085)
     panels[-1].set_xlabel("step")
     return figure
-
-
-def _label(name: str) -> str:
-    return "\n".join(name_of(part, limit=26) for part in name.split(", "))
 
 
 def _forest(comparison: Comparison) -> Figure:
     shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in comparison.metrics}
     rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
-    labels = [line for pairs in shown.values() for pair in pairs for line in _lines(pair, comparison)]
-    height = len(shown) * (rows * _ROW + 0.38) + 1.6
+    labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
+    height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = new_figure(
         "What changing one thing did",
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: below 0.05 after "
         f"Holm's correction for {comparison.num_tests} tests" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
         rows=len(shown),
-        hspace=0.42,
+        hspace=_GAP / (rows * _ROW),
         right=label_room(labels),
         panel_titles=True,
     )
@@ -86,14 +98,16 @@ def _forest(comparison: Comparison) -> Figure:
         axes.set_ylim(rows - 0.4, -0.6)
         for place, pair in enumerate(pairs[:rows]):
             _whisker(axes, place, pair)
-            text = "\n".join(_lines(pair, comparison))
-            axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
+            axes.text(
+                1.015, place, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
+            )
     panels[-1].set_xlabel("difference")
     return figure
 
 
-def _lines(pair: ComparedPair, comparison: Comparison) -> list[str]:
-    return [name_of(line, limit=35) for line in pair_label(pair, comparison).split("\n")]
+def _line(pair: ComparedPair, comparison: Comparison) -> str:
+    """A pair's label on one line: what differs, and after a comma what both have."""
+    return ", ".join(name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
 
 
 def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:

@@ -108,9 +108,9 @@ def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> Non
     changed = [(pair.first, pair.second, pair.changed) for pair in comparison.pairs if pair.metric == "train_reward"]
     names = [cell.name for cell in comparison.cells]
     assert changed == [
-        (names[0], names[1], "learning_rate"),
         (names[0], names[2], "advantage"),
         (names[1], names[3], "advantage"),
+        (names[0], names[1], "learning_rate"),
         (names[2], names[3], "learning_rate"),
     ]
     assert comparison.findings[0] == f"None of the {comparison.num_tests} tests decides after Holm's correction."

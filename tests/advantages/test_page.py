@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.advantages.registry import ALL_FORMULATIONS
+from tests.conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "formulations.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ALL_FORMULATIONS)
+def test_the_page_says_what_the_registry_says(name: str) -> None:
+    entry = ALL_FORMULATIONS[name]
+    rewards = "0 and 1 only" if entry.needs_binary else "any"
+    scope = "tokens" if entry.scope == "token" else entry.scope
+    assert f"| `{name}` | {entry.formula} | {scope} | {rewards} | {'yes' if entry.zero_sum else 'no'} |" in PAGE
+    assert f"- `{name}`: {entry.source}\n" in PAGE
