@@ -52,6 +52,8 @@ class Rollout:
     """Which completion tokens count in the loss, [T]; None: all."""
     status: Status = "unknown"
     """How the completion ended."""
+    policy: str | None = None
+    """Name of the policy that sampled it, where a log pools several; None: the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Record:
     """What tells a rollout from the others of its group; None where the log does not say."""
     place: str = ""
     """``file:line``, where ``sample_id`` is known."""
+    policy: str | None = None
+    """The policy that sampled it, where the log names one."""
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
@@ -80,6 +82,7 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 reward=record.reward,
                 rewards=record.rewards,
                 status=record.status,
+                policy=record.policy,
                 **_token_fields(record),
             )
         )

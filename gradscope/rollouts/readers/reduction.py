@@ -14,7 +14,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers.grouping import Record, group_name
@@ -30,7 +29,7 @@ _MEMORY = "512MB"
 """What DuckDB may hold before it spills to a temporary folder."""
 _SCHEMA = pa.schema(
     [
-        ("file", pa.string()),
+        ("file", pa.int64()),
         ("step", pa.int64()),
         ("group", pa.string()),
         ("prompt", pa.string()),
@@ -73,8 +72,8 @@ def reduce_files(
     with tempfile.TemporaryDirectory(prefix="gradscope-") as spill, _connect(spill) as connection:
         parts, others = _scan_all(connection, files, keys, progress)
         # In their order: the row reader names the first row that it sets aside for a reason.
-        parts += [_of_records(file, read_file(file)) for file in files if file in others]
-        return _merge(connection, pa.concat_tables(parts), files)
+        parts += [_of_records(number, read_file(files[number])) for number in sorted(others)]
+        return _merge(connection, pa.concat_tables(parts))
 
 
 def to_groups(table: pa.Table, reward_name: str) -> tuple[RolloutGroup, ...]:
@@ -122,27 +121,27 @@ def _num_cores() -> int:
 
 def _scan_all(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], keys: Keys, progress: ProgressCallback
-) -> tuple[list[pa.Table], set[Path]]:
+) -> tuple[list[pa.Table], list[int]]:
     found: list[pa.Table] = []
-    others: set[Path] = set()
+    others: list[int] = []
     done = 0
     for batch in _batches(files):
         scanned = scan_groups(connection, batch, keys)
-        found += [] if scanned.groups is None else [scanned.groups.cast(_SCHEMA)]
-        others.update(scanned.others)
+        found += [table.cast(_SCHEMA) for table in scanned.groups]
+        others += scanned.others
         done += len(batch)
         progress(done, len(files), "files")
     return found, others
 
 
-def _batches(files: Sequence[Path]) -> Iterator[list[Path]]:
-    batch: list[Path] = []
-    for file in files:
+def _batches(files: Sequence[Path]) -> Iterator[dict[int, Path]]:
+    batch: dict[int, Path] = {}
+    for number, file in enumerate(files):
         # Only of JSON lines does a query read several: the columns of the other kinds are the file's own.
-        if batch and not (_is_lines(file) and _is_lines(batch[-1]) and _size(batch) < _BATCH_BYTES):
+        if batch and not (_is_lines(file) and _is_lines(files[number - 1]) and _size(batch.values()) < _BATCH_BYTES):
             yield batch
-            batch = []
-        batch.append(file)
+            batch = {}
+        batch[number] = file
     yield batch
 
 
@@ -154,7 +153,7 @@ def _size(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _of_records(file: Path, records: Iterable[Record]) -> pa.Table:
+def _of_records(file: int, records: Iterable[Record]) -> pa.Table:
     prompts: dict[tuple[int, str], str] = {}
     rewards: dict[tuple[int, str], Counter[float | None]] = defaultdict(Counter)
     for record in records:
@@ -162,7 +161,7 @@ def _of_records(file: Path, records: Iterable[Record]) -> pa.Table:
         prompts.setdefault(key, record.prompt_id)
         rewards[key][record.reward] += 1
     columns = {
-        "file": [str(file)] * len(prompts),
+        "file": [file] * len(prompts),
         "step": [step for step, _ in prompts],
         "group": [group for _, group in prompts],
         "prompt": list(prompts.values()),
@@ -172,19 +171,17 @@ def _of_records(file: Path, records: Iterable[Record]) -> pa.Table:
     return pa.table(columns, schema=_SCHEMA)
 
 
-def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table, files: Sequence[Path]) -> pa.Table:
+def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
     """Groups that go on in another file become one; its first row, there, names their prompt.
 
     Args:
         connection: A DuckDB connection.
         parts: The groups of each file.
-        files: All files in order.
 
     Returns:
         The groups of the log.
     """
-    order = pc.index_in(parts["file"], value_set=pa.array(map(str, files), type=pa.string()))
-    connection.register("parts", parts.set_column(0, "file", order))
+    connection.register("parts", parts)
     is_split = 'SELECT 1 FROM parts GROUP BY step, "group" HAVING count(*) > 1 LIMIT 1'
     if not connection.sql(is_split).fetchall():
         whole = 'SELECT step, "group", prompt, levels, counts FROM parts ORDER BY step, file, "group"'

@@ -30,6 +30,8 @@ class Samples:
     """Other numbers a sample, by name, the scalar reward among them."""
     texts: tuple[Any, ...] = ()
     """Completions, where they were written."""
+    policies: tuple[str, ...] = ()
+    """The policy of each sample, where a row holds one of each."""
 
 
 def samples_of(row: Mapping[str, Any], reward: str | None = None) -> Samples | str | None:
@@ -117,6 +119,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> Samples | None
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
         rewards=tuple(value.get(main) for value in named.values()),
         texts=tuple(texts),
+        policies=tuple(named),
     )
 
 

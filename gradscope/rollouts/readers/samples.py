@@ -124,6 +124,7 @@ def _expand(
             reward=None if isinstance(reward, str) else reward,
             rewards={name: finite_or_none(cells[at]) for name, cells in samples.further.items()},
             messages=parse_messages(prompt),
+            policy=samples.policies[at] if samples.policies else policy,
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,18 +71,22 @@ class Keys:
         )
 
 
+Files = Mapping[int, Path]
+"""Files by their number within the log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
     """What came of some files."""
 
-    groups: pa.Table | None
-    """A row a file and group: file, step, group, prompt, the levels of its rewards in no order, how many rollouts have
-    each; None where no file is plain."""
-    others: tuple[Path, ...]
+    groups: tuple[pa.Table, ...]
+    """A row a file and group: the file's number, step, group, prompt, the levels of its rewards in no order, how many
+    rollouts have each."""
+    others: tuple[int, ...]
     """The files that the row reader has to read."""
 
 
-def scan_groups(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
+def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
     """The groups of files, each for itself.
 
     Args:
@@ -93,21 +97,22 @@ def scan_groups(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
     Returns:
         The groups of the plain files, and the others.
     """
-    source = _source(files[0], keys)
-    if source is None or any(_PATTERN_LETTERS & set(str(file)) for file in files):
+    source = _source(next(iter(files.values())), keys)
+    if source is None or any(_PATTERN_LETTERS & set(str(file)) for file in files.values()):
         return _one_by_one(connection, files, keys)
+    names = [str(file) for file in files.values()]
     try:
-        table = connection.sql(_query(keys, source), params=[[str(file) for file in files]]).to_arrow_table()
+        table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
         plain = _plain_files(table, files)
     except (duckdb.Error, pa.ArrowException, OSError, EOFError):
         return _one_by_one(connection, files, keys)
     if len(plain) < len(files):
-        table = table.filter(pc.is_in(table["file"], value_set=pa.array(map(str, plain), type=pa.string())))
+        table = table.filter(pc.is_in(table["file"], value_set=pa.array(plain, type=pa.int64())))
     groups = _named(table.drop_columns(["num_rows", "num_odd"]), keys)
-    return Scanned(groups=groups, others=tuple(file for file in files if file not in plain))
+    return Scanned(groups=(groups,), others=tuple(number for number in files if number not in plain))
 
 
-def _one_by_one(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
+def _one_by_one(connection: Any, files: Files, keys: Keys) -> Scanned:
     """After a failure: it is one file's, and the others can still be reduced.
 
     Args:
@@ -119,15 +124,15 @@ def _one_by_one(connection: Any, files: Sequence[Path], keys: Keys) -> Scanned:
         What can be reduced; of a file that fails alone nothing, and the row reader says why, with its line.
     """
     if len(files) == 1:
-        return Scanned(groups=None, others=tuple(files))
-    scanned = [scan_groups(connection, [file], keys) for file in files]
-    found = [one.groups for one in scanned if one.groups is not None]
+        return Scanned(groups=(), others=tuple(files))
+    scanned = [scan_groups(connection, {number: file}, keys) for number, file in files.items()]
     return Scanned(
-        groups=pa.concat_tables(found) if found else None, others=tuple(file for one in scanned for file in one.others)
+        groups=tuple(table for one in scanned for table in one.groups),
+        others=tuple(number for one in scanned for number in one.others),
     )
 
 
-def _plain_files(table: pa.Table, files: Sequence[Path]) -> set[Path]:
+def _plain_files(table: pa.Table, files: Files) -> list[int]:
     """The files of which DuckDB saw every row, and found none odd.
 
     Args:
@@ -137,25 +142,24 @@ def _plain_files(table: pa.Table, files: Sequence[Path]) -> set[Path]:
     Returns:
         The plain ones.
     """
-    at = pc.index_in(table["file"], value_set=pa.array(map(str, files), type=pa.string())).to_numpy()
-    num_rows, num_odd = (
-        np.bincount(at, weights=table[name].to_numpy(), minlength=len(files)) for name in ("num_rows", "num_odd")
-    )
-    candidates = [number for number in range(len(files)) if num_rows[number] and not num_odd[number]]
+    # As lists: on the way to an array pyarrow would import pandas, which takes longer than all of this.
+    at, *weights = (table[name].to_pylist() for name in ("file", "num_rows", "num_odd"))
+    num_rows, num_odd = (np.bincount(at, weights=weight) for weight in weights)
+    candidates = [number for number in files if number < len(num_rows) and num_rows[number] and not num_odd[number]]
     with ThreadPoolExecutor() as pool:
         num_lines = pool.map(_num_lines, (files[number] for number in candidates))
-        return {
-            files[number]
+        return [
+            number
             for number, lines in zip(candidates, num_lines, strict=True)
             if suffix_of(files[number]) == ".parquet" or lines == num_rows[number]
-        }
+        ]
 
 
 def _source(path: Path, keys: Keys) -> str | None:
     used = list(dict.fromkeys(name for name in (keys.step, keys.group, keys.prompt, keys.reward) if name is not None))
     match suffix_of(path):
         case ".parquet":
-            return "read_parquet(?, filename=true)" if _has_plain_types(path, keys) else None
+            return "read_parquet($1, filename=true)" if _has_plain_types(path, keys) else None
         case ".csv":
             header = _header(path)
             if not all(header.count(name) == 1 for name in used) or len(set(header)) < len(header):
@@ -164,13 +168,13 @@ def _source(path: Path, keys: Keys) -> str | None:
             options = (
                 "filename=true, auto_detect=false, header=true, delim=',', quote='\"', escape='\"', strict_mode=true"
             )
-            return f"read_csv(?, {options}, columns={{{types}}})"
+            return f"read_csv($1, {options}, columns={{{types}}})"
         case ".json":
             return None
         case _:
             # The reward keeps its JSON form: a number in quotes is text, and text is no reward.
             types = ", ".join(f"{_text(name)}: '{'JSON' if name == keys.reward else 'VARCHAR'}'" for name in used)
-            return f"read_json(?, format='newline_delimited', filename=true, ignore_errors=true, columns={{{types}}})"
+            return f"read_json($1, format='newline_delimited', filename=true, ignore_errors=true, columns={{{types}}})"
 
 
 def _query(keys: Keys, source: str) -> str:
@@ -181,7 +185,7 @@ def _query(keys: Keys, source: str) -> str:
         source: The table function that reads the files.
 
     Returns:
-        The query; its one parameter is the list of files.
+        The query; its parameters are the files' names and their numbers.
     """
     step = "0" if keys.step is None else _name(keys.step)
     reward = f"{_name(keys.reward)}::VARCHAR" if source.startswith("read_json") else _name(keys.reward)
@@ -197,10 +201,10 @@ def _query(keys: Keys, source: str) -> str:
             FROM {source} GROUP BY ALL),
         levels AS (
             SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, {number} AS r, n FROM raw)
-        SELECT filename AS file, try_cast(s AS BIGINT) AS step, g AS "group", min(p) AS prompt, list(r) AS levels,
-               list(n) AS counts, sum(n)::BIGINT AS num_rows,
+        SELECT any_value(file)::BIGINT AS file, try_cast(s AS BIGINT) AS step, g AS "group", min(p) AS prompt,
+               list(r) AS levels, list(n) AS counts, sum(n)::BIGINT AS num_rows,
                (count_if({odd}) + coalesce(min(p) <> max(p), true)::INT)::BIGINT AS num_odd
-        FROM levels GROUP BY filename, s, g"""
+        FROM levels JOIN (SELECT unnest($1) AS filename, unnest($2) AS file) USING (filename) GROUP BY filename, s, g"""
 
 
 def _has_plain_types(path: Path, keys: Keys) -> bool:

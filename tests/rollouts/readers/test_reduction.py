@@ -48,7 +48,7 @@ def assert_same(path: Path | str, **how: Any) -> Run:
 
 def is_plain(path: Path, keys: Keys) -> bool:
     with duckdb.connect() as connection:
-        return not scan_groups(connection, [path], keys).others
+        return not scan_groups(connection, {0: path}, keys).others
 
 
 KEYS = Keys(reward="reward", step="step", group="group_id", prompt="prompt_id", from_text=False)
