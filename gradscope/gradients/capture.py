@@ -17,8 +17,10 @@ from torch import nn
 
 from gradscope.gradients.batches import Batch
 from gradscope.gradients.contributions import Contribution
-from gradscope.gradients.layers import Use, fits
+from gradscope.gradients.experts import returned_by
+from gradscope.gradients.layers import fits
 from gradscope.gradients.ruled import RuledLayers
+from gradscope.gradients.uses import Use
 
 Sink = Callable[[str, list[Contribution]], None]
 """Called with a parameter's name and the contributions of all its uses."""
@@ -101,13 +103,13 @@ class Capture:
         if self._batch is None or self._asking:
             return
         owned = self._layers.covered_by(module)
-        given = arguments[0] if len(arguments) == 1 else None
         if not owned:
             return
+        output = returned_by(module, output)
         if (
-            not isinstance(given, torch.Tensor)
-            or not isinstance(output, torch.Tensor)
-            or not self._fits(module, given, output)
+            not arguments
+            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
+            or not self._fits(module, arguments, output)
         ):
             self.uncovered.update(owned.values())
             return
@@ -117,15 +119,25 @@ class Capture:
             # Nothing below is trainable by autograd's lights (weight gradients are off), so the graph starts here.
             output.requires_grad_(True)
         batch = self._batch
-        given = given.detach()
-        output.register_hook(  # type: ignore[no-untyped-call]
-            lambda grad: self._join(module, owned, given, grad, batch)
-        )
+        given = tuple(part.detach() for part in arguments)
+        output.register_hook(lambda grad: self._join(module, owned, given, grad, batch))
 
     def _join(
-        self, module: nn.Module, owned: Mapping[str, str], given: torch.Tensor, grad: torch.Tensor, batch: Batch
+        self,
+        module: nn.Module,
+        owned: Mapping[str, str],
+        given: tuple[torch.Tensor, ...],
+        grad: torch.Tensor,
+        batch: Batch,
     ) -> None:
-        use = Use(module=module, input=given, grad=grad.detach(), spans=batch.spans, length=batch.length)
+        use = Use(
+            module=module,
+            input=given[0],
+            beside=given[1:],
+            grad=grad.detach(),
+            spans=batch.spans,
+            length=batch.length,
+        )
         contributions = self._ask(lambda: self._layers.rules[module](use))
         for local, name in owned.items():
             self._arrived[name].append(contributions[local])
@@ -135,10 +147,10 @@ class Capture:
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _fits(self, module: nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
         assert self._batch is not None, "only called while a batch is collected"
         num_rows, length = len(self._batch.rows), self._batch.length
-        return bool(self._ask(lambda: fits(module, given, output, num_rows, length)))
+        return bool(self._ask(lambda: fits(module, given[0], output, num_rows, length, given[1:])))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Run something that may call a hooked module again, without collecting that call."""

@@ -118,11 +118,52 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """sum over a row's (token, expert) pairs of left right^T, in the matrix of the expert: mixtures of experts."""
+
+    experts: tuple[torch.Tensor, ...]
+    """The expert of each pair, per row, [B][pairs]."""
+    left: tuple[torch.Tensor, ...]
+    """The factor along the expert's first dimension, per row, [B][pairs, O]."""
+    right: tuple[torch.Tensor, ...]
+    """The factor along its second dimension, per row, [B][pairs, I]."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add the matrices of experts ``start:start + len(out)``.
+
+        Args:
+            row: The row within its batch.
+            start: First expert.
+            out: Where to add, [slice, O * I].
+        """
+        experts = self.experts[row].to(out.device)
+        left, right = self.left[row].to(out), self.right[row].to(out)
+        for expert in torch.unique(experts).tolist():
+            if start <= expert < start + out.shape[0]:
+                chosen = experts == expert
+                out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
+
+    def to(self, device: torch.device) -> Routed:
+        """The same pairs on another device.
+
+        Args:
+            device: Where they go.
+
+        Returns:
+            The contribution.
+        """
+        experts, left, right = (
+            tuple(part.to(device) for part in parts) for parts in (self.experts, self.left, self.right)
+        )
+        return Routed(experts=experts, left=left, right=right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summed:
-    """A gradient small enough to be kept whole: biases and norm weights."""
+    """A gradient small enough to be kept whole: biases, norm weights, routers."""
 
     rows: torch.Tensor
-    """The gradient of each row, flat, [B, O]."""
+    """The gradient of each row, [B, O] or [B, O, I]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add elements ``start:start + len(out)``.
@@ -130,9 +171,9 @@ class Summed:
         Args:
             row: The row within its batch.
             start: First element.
-            out: Where to add, [slice, 1].
+            out: Where to add, [slice, 1] or [slice, I].
         """
-        out[:, 0] += self.rows[row, start : start + out.shape[0]].to(out)
+        out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
     def to(self, device: torch.device) -> Summed:
         """The same on another device.

@@ -9,8 +9,7 @@ Shapes: B rows, S padded length, I inputs, O outputs, H width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -18,44 +17,10 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from gradscope.gradients.contributions import Contribution, OuterProduct, Scatter, Summed
+from gradscope.gradients.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
+from gradscope.gradients.uses import Rule, Use
 
-Spans = Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """One call of a module during one forward pass."""
-
-    module: nn.Module
-    """The module."""
-    input: torch.Tensor
-    """What it was given, [B, ...]."""
-    grad: torch.Tensor
-    """The gradient of what it returned, [B, ...]."""
-    spans: Spans
-    """First and last-plus-one position of each row's tokens, [B]."""
-    length: int
-    """The padded length, S."""
-
-    def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A tensor's real tokens, row by row.
-
-        A head that was only given the last positions has a shorter token axis, aligned at its end.
-
-        Args:
-            tensor: [B, at most S, ...].
-
-        Returns:
-            Per row, [B][T, ...].
-        """
-        missing = self.length - tensor.shape[1]
-        return tuple(
-            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
-        )
-
-
-Rule = Callable[[Use], Mapping[str, Contribution]]
-"""From a use to the contribution of each of the module's own parameters, by their local names."""
+__all__ = ["Rule", "Use", "fits", "rule_for"]
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -68,6 +33,10 @@ def rule_for(module: nn.Module) -> Rule | None:
         Its rule, or None where there is none.
     """
     own = dict(module.named_parameters(recurse=False))
+    if is_expert_layer(module):
+        return experts
+    if is_router(module):
+        return router
     if not own.keys() <= {"weight", "bias"}:
         return None
     forward = type(module).forward
@@ -82,7 +51,14 @@ def rule_for(module: nn.Module) -> Rule | None:
     return None
 
 
-def fits(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_rows: int, length: int) -> bool:
+def fits(
+    module: nn.Module,
+    given: torch.Tensor,
+    returned: torch.Tensor,
+    num_rows: int,
+    length: int,
+    beside: tuple[torch.Tensor, ...] = (),
+) -> bool:
     """Whether a rule's assumptions hold for one call.
 
     Args:
@@ -91,14 +67,20 @@ def fits(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_row
         returned: Its output.
         num_rows: B.
         length: S.
+        beside: What it was given beside its input.
 
     Returns:
         True where rows are the first axis and, except for norms, tokens the second; and where a norm is affine in its
         weight and an embedding only scales what it looks up.
     """
-    if given.shape[0] != num_rows or returned.shape[0] != num_rows:
+    rule = rule_for(module)
+    if rule is experts:
+        return fits_experts(module, given, beside, returned, num_rows * length)
+    if rule is router:
+        return not beside and fits_router(module, given, returned, num_rows * length)
+    if beside or given.shape[0] != num_rows or returned.shape[0] != num_rows:
         return False
-    if rule_for(module) is norm:
+    if rule is norm:
         return _is_affine(module, given, returned)
     by_token = given.dim() == (2 if isinstance(module, nn.Embedding) else 3) and returned.dim() == 3
     if not by_token or given.shape[1] > length or returned.shape[1] != given.shape[1]:

@@ -16,8 +16,12 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from gradscope.gradients.objective import Objective
@@ -41,6 +45,35 @@ def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.floa
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
             model = get_peft_model(model, config).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tiny_experts(name: str, *, implementation: str = "grouped_mm") -> Any:
+    """A two-layer mixture of four experts, two of them for each token; only ``eager`` computes in float64."""
+    torch.manual_seed(5)
+    shape = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    if name == "mixtral":
+        config = MixtralConfig(
+            **shape, intermediate_size=12, num_key_value_heads=1, num_local_experts=4, max_position_embeddings=32
+        )
+        model: Any = MixtralForCausalLM(config)
+    else:
+        config = Qwen3MoeConfig(
+            **shape,
+            intermediate_size=24,
+            moe_intermediate_size=12,
+            num_key_value_heads=1,
+            head_dim=8,
+            num_experts=4,
+            num_experts_per_tok=2,
+            norm_topk_prob=name == "qwen3_moe_normalized",
+            max_position_embeddings=32,
+        )
+        model = Qwen3MoeForCausalLM(config)
+    model.config._experts_implementation = implementation
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
-from gradscope.gradients import capture
+from gradscope.gradients import ruled
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.step import measure_step
@@ -186,7 +186,7 @@ def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
 
 
 def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr(capture, "rule_for", lambda module: None)
+    monkeypatch.setattr(ruled, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rows = naive_rows(policy, groups, dapo_weight(groups))
     found = measure_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)

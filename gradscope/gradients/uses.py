@@ -1,0 +1,54 @@
+"""One call of a module, as a layer rule sees it.
+
+Shapes: B rows, S padded length, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gradscope.gradients.contributions import Contribution
+
+Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One call of a module during one forward pass."""
+
+    module: nn.Module
+    """The module."""
+    input: torch.Tensor
+    """What it was given, [B, ...]."""
+    grad: torch.Tensor
+    """The gradient of what it returned, [B, ...]."""
+    beside: tuple[torch.Tensor, ...] = ()
+    """What it was given beside its input: an expert layer's routes."""
+    spans: Spans
+    """First and last-plus-one position of each row's tokens, [B]."""
+    length: int
+    """The padded length, S."""
+
+    def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A tensor's real tokens, row by row.
+
+        A head that was only given the last positions has a shorter token axis, aligned at its end.
+
+        Args:
+            tensor: [B, at most S, ...].
+
+        Returns:
+            Per row, [B][T, ...].
+        """
+        missing = self.length - tensor.shape[1]
+        return tuple(
+            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
+        )
+
+
+Rule = Callable[[Use], Mapping[str, Contribution]]
+"""From a use to the contribution of each of the module's own parameters, by their local names."""
