@@ -13,6 +13,7 @@ from gradscope.diagnostics.degeneracy_findings import degeneracy_findings
 from gradscope.diagnostics.degeneracy_forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy_sizes import GroupSizes, pass_rate_origin
 from gradscope.diagnostics.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
+from gradscope.diagnostics.policies import measure_policies
 from gradscope.diagnostics.reward_ties import measure_reward_ties
 from gradscope.diagnostics.starvation import measure_starvation
 from gradscope.errors import UsageError
@@ -132,6 +133,7 @@ def degeneracy_of_run(
     rates = pass_rates_of(table, seed=seed)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
     starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, num_resamples=num_resamples, seed=seed)
+    policies, policy_gap = measure_policies(chosen, table, threshold, num_resamples=num_resamples, seed=seed)
     report = DegeneracyReport(
         source=run.source,
         reward=reward or TRAINER_REWARD,
@@ -151,6 +153,8 @@ def degeneracy_of_run(
         overdispersion=_overdispersion(table, options),
         by_group_size=sizes.rows(group_sizes),
         gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
+        by_policy=policies,
+        policy_gap=policy_gap,
         by_step=tuple(_at_step(run, table, step, reward, options) for step in np.unique(table.step).tolist()),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,

@@ -156,6 +156,25 @@ def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def policy_finding(report: DegeneracyReport) -> str:
+    """What pooling several policies does to the gap.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The sentence; empty for a log of one policy.
+    """
+    split = report.policy_gap
+    if split is None or split.between_prompts.value is None or split.between_policies.value is None:
+        return ""
+    return (
+        f"The log pools {len(report.by_policy)} policies: of the gap, {100 * split.between_prompts.value:+.1f} points "
+        f"come from prompts that differ for the same policy and {100 * split.between_policies.value:+.1f} from "
+        "policies that differ."
+    )
+
+
 def _rescuable(row: RewardTies, report: DegeneracyReport) -> str:
     return (
         f"'{row.reward}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: a larger "

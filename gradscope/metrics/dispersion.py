@@ -66,7 +66,7 @@ def dispersion_test(
     moments = [_moments(sizes.astype(np.float64), passing) for sizes, passing in strata]
     mean, variance = (sum(moment[part] for moment in moments) for part in range(2))
     if variance <= 1e-9:
-        reason = "no step has two groups and both outcomes, so no other deal of them is possible"
+        reason = "no other deal of the outcomes of a step would change how many pairs of a group disagree"
         undefined = Estimate.because(reason, num_units=len(n))
         return DispersionTest(z=undefined, p_value=undefined, test=NORMAL)
     observed = int(np.sum(c * (n - c)))

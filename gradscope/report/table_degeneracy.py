@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gradscope.estimate import Estimate
+from gradscope.report.escape import plain
 from gradscope.report.layout import add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import Footnotes, Style, format_estimate, format_number
 from gradscope.report.sparkline import sparkline
@@ -40,6 +41,8 @@ def degeneracy_table(report: DegeneracyReport) -> Group:
     blocks: list[RenderableType] = [_overall(report, notes)]
     if len(report.by_group_size) > 1:
         blocks.append(_by_group_size(report, notes))
+    if report.by_policy:
+        blocks.append(_by_policy(report, notes))
     if report.target is not None:
         blocks.append(target_table(report.target, notes))
     blocks += [cost_table(report.starvation, notes), advantage_table(report.advantages, notes)]
@@ -93,6 +96,19 @@ def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:
             format_estimate(row.iid_prediction, notes, "share", interval=False),
             format_estimate(row.jensen_gap, notes, "gap"),
             row.method,
+        )
+    return table
+
+
+def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
+    table = new_table([("policy", "left"), ("groups", "right"), ("degenerate", "left"), ("pass rate", "left")])
+    for row in report.by_policy:
+        shares = (row.frac_reward_zero_std, row.pass_rate)
+        add_row(
+            table,
+            plain(row.policy, limit=28),
+            str(row.num_groups),
+            *(format_estimate(share, notes, "share") for share in shares),
         )
     return table
 

@@ -101,6 +101,7 @@ def _degeneracy(result: DegeneracyReport) -> dict[str, list[Any]]:
     return {
         "by_step": list(result.by_step),
         "by_group_size": list(result.by_group_size),
+        "by_policy": list(result.by_policy),
         "predictions": list(result.predictions),
         "advantages": list(result.advantages),
         "by_reward": list(result.by_reward),

@@ -71,6 +71,32 @@ class GapDecomposition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDegeneracy:
+    """One of several policies whose rollouts a log pools."""
+
+    policy: str
+    """Its name."""
+    num_groups: int
+    """Groups that are of this policy alone."""
+    num_rollouts: int
+    """Its rollouts, in any group."""
+    frac_reward_zero_std: Estimate
+    """Share of its own groups with zero reward range; undefined where every group mixes policies."""
+    pass_rate: Estimate
+    """Mean over groups of its share of passing rollouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyGap:
+    """The Jensen gap of pooled policies in two parts that add up to it."""
+
+    between_prompts: Estimate
+    """Degeneracy minus the prediction at the policies' own pass rates: prod p_m + prod (1 - p_m) over a group."""
+    between_policies: Estimate
+    """That prediction minus the one at the pooled pass rate; negative where groups mix unequal policies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDegeneracy:
     """One step of the run."""
 
@@ -136,6 +162,10 @@ class DegeneracyReport:
     """One row per group size asked for, the logged one first."""
     gap_decomposition: GapDecomposition
     """The gap split into prompts and time."""
+    by_policy: tuple[PolicyDegeneracy, ...]
+    """One row per policy, where the log pools several."""
+    policy_gap: PolicyGap | None
+    """The gap split into prompts and policies; None for a log of one policy."""
     by_step: tuple[StepDegeneracy, ...]
     """One row per step."""
     pass_rates: PassRateDistribution

@@ -12,6 +12,8 @@ from gradscope.results.degeneracy import (
     GroupSizeDegeneracy,
     IidPrediction,
     Overdispersion,
+    PolicyDegeneracy,
+    PolicyGap,
     StepDegeneracy,
 )
 from gradscope.results.passk import (
@@ -143,6 +145,19 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         ),
         gap_decomposition=GapDecomposition(
             between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128), over_time=Estimate.exact(0.0139)
+        ),
+        by_policy=(
+            PolicyDegeneracy(
+                policy=HOSTILE,
+                num_groups=160,
+                num_rollouts=1280,
+                frac_reward_zero_std=around(0.4125, 0.08, 128),
+                pass_rate=around(0.47, 0.06, 128),
+            ),
+        ),
+        policy_gap=PolicyGap(
+            between_prompts=Estimate(value=0.3, low=0.2, high=0.4, num_units=128),
+            between_policies=Estimate(value=0.1039, low=0.05, high=0.15, num_units=128),
         ),
         by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
         pass_rates=_pass_rates(),
