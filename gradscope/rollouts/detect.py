@@ -81,7 +81,9 @@ def _require_input(path: Path) -> None:
 
 
 def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
-    if request.columns != ColumnNames() and "columns" not in reader.takes:
+    only_reward = request.columns == ColumnNames(reward=request.columns.reward)
+    has_use = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
+    if request.columns != ColumnNames() and not has_use:
         raise UsageError(
             f"{request.path} is read as {reader.name}, whose columns are known; names of columns have no use.",
             hint="Leave them out, or add --format generic to read the files as they stand.",

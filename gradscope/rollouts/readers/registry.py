@@ -44,7 +44,8 @@ class Reader:
     read: Callable[[ReadRequest], Run]
     """Read it."""
     takes: frozenset[str] = frozenset()
-    """What it makes use of: ``columns`` that are named, ``completion_ids`` in a side file."""
+    """What it makes use of: ``columns`` that are named, or the ``reward_column`` alone; ``completion_ids`` in a side
+    file."""
 
 
 TRAINERS = (
@@ -137,21 +138,21 @@ READERS = (
         looks_for="samples_*.jsonl with doc_id, resps and filter (lm-eval)",
         recognizes=lm_eval.recognizes,
         read=lm_eval.read,
-        takes=frozenset({"columns"}),
+        takes=frozenset({"reward_column"}),
     ),
     Reader(
         name="lighteval",
         looks_for="details_*.parquet with doc, model_response and metric (lighteval)",
         recognizes=lighteval.recognizes,
         read=lighteval.read,
-        takes=frozenset({"columns"}),
+        takes=frozenset({"reward_column"}),
     ),
     Reader(
         name="inspect-ai",
         looks_for="*.eval, or .json with eval and samples (inspect_ai)",
         recognizes=inspect_ai.recognizes,
         read=inspect_ai.read,
-        takes=frozenset({"columns"}),
+        takes=frozenset({"reward_column"}),
     ),
     Reader(
         name="samples",

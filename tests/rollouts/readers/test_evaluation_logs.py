@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import InputError
+from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers import inspect_archive
 from gradscope.rollouts.readers.request import ColumnNames
@@ -138,3 +138,9 @@ def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, mon
     monkeypatch.undo()
     with pytest.raises(InputError, match="cannot be read: Bad CRC"):
         read_run(damaged)
+
+
+@pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
+def test_only_the_score_can_be_named(name: str) -> None:
+    with pytest.raises(UsageError, match="whose columns are known"):
+        read_run(LOGS / name, columns=ColumnNames(prompt="doc"))
