@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _BLOCK = 1 << 18
 _END = ord("\n")
 _PATTERN_LETTERS = frozenset("*?[")
 """DuckDB takes a path with one of these for a pattern."""
+_UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
+"""What reading a damaged file raises."""
 _NUMBER = "coalesce(try_cast({0} AS DOUBLE), CASE lower({0}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
 
 
@@ -97,14 +100,16 @@ def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
     Returns:
         The groups of the plain files, and the others.
     """
-    source = _source(next(iter(files.values())), keys)
-    if source is None or any(_PATTERN_LETTERS & set(str(file)) for file in files.values()):
+    if any(_PATTERN_LETTERS & set(str(file)) for file in files.values()):
         return _one_by_one(connection, files, keys)
     names = [str(file) for file in files.values()]
     try:
+        source = _source(next(iter(files.values())), keys)
+        if source is None:
+            return _one_by_one(connection, files, keys)
         table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
         plain = _plain_files(table, files)
-    except (duckdb.Error, pa.ArrowException, OSError, EOFError):
+    except _UNREADABLE:
         return _one_by_one(connection, files, keys)
     if len(plain) < len(files):
         table = table.filter(pc.is_in(table["file"], value_set=pa.array(plain, type=pa.int64())))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradscope.errors import InputError
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers import reduction
 from gradscope.rollouts.readers.request import ColumnNames
@@ -236,6 +237,15 @@ def test_a_name_that_duckdb_takes_for_a_pattern_is_read_by_rows(tmp_path: Path) 
     (tmp_path / "[a].jsonl").write_text(ROW + "\n")
     assert not is_plain(tmp_path / "[a].jsonl", KEYS)
     assert_same(tmp_path / "[a].jsonl")
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz", "parquet"])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "1.jsonl").write_text(ROW + "\n")
+    damaged = tmp_path / f"2.{kind}"
+    damaged.write_bytes(gzip.compress(ROW.encode() * 1000)[:-12] if kind.endswith("gz") else b"damaged")
+    with pytest.raises(InputError, match=damaged.name):
+        read_run(tmp_path, rewards_only=True)
 
 
 def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:
