@@ -19,6 +19,7 @@ FolderArgument = Annotated[
 
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "replay_grad_norm_error <= 1e-5")
 _SIGHTS = (
+    ("report.html", "all of it on one page: open it in a browser"),
     ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
     ("passk/passk.png", "what training made of pass@k, before and after"),
     ("replay/replay.png", "the trainer's gradient norm, recomputed"),
@@ -94,6 +95,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
             "What a recipe's CI would ask of this run:",
             ["check", run, *(word for text in _REQUIREMENTS for word in ("--require", text)), *output("check")],
         ),
+        ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / "report.html")]),
     ]
 
 

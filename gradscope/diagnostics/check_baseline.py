@@ -47,7 +47,7 @@ def baseline_verdict(
     old = BaselineMetric(estimate=absent) if before is None else before
     change, num_paired = change_of(old, after, **bootstrap)
     better = _better(name)
-    outcome: Outcome = "unknown" if change.value is None else _judge(change, better, margin, rule)
+    outcome: Outcome = "unknown" if change.value is None else judge(change, better, margin, rule)
     return Verdict(
         metric=name,
         op=_OPERATORS[better],
@@ -67,8 +67,18 @@ def _better(name: str) -> Direction:
     return "neither" if entry is None or (selector and selector.aggregate == "trend") else entry.better
 
 
-def _judge(change: Estimate, better: Direction, margin: float, rule: BaselineRule) -> Outcome:
-    """Whether the change, or the near end of its interval, is worse than the margin."""
+def judge(change: Estimate, better: Direction, margin: float, rule: BaselineRule) -> Outcome:
+    """Whether the change, or the near end of its interval, is worse than the margin.
+
+    Args:
+        change: This run minus the baseline, defined.
+        better: Which side of the metric is better.
+        margin: How much worse it may be.
+        rule: What decides; without an interval the change itself.
+
+    Returns:
+        ``fail`` or ``pass``.
+    """
     value = change.value or 0.0
     near_rise = value if rule == "value" or change.low is None else change.low
     near_fall = value if rule == "value" or change.high is None else change.high

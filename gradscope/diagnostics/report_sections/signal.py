@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
 from gradscope.metrics.catalog import metric
 from gradscope.metrics.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
@@ -21,7 +21,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
         inputs: What was read.
 
     Returns:
-        Share and kinds, rollouts and tokens, the trend, and the course over steps.
+        Share and kinds, what they cost, the trend, and the course over steps.
     """
     report = inputs.degeneracy
     if isinstance(report, Absent):
@@ -31,7 +31,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=tuple(text for text in (first, _rollouts(inputs.run), _trend(report), *others) if text),
+        findings=tuple(text for text in (first, _trend(report), *others) if text),
         meaning=entry.meaning,
         next_step=f"What moves it: {entry.moved_by}",
         command=inputs.command("degeneracy"),
@@ -55,19 +55,6 @@ def dead_groups(run: Run) -> frozenset[str]:
 def _is_dead(group: RolloutGroup) -> bool:
     rewards = [reward for reward in group.rewards if reward is not None]
     return 1 < group.size == len(rewards) and max(rewards) - min(rewards) <= REWARD_TOLERANCE
-
-
-def _rollouts(run: Run) -> str:
-    """Rollouts and tokens in dead groups: what was sampled and paid for without effect."""
-    dead = dead_groups(run)
-    rollouts = [rollout for group in run.groups for rollout in group.rollouts]
-    wasted = [rollout for rollout in rollouts if rollout.group_id in dead]
-    text = f"In these groups are {len(wasted):,} of {len(rollouts):,} rollouts"
-    lengths = [len(rollout.completion_ids) for rollout in rollouts if rollout.completion_ids is not None]
-    if len(lengths) < len(rollouts) or not sum(lengths):
-        return f"{text}; how many tokens is not known, because the token ids were not logged."
-    tokens = sum(len(rollout.completion_ids or ()) for rollout in wasted)
-    return f"{text} and {percent(tokens / sum(lengths))} of the {sum(lengths):,} sampled tokens."
 
 
 def _trend(report: DegeneracyReport) -> str:
