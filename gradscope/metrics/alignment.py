@@ -91,7 +91,7 @@ class ExpectedUpdates:
         if not signal.all():
             return Estimate.because(_ONE_GROUP, num_units=self.num_groups)
         values = self.cross[:, first, second] / np.sqrt(norms)
-        return _jackknifed(np.clip(values, -1.0, 1.0), bounds=(-1.0, 1.0))
+        return _jackknifed(values, bounds=(-1.0, 1.0))
 
     def signal_to_noise(self, place: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
@@ -148,9 +148,9 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
 
 
 def _jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """The first value with 1.96 jackknife standard errors from the others."""
+    """The first value with 1.96 jackknife standard errors from the others, cut at the bounds."""
     num = len(values) - 1
+    # the estimate of a cosine may exceed 1; cutting the replicates too would pass for certainty
     error = _Z * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))
-    value = float(values[0])
-    low, high = max(value - error, bounds[0]), min(value + error, bounds[1])
-    return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=num)
+    value, low, high = (float(np.clip(values[0] + side * error, *bounds)) for side in (0, -1, 1))
+    return Estimate(value=value, low=low, high=high, num_units=num)

@@ -121,3 +121,12 @@ def test_few_groups_have_neither() -> None:
     updates = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
     assert updates.cosine(0, 0).undefined == "2 groups are too few"
     assert updates.signal_to_noise(0).undefined == "2 groups are too few"
+
+
+def test_an_estimate_beyond_1_keeps_the_width_of_its_interval() -> None:
+    rng = np.random.default_rng(7)
+    scores = rng.normal(size=(40, 30))
+    scores[:, 0] += 3.0
+    weights = np.stack([np.ones(40), np.ones(40) + 0.3 * rng.normal(size=40)])
+    cosine = expected_updates(scores @ scores.T, weights, np.arange(40)).cosine(0, 1)
+    assert cosine.low < cosine.value <= cosine.high <= 1.0
