@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import gradscope
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
@@ -190,9 +191,16 @@ def _start(cell: TrainConfig, *, force: bool) -> Started:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=talk,
-        env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        env=_environment(),
     )
     return Started(config=cell, process=process, talk=talk)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with one thread a cell, and with this very package in reach wherever it was imported from."""
+    package = str(Path(gradscope.__file__).parent.parent)
+    path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH")) if part)
+    return os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONPATH": path}
 
 
 def _stop(running: Sequence[Started]) -> None:
