@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -201,14 +202,17 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
 
 def _table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
     rewards = [values for _, values in chosen.groups]
+    size = np.array([len(values) for values in rewards], dtype=np.int64)
+    num_passing = None
+    if threshold is not None:
+        passed = passes(list(chain.from_iterable(rewards)), threshold).astype(np.int64)
+        num_passing = np.add.reduceat(passed, np.cumsum(size) - size)
     return GroupTable(
         step=np.array([group.step for group, _ in chosen.groups], dtype=np.int64),
         prompt=np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_),
-        size=np.array([len(values) for values in rewards], dtype=np.int64),
+        size=size,
         dead=np.array([max(values) - min(values) <= EQUAL_REWARDS for values in rewards], dtype=np.bool_),
-        num_passing=None
-        if threshold is None
-        else np.array([int(passes(values, threshold).sum()) for values in rewards], dtype=np.int64),
+        num_passing=num_passing,
         level_counts=[level_counts(values) for values in rewards],
     )
 

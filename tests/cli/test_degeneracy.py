@@ -76,9 +76,34 @@ def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> Non
     done = cli("degeneracy", log, "--output", folder)
     names = sorted(path.name for path in folder.iterdir())
     figures = ["degeneracy.png", "degeneracy.svg"]
-    assert names == ["degeneracy.json", *figures, "degeneracy_by_group_size.csv", "degeneracy_by_step.csv"]
+    assert names == [
+        "degeneracy.json",
+        *figures,
+        "degeneracy_advantages.csv",
+        "degeneracy_by_group_size.csv",
+        "degeneracy_by_step.csv",
+        "degeneracy_predictions.csv",
+    ]
     assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [
         f"wrote {folder / name}" for name in names
     ]
     assert json.loads((folder / "degeneracy.json").read_text())["schema"] == "gradscope/degeneracy"
     assert sorted(path.name for path in folder.parent.iterdir()) == ["out"]
+
+
+def test_prediction_takes_a_number_or_each_step(cli: Cli, log: Path) -> None:
+    given = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
+    assert given["iid_prediction"]["value"] == 0.3**4 + 0.7**4
+    assert given["pass_rate_origin"] == "the given base pass rate, 0.3"
+    by_step = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "step").out)["result"]
+    assert by_step["pass_rate_origin"] == "the mean of each step"
+    wrong = cli("degeneracy", log, "--base-pass-rate", "often")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "--base-pass-rate is a number or 'step', not 'often'." in wrong.err
+
+
+def test_target_is_answered_in_table_and_words(cli: Cli, log: Path) -> None:
+    done = cli("degeneracy", log, "--target-degeneracy", "0.5")
+    assert done.code == 0
+    assert "to 50 % dead" in done.out
+    assert "At most 50.0 % dead groups: " in " ".join(done.out.split())
