@@ -29,7 +29,13 @@ def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path
     assert {point["advantage"] for point in result["curve"]} == {"logged", "sign"}
     assert result["gram"] == {"1": "gram_step_00001.safetensors"}
     assert (folder / "gram_step_00001.safetensors").is_file()
-    assert {path.name for path in folder.glob("*.png")} == {"rank_curve.png", "rank_nulls.png", "rank_spectrum.png"}
+    assert {path.name for path in folder.glob("*.png")} == {
+        "rank_cosines.png",
+        "rank_curve.png",
+        "rank_nulls.png",
+        "rank_shares.png",
+        "rank_spectrum.png",
+    }
     assert json.loads((folder / "rank.json").read_text()) == document
 
 

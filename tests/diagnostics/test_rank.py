@@ -139,3 +139,23 @@ def test_a_group_size_beyond_the_log_is_refused(shared_data: Path) -> None:
 def test_an_unknown_advantage_is_refused(shared_data: Path) -> None:
     with pytest.raises(UsageError, match="dr_grop"):
         rank_full(shared_data, advantages=["dr_grop"])
+
+
+def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankReport) -> None:
+    of_step = {update.advantage: update for update in report.formulations if update.step == 16}
+    step = next(step for step in report.steps if step.step == 16)
+    # no KL term here, and the trainer's advantage is grpo: the what-if has the norm that the trainer logged
+    assert of_step["grpo"].update_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-4)
+    assert of_step["logged"].cosines["grpo"].value == pytest.approx(1.0, abs=1e-6)
+    assert sum(share.projection_share.value for share in report.shares if share.step == 16) == pytest.approx(1.0)
+    assert report.baselines[0].step is None
+
+
+def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
+    updates = rank_full(shared_data, rows="update")
+    assert updates.spectra == updates.steps == ()
+    assert {update.first for update in updates.updates} == {0, 5, 10, 15}
+    whole = updates.trajectories[0]
+    assert whole.num_updates == (5, 10, 15, 20)
+    assert 0 < whole.linear_growth.value < 1
+    assert "a random walk" in " ".join(updates.findings)
