@@ -50,6 +50,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *(f"cells[].{name}" for name in ("advantage", "seeds", "metrics")),
         *(f"pairs[].{name}" for name in ("first", "second", "metric", "difference", "p_value", "num_pairs", "test")),
     ),
+    "report": (
+        *(f"sections[].{name}" for name in ("name", "question", "findings", "meaning", "next_step", "missing")),
+        *("name", "recomputed"),
+    ),
     "check": (
         *(f"verdicts[].{name}" for name in ("metric", "op", "limit", "outcome", "estimate", "meaning", "next_step")),
         "outcome",

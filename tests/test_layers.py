@@ -178,5 +178,10 @@ def test_check_on_a_log_loads_no_torch(log: Path) -> None:
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
 
 
+def test_a_report_without_gradients_loads_no_torch(log: Path) -> None:
+    arguments = ["report", str(log), "--no-gradients", "--quiet"]
+    assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
+
+
 def test_writing_files_loads_no_torch(log: Path) -> None:
     assert "torch" not in loaded_after(["degeneracy", str(log), "--output", "out"], log.parent)

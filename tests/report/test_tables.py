@@ -10,6 +10,7 @@ from gradscope.report.catalog_pages import metric_list, metric_page
 from gradscope.report.document import Report
 from gradscope.report.tables import render_table
 from tests.report import examples
+from tests.report.report_example import run_report
 
 REPORTS: dict[str, Report] = {
     "degeneracy": examples.degeneracy_report(),
@@ -18,6 +19,7 @@ REPORTS: dict[str, Report] = {
     "rank": examples.rank_report(),
     "weights": examples.weight_report(),
     "replay": examples.replay_report(),
+    "report": run_report(),
     "check": examples.check_report(),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 from gradscope.report.document import Report, document_of
 from gradscope.results.envelope import render_json
 from tests.report import compare_example, examples
+from tests.report.report_example import run_report
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "fixtures" / "golden"
 INPUT = FOLDER / "input.txt"
@@ -25,6 +26,7 @@ def reports() -> dict[str, Report]:
         "passk": examples.passk_report(),
         "rank": examples.weight_report(),
         "replay": examples.replay_report(),
+        "report": run_report(),
     }
 
 
