@@ -42,8 +42,8 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     if names:
         return _as_logged(inputs.run, names)
     hint = (
-        "Log the sampler's log-probabilities (sampling_logprobs) and save checkpoints, or let TRL compare them: "
-        "use_vllm with vllm_importance_sampling_correction."
+        "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
+        "training: use_vllm with vllm_importance_sampling_correction."
     )
     return unanswered(NAME, QUESTION, Absent(reason="The log has no log-probabilities of the sampler.", hint=hint))
 
