@@ -6,7 +6,7 @@ Shapes: n parts of G rollouts, D draws of a null.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -102,9 +102,8 @@ def _means(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> dict[str
     energy = energy / energy[:, :1]
     total = energy.sum(axis=1)
     columns = np.column_stack([ranks[known], total, total**2 / np.sum(energy**2, axis=1)])
-    means = bootstrap_means(columns, _clusters(stack, known), share=False)
     names = ("effective_rank", "stable_rank", "participation_ratio")
-    return {name: _as_rank(mean, stack) for name, mean in zip(names, means, strict=True)}
+    return dict(zip(names, _mean_ranks(columns, stack, known), strict=True))
 
 
 def _nulls(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> Mapping[str, NullRank]:
@@ -112,26 +111,30 @@ def _nulls(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> Mapping[
     values = stack.null_values(known)
     # a shuffle may deal zeros to all live rows of a part whose other rows are masked: that draw has no rank
     under = {name: np.nanmean(effective_ranks(drawn), axis=0) for name, drawn in values.items()}
-    columns = [column for name in under for column in (under[name], ranks[known] - under[name])]
-    means = bootstrap_means(np.column_stack(columns), _clusters(stack, known), share=False)
+    means = _mean_ranks(np.column_stack(list(under.values())), stack, known)
+    apart = np.column_stack([ranks[known] - column for column in under.values()])
+    differences = bootstrap_means(apart, _clusters(stack, known), share=False)
     found = {
-        name: NullRank(
-            effective_rank=_as_rank(means[2 * place], stack),
-            difference=means[2 * place + 1],
-            profile=_profile(values[name]),
-        )
-        for place, name in enumerate(under)
+        name: NullRank(effective_rank=mean, difference=difference, profile=_profile(values[name]))
+        for name, mean, difference in zip(under, means, differences, strict=True)
     }
     none = Estimate.because(TOKEN_ADVANTAGES)
     return {name: found.get(name, NullRank(effective_rank=none, difference=none)) for name in NULLS}
 
 
-def _as_rank(mean: Estimate, stack: PartStack) -> Estimate:
-    """The mean with its interval kept within [1, G], where every rank is; few groups know no better."""
-    if mean.value is None or mean.low is None or mean.high is None:
+def _mean_ranks(ranks: Array, stack: PartStack, known: NDArray[np.bool_]) -> list[Estimate]:
+    """Means of ranks of G rows, which lie in [1, G], taken as shares of that span: so do their intervals."""
+    span = max(stack.weights.shape[1] - 1.0, 1.0)
+    means = bootstrap_means(np.clip((ranks - 1.0) / span, 0.0, 1.0), _clusters(stack, known))
+    return [_from_share(mean, span) for mean in means]
+
+
+def _from_share(mean: Estimate, span: float) -> Estimate:
+    """A share of the span from 1 to G as a rank."""
+    if mean.value is None:
         return mean
-    low, high = max(mean.low, min(1.0, mean.value)), min(mean.high, float(stack.weights.shape[1]))
-    return replace(mean, low=low, high=max(high, mean.value))
+    ends = {} if mean.low is None or mean.high is None else {"low": 1 + span * mean.low, "high": 1 + span * mean.high}
+    return Estimate(value=1 + span * mean.value, num_units=mean.num_units, **ends)
 
 
 def _clusters(stack: PartStack, known: NDArray[np.bool_]) -> list[str]:

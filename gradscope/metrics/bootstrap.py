@@ -2,7 +2,8 @@
 
 Legend: J units, m columns, q statistics.
 
-The studentized bootstrap is the rule. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
+The studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
+[0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
 Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
 or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
 """
@@ -267,9 +268,12 @@ def _share(mean: Estimate, sums: Array, weights: Array) -> Estimate:
     whole = bool(np.all(weights == weights[0]) and np.all((of_unit == 0.0) | (of_unit == 1.0)))
     informative = min(np.count_nonzero(of_unit > 0.0), np.count_nonzero(of_unit < 1.0))
     rare = len(sums) < FEW_UNITS or informative < FEW_INFORMATIVE
+    widest = wilson_interval(value, _effective_units(weights))
     if whole or rare or mean.low is None or mean.high is None:
-        return _estimate(value, wilson_interval(value, _effective_units(weights)), len(sums))
-    return _estimate(value, (max(mean.low, 0.0), min(mean.high, 1.0)), len(sums))
+        return _estimate(value, widest, len(sums))
+    # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized interval
+    # then runs away; Wilson's covers whatever the units in [0, 1] are.
+    return _estimate(value, (max(mean.low, widest[0]), min(mean.high, widest[1])), len(sums))
 
 
 def _effective_units(weights: Array) -> float:
