@@ -133,8 +133,12 @@ def _from_share(mean: Estimate, span: float) -> Estimate:
     """A share of the span from 1 to G as a rank."""
     if mean.value is None:
         return mean
-    ends = {} if mean.low is None or mean.high is None else {"low": 1 + span * mean.low, "high": 1 + span * mean.high}
-    return Estimate(value=1 + span * mean.value, num_units=mean.num_units, **ends)
+    return Estimate(
+        value=1 + span * mean.value,
+        low=None if mean.low is None else 1 + span * mean.low,
+        high=None if mean.high is None else 1 + span * mean.high,
+        num_units=mean.num_units,
+    )
 
 
 def _clusters(stack: PartStack, known: NDArray[np.bool_]) -> list[str]:
