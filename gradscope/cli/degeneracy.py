@@ -44,6 +44,15 @@ TargetOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+ByOption = Annotated[
+    Literal["step", "window"],
+    typer.Option(
+        "--by",
+        metavar="step|window",
+        help="The course over time: each step, or at most ten windows of steps.",
+        rich_help_panel="Measure",
+    ),
+]
 
 
 def degeneracy(
@@ -52,6 +61,7 @@ def degeneracy(
     reward: o.RewardOption = None,
     base_pass_rate: BasePassRateOption = None,
     target_degeneracy: TargetOption = None,
+    by: ByOption = "step",
     success_threshold: o.SuccessThresholdOption = None,
     reader: o.FormatOption = None,
     prompt_column: o.PromptColumnOption = None,
@@ -81,6 +91,7 @@ def degeneracy(
                 success_threshold=success_threshold,
                 base_pass_rate=_base_pass_rate(base_pass_rate),
                 target_degeneracy=target_degeneracy,
+                by=by,
                 reward=reward,
                 columns=column_names(prompt_column, reward_column, step_column, group_column),
                 run_config=run_config,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +37,10 @@ from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 
+By = Literal["step", "window"]
+NUM_WINDOWS = 10
+"""Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
+
 
 def measure_degeneracy(
     path: str | Path,
@@ -45,6 +50,7 @@ def measure_degeneracy(
     success_threshold: float | None = None,
     base_pass_rate: BasePassRate = None,
     target_degeneracy: float | None = None,
+    by: By = "step",
     reward: str | None = None,
     columns: ColumnNames | None = None,
     run_config: str | Path | None = None,
@@ -62,6 +68,7 @@ def measure_degeneracy(
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
+        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
         columns: Columns of a generic log, where their names are not usual.
         run_config: The trainer's arguments as JSON, where the folder does not tell them.
@@ -88,6 +95,7 @@ def measure_degeneracy(
         success_threshold=success_threshold,
         base_pass_rate=base_pass_rate,
         target_degeneracy=target_degeneracy,
+        by=by,
         reward=reward,
         seed=seed,
         num_resamples=num_resamples,
@@ -101,6 +109,7 @@ def degeneracy_of_run(
     success_threshold: float | None = None,
     base_pass_rate: BasePassRate = None,
     target_degeneracy: float | None = None,
+    by: By = "step",
     reward: str | None = None,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
@@ -116,6 +125,7 @@ def degeneracy_of_run(
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
+        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
@@ -156,7 +166,7 @@ def degeneracy_of_run(
         gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
         by_policy=policies,
         policy_gap=policy_gap,
-        by_step=tuple(_at_step(run, table, step, reward, options) for step in np.unique(table.step).tolist()),
+        by_step=tuple(_between(run, table, span, reward, options) for span in _spans(table, by)),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,
         advantages=measure_advantage_mass(chosen, num_resamples=num_resamples, seed=seed),
@@ -246,13 +256,24 @@ def _overdispersion(table: GroupTable, options: _Options) -> Overdispersion:
     return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)
 
 
-def _at_step(run: Run, table: GroupTable, step: int, reward: str | None, options: _Options) -> StepDegeneracy:
-    groups = table.at_step(step)
+def _spans(table: GroupTable, by: By) -> list[tuple[int, int]]:
+    """First and last step of each row of the course: single steps, or windows of about equally many."""
+    steps = np.unique(table.step)
+    parts = len(steps) if by == "step" else min(NUM_WINDOWS, len(steps))
+    return [(int(part[0]), int(part[-1])) for part in np.array_split(steps, parts)]
+
+
+def _between(
+    run: Run, table: GroupTable, span: tuple[int, int], reward: str | None, options: _Options
+) -> StepDegeneracy:
+    step, last = span
+    groups = table.between(step, last)
     estimates = options.estimate(groups)
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
-    comparable = reward is None and step not in run.notes
+    comparable = reward is None and step == last and step not in run.notes
     return StepDegeneracy(
         step=step,
+        last_step=last,
         num_groups=len(groups.size),
         frac_reward_zero_std=estimates.frac_reward_zero_std,
         frac_all_pass=estimates.frac_all_pass,

@@ -36,16 +36,17 @@ class GroupTable:
     level_counts: Sequence[Sequence[int]]
     """How many of its rollouts have each reward, [J] lists."""
 
-    def at_step(self, step: int) -> GroupTable:
-        """The groups of one step.
+    def between(self, first: int, last: int) -> GroupTable:
+        """The groups of some neighboring steps.
 
         Args:
-            step: The trainer's step.
+            first: The first step.
+            last: The last step, included.
 
         Returns:
             A table of those groups only.
         """
-        rows = np.flatnonzero(self.step == step).tolist()
+        rows = np.flatnonzero((self.step >= first) & (self.step <= last)).tolist()
         return GroupTable(
             step=self.step[rows],
             prompt=self.prompt[rows],

@@ -59,7 +59,7 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     steps = report.by_step
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
-    axes.set_xlabel("step")
+    axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
     tick_steps(axes, [row.step for row in steps], most=12)
     labels = _stack(axes, steps)
     known = [row for row in steps if row.iid_prediction.value is not None]

@@ -129,7 +129,7 @@ def _course(steps: Sequence[StepDegeneracy]) -> Table:
 
 
 def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
-    """Every step; the last column only where the trainer logged its own share."""
+    """Every step or window; the last column only where the trainer logged its own share."""
     titles = ["step", "groups", "degenerate", "fail", "pass", "tied", "p", "i.i.d.", "gap"]
     logs = any(row.logged is not None for row in steps)
     table = new_table([(title, "right") for title in ([*titles, "logged"] if logs else titles)])
@@ -137,7 +137,7 @@ def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
         shares = (row.frac_reward_zero_std, row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
         add_row(
             table,
-            str(row.step),
+            str(row.step) if row.step == row.last_step else f"{row.step}-{row.last_step}",
             str(row.num_groups),
             *(format_estimate(share, notes, "share", interval=False) for share in (*shares, row.iid_prediction)),
             format_estimate(row.jensen_gap, notes, "gap", interval=False),

@@ -98,12 +98,14 @@ class PolicyGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDegeneracy:
-    """One step of the run."""
+    """One step of the run, or a window of neighboring steps."""
 
     step: int
-    """The trainer's step."""
+    """The trainer's step; the first of a window."""
+    last_step: int
+    """The last step of a window; equal to ``step`` for a single step."""
     num_groups: int
-    """Groups at this step."""
+    """Groups at this step or in this window."""
     frac_reward_zero_std: Estimate
     """Share of groups with zero reward range."""
     frac_all_pass: Estimate
@@ -119,7 +121,8 @@ class StepDegeneracy:
     jensen_gap: Estimate
     """frac_reward_zero_std - iid_prediction."""
     logged: float | None
-    """The trainer's own ``frac_reward_zero_std`` at this step, where it logged one that covers these groups."""
+    """The trainer's own ``frac_reward_zero_std`` at this step, where it logged one that covers these groups; None for a
+    window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,3 +212,27 @@ def test_reward_model_scores_leave_no_group_dead(shared_data: Path) -> None:
     assert (report.num_groups, report.group_size) == (100, 8)
     assert report.frac_reward_zero_std.value == 0.9
     assert report.iid_prediction.value == pytest.approx(0.47025, abs=5e-6)
+
+
+def test_windows_pool_neighboring_steps() -> None:
+    groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 26)]
+    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    assert [(row.step, row.last_step) for row in by_window][:3] == [(1, 3), (4, 6), (7, 9)]
+    assert by_window[-1].last_step == 25
+    assert len(by_window) == 10
+    assert sum(row.num_groups for row in by_window) == 25
+    assert by_window[0].frac_reward_zero_std.value == pytest.approx(2 / 3)  # steps 1 and 3 of 1, 2, 3
+
+
+def test_a_window_is_not_compared_with_what_was_logged_at_a_step() -> None:
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in range(1, 22)]
+    run = run_of(*groups, metrics={step: {"frac_reward_zero_std": 0.0} for step in range(1, 22)})
+    assert all(row.logged == 0.0 for row in degeneracy_of_run(run).by_step)
+    windows = degeneracy_of_run(run, by="window").by_step
+    assert [row.logged for row in windows if row.step != row.last_step] == [None] * len(windows)
+
+
+def test_short_runs_keep_their_steps_as_windows() -> None:
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)]
+    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]

@@ -70,6 +70,7 @@ def _step(step: int) -> StepDegeneracy:
     iid = rate**8 + (1 - rate) ** 8
     return StepDegeneracy(
         step=step,
+        last_step=step,
         num_groups=8,
         frac_reward_zero_std=around(all_fail + all_pass, 0.12, 8),
         frac_all_pass=around(all_pass, units=8),
