@@ -106,8 +106,9 @@ def missing_weights(run: Run, step: int) -> str:
     """
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
+    updates = "1 update" if step == 2 else f"{step - 1} updates"
     advice = "; pass the weights before the first update with --initial" if step == 1 else ""
-    return f"the weights after {step - 1} updates, which made step {step}, are not on disk ({have}){advice}"
+    return f"the weights after {updates}, which made step {step}, are not on disk ({have}){advice}"
 
 
 def measure_steps(

@@ -127,7 +127,7 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
 
 
 def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:
-    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 updates"):
+    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 update"):
         rank_full(shared_data, steps=[2])
 
 

@@ -40,7 +40,7 @@ def test_grad_norm_of_a_full_run_is_reproduced(exact: ReplayReport) -> None:
 def test_steps_without_weights_say_cannot(exact: ReplayReport) -> None:
     verdict, cause = grad_norm_verdict(exact.steps[1])
     assert verdict == "cannot"
-    assert "the weights after 1 updates, which made step 2, are not on disk" in str(cause)
+    assert "the weights after 1 update, which made step 2, are not on disk" in str(cause)
     assert exact.steps[1].recomputed["frac_reward_zero_std"] == exact.steps[1].logged["frac_reward_zero_std"]
 
 
