@@ -10,20 +10,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from gradscope.diagnostics.baseline import prompt_key, read_baseline, write_baseline
 from gradscope.diagnostics.check_baseline import baseline_verdict
 from gradscope.diagnostics.check_selectors import SELECTOR_HINT, split_metric
 from gradscope.diagnostics.check_values import MetricValue, MetricValues
 from gradscope.diagnostics.requirements import COMPARE, parse_requirement, read_requirements, read_settings
+from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
 from gradscope.metrics.catalog import CATALOG, catalog_name, near_names
 from gradscope.results.baseline import Baseline, BaselineMetric
 from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
-from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
@@ -41,17 +41,10 @@ def check_run(
     margins: Mapping[str, float] | None = None,
     success_threshold: float | None = None,
     reward: str | None = None,
-    format: str | None = None,
     columns: ColumnNames | None = None,
-    model: str | None = None,
-    initial: str | Path | None = None,
-    run_config: str | Path | None = None,
-    completion_ids: str | Path | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    strict: bool = False,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
+    **options: Unpack[RunOptions],
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
@@ -66,17 +59,10 @@ def check_run(
         margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
-        format: Name of the reader; None: recognized.
         columns: Columns of a generic log, where their names are not usual.
-        model: Base model of an adapter, where it moved.
-        initial: Weights before the first update.
-        run_config: JSON file of the trainer's arguments.
-        completion_ids: File of exact completion ids.
-        device: ``auto``, ``cpu`` or ``cuda``, for gradient metrics.
-        dtype: ``auto``, ``float32`` or ``bfloat16``, for gradient metrics.
-        strict: Whether a row that cannot be used is an error.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
+        **options: How to read the run and to compute gradient metrics, see :class:`RunOptions`.
 
     Returns:
         One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
@@ -93,16 +79,14 @@ def check_run(
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
-    files: dict[str, Any] = {"model": model, "initial": initial, "completion_ids": completion_ids}
-    run = read_run(path, format=format, columns=columns, run_config=run_config, strict=strict, **files)
+    run, _ = open_run(path, options, columns)
     bootstrap = {"seed": seed, "num_resamples": num_resamples}
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
         reward=reward,
         bootstrap=bootstrap,
-        reading={"format": format, "run_config": run_config, "strict": strict},
-        gradient_options={**files, "device": device, "dtype": dtype},
+        options=options,
     )
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     for name in (*names, *allow_unknown):

@@ -14,6 +14,7 @@ from gradscope.diagnostics.check_prompts import group_metric_by_prompt
 from gradscope.diagnostics.check_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
 from gradscope.diagnostics.passk import pass_at_k_of_samples
+from gradscope.diagnostics.run_options import RunOptions
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
@@ -68,10 +69,8 @@ class MetricValues:
     """One reward function by name, for the metrics of groups."""
     bootstrap: dict[str, Any] = field(default_factory=dict)
     """``seed`` and ``num_resamples``."""
-    reading: dict[str, Any] = field(default_factory=dict)
-    """How to read the run once more: ``format``, ``run_config``, ``strict``."""
-    gradient_options: dict[str, Any] = field(default_factory=dict)
-    """``model``, ``initial``, ``completion_ids``, ``device``, ``dtype``."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """How to read the run once more, and to compute gradient metrics."""
     made: dict[str, Any] = field(default_factory=dict)
     """Reports that were made, or the errors that they ended in."""
 
@@ -216,14 +215,12 @@ class MetricValues:
     def _rank(self) -> RankReport:
         from gradscope.diagnostics.rank import measure_rank
 
-        options = {**self.reading, **self.gradient_options}
-        return measure_rank(self.run.path, steps=self._last_step(), advantages=("logged",), **options)
+        return measure_rank(self.run.path, steps=self._last_step(), advantages=("logged",), **self.options)
 
     def _replay(self, name: str) -> MetricValue:
         from gradscope.diagnostics.replay import replay_run
 
-        options = {**self.reading, **self.gradient_options}
-        report = self._once("replay", lambda: replay_run(self.run.path, steps=self._last_step(), **options))
+        report = self._once("replay", lambda: replay_run(self.run.path, steps=self._last_step(), **self.options))
         last = report.steps[-1]
         what, key = f"{name} at step {last.step}", _REPLAY[name]
         if key not in last.relative_error:

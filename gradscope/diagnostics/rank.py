@@ -8,9 +8,9 @@ Shapes: R rollouts of a step, P parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -24,9 +24,10 @@ from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
+from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
-from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, select_steps
+from gradscope.diagnostics.steps import MeasuredStep, measure_steps, select_steps
 from gradscope.diagnostics.update_wording import update_findings
 from gradscope.diagnostics.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError, UsageError
@@ -45,12 +46,10 @@ from gradscope.results.rank import (
     StepGeometry,
 )
 from gradscope.results.rank_tokens import TokenRankPoint
-from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.result import StepGram
-    from gradscope.gradients.step import Engine, Verify
 
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
@@ -99,18 +98,9 @@ def measure_rank(
     tokens: int | None = None,
     matrix_free: bool = False,
     seed: int = 0,
-    format: str | None = None,
-    model: str | None = None,
-    initial: str | Path | None = None,
-    run_config: str | Path | None = None,
-    completion_ids: str | Path | None = None,
-    engine: Engine = "auto",
-    verify: Verify = "first",
-    device: str = "auto",
-    dtype: str = "auto",
     output: str | Path | None = None,
-    strict: bool = False,
     progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
 ) -> RankReport:
     """Spectra of the gradient matrices of a run.
 
@@ -125,18 +115,9 @@ def measure_rank(
         tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
         matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
         seed: Decides which tokens are drawn, and the probes of ``matrix_free``.
-        format: Name of the reader, where it is not to be guessed.
-        model: Base model of an adapter, where it moved.
-        initial: Weights before the first update.
-        run_config: JSON file of the trainer's arguments.
-        completion_ids: File of exact completion ids (step, row, completion_ids).
-        engine: ``auto``, ``loop`` or ``stream``.
-        verify: On which batches the engine checks itself: ``first`` or ``all``.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        dtype: ``auto``, ``float32`` or ``bfloat16``.
         output: Folder for the Gram matrices, written step by step.
-        strict: Whether a quarantined row is an error.
         progress: Told after each step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
 
     Returns:
         Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
@@ -153,15 +134,7 @@ def measure_rank(
             "--group-size.",
             hint="Use --rows token --matrix-free.",
         )
-    run = read_run(
-        path,
-        format=format,
-        model=model,
-        initial=initial,
-        run_config=run_config,
-        completion_ids=completion_ids,
-        strict=strict,
-    )
+    run, engine = open_run(path, options)
     if rows == "update":
         return update_report(run, progress)
     chosen = select_steps(run, steps)
@@ -177,17 +150,14 @@ def measure_rank(
         output=Path(output) if output else None,
     )
     found = _Findings()
-    options = EngineOptions(
-        engine=engine,
-        verify=verify,
-        device=device,
-        dtype=dtype,
+    wanted = replace(
+        engine,
         weight_spectra=rows == "weight",
         most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free else 0,
         matrix_free=matrix_free,
         seed=seed,
     )
-    for measured in measure_steps(run, chosen, options, progress):
+    for measured in measure_steps(run, chosen, wanted, progress):
         _examine(run, measured, question, found)
     if not found.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(found.skipped.items())[:3])

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
 from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
-from gradscope.diagnostics.steps import (
-    EngineOptions,
-    MeasuredStep,
-    describe_weights,
-    measure_steps,
-    select_steps,
-)
+from gradscope.diagnostics.run_options import RunOptions, open_run
+from gradscope.diagnostics.steps import MeasuredStep, describe_weights, measure_steps, select_steps
 from gradscope.metrics.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
-from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
-
-if TYPE_CHECKING:
-    from gradscope.gradients.step import Engine, Verify
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
@@ -38,17 +29,8 @@ def replay_run(
     *,
     steps: Sequence[int] | None = None,
     tolerance: float = GRAD_NORM_TOLERANCE,
-    format: str | None = None,
-    model: str | None = None,
-    initial: str | Path | None = None,
-    run_config: str | Path | None = None,
-    completion_ids: str | Path | None = None,
-    engine: Engine = "auto",
-    verify: Verify = "first",
-    device: str = "auto",
-    dtype: str = "auto",
-    strict: bool = False,
     progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
 ) -> ReplayReport:
     """Recompute what the trainer logged.
 
@@ -56,33 +38,15 @@ def replay_run(
         path: A run folder.
         steps: Steps to replay; None: all that were logged.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
-        format: Name of the reader, where it is not to be guessed.
-        model: Base model of an adapter, where it moved.
-        initial: Weights before the first update.
-        run_config: JSON file of the trainer's arguments.
-        completion_ids: File of exact completion ids (step, row, completion_ids).
-        engine: ``auto``, ``loop`` or ``stream``.
-        verify: On which batches the engine checks itself: ``first`` or ``all``.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        dtype: ``auto``, ``float32`` or ``bfloat16``.
-        strict: Whether a quarantined row is an error.
         progress: Told after each step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
 
     Returns:
         A verdict per step and quantity.
     """
-    run = read_run(
-        path,
-        format=format,
-        model=model,
-        initial=initial,
-        run_config=run_config,
-        completion_ids=completion_ids,
-        strict=strict,
-    )
-    chosen = select_steps(run, steps)
-    options = EngineOptions(engine=engine, verify=verify, device=device, dtype=dtype)
-    return replay_measured(run, measure_steps(run, chosen, options, progress), tolerance=tolerance)
+    run, engine = open_run(path, options)
+    measured = measure_steps(run, select_steps(run, steps), engine, progress)
+    return replay_measured(run, measured, tolerance=tolerance)
 
 
 def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, Unpack
 
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
 from gradscope.diagnostics.passk import pass_at_k_of_samples
@@ -24,12 +24,12 @@ from gradscope.diagnostics.report_sections.replayed import replay_section
 from gradscope.diagnostics.report_sections.rewards import rewards_section
 from gradscope.diagnostics.report_sections.signal import signal_section
 from gradscope.diagnostics.report_sections.zero_loss import zero_loss_section
+from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, missing_weights, select_steps
 from gradscope.errors import GradscopeError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import ReportSection, RunReport
-from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 
@@ -70,16 +70,9 @@ def report_run(
     gradients: bool = True,
     samples: Sequence[str | Path] = (),
     success_threshold: float | None = None,
-    format: str | None = None,
     columns: ColumnNames | None = None,
-    model: str | None = None,
-    initial: str | Path | None = None,
-    run_config: str | Path | None = None,
-    completion_ids: str | Path | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    strict: bool = False,
     progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
 ) -> RunReport:
     """Everything that can be said about one run.
 
@@ -89,34 +82,18 @@ def report_run(
         gradients: Whether to recompute gradients at all; without, no model is loaded.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        format: Name of the reader; None: recognized.
         columns: Columns of a generic log, where their names are not usual.
-        model: Base model of an adapter, where it moved.
-        initial: Weights before the first update.
-        run_config: JSON file of the trainer's arguments.
-        completion_ids: File of exact completion ids.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        dtype: ``auto``, ``float32`` or ``bfloat16``.
-        strict: Whether a row that cannot be used is an error.
         progress: Told after each recomputed step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
 
     Returns:
         One section a question.
     """
-    run = read_run(
-        path,
-        format=format,
-        columns=columns,
-        model=model,
-        initial=initial,
-        run_config=run_config,
-        completion_ids=completion_ids,
-        strict=strict,
-    )
+    run, engine = open_run(path, options, columns)
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     if gradients:
-        measured, absent = _measured(run, chosen, EngineOptions(device=device, dtype=dtype), progress)
+        measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
     known = _or_absent(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(

@@ -1,0 +1,60 @@
+"""The keywords that every command of a run's gradients takes, in one place: how to read the run, how to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from gradscope.diagnostics.steps import EngineOptions
+from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step import Engine, Verify
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords of ``measure_rank``, ``replay_run``, ``check_run`` and ``report_run``; each may be left out."""
+
+    format: str | None
+    """Name of the reader, where it is not to be guessed."""
+    model: str | None
+    """Base model of an adapter, where it moved."""
+    initial: str | Path | None
+    """Weights before the first update."""
+    run_config: str | Path | None
+    """JSON file of the trainer's arguments."""
+    completion_ids: str | Path | None
+    """File of exact completion ids (step, row, completion_ids)."""
+    strict: bool
+    """Whether a row that cannot be used is an error."""
+    engine: Engine
+    """``auto``, ``loop`` or ``stream``."""
+    verify: Verify
+    """On which batches the engine checks itself: ``first`` or ``all``."""
+    device: str
+    """``auto``, ``cpu`` or ``cuda``."""
+    dtype: str
+    """``auto``, ``float32`` or ``bfloat16``."""
+
+
+def open_run(
+    path: str | Path, options: Mapping[str, Any], columns: ColumnNames | None = None
+) -> tuple[Run, EngineOptions]:
+    """Read a run, and sort out how its gradients are to be computed.
+
+    Args:
+        path: A run folder or a log.
+        options: Those of :class:`RunOptions` that were given.
+        columns: Columns of a generic log, where their names are not usual.
+
+    Returns:
+        The run and the engine's options.
+    """
+    known = {field.name for field in fields(EngineOptions)}
+    reading = {name: value for name, value in options.items() if name not in known}
+    computing = {name: value for name, value in options.items() if name in known}
+    return read_run(path, columns=columns, **reading), EngineOptions(**computing)
