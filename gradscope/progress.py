@@ -1,4 +1,4 @@
-"""How long work reports how far it is; the command line draws the bar on stderr, a library caller may ignore it."""
+"""How long work reports how far it is and what happened; the command line shows it on stderr, others may ignore it."""
 
 from __future__ import annotations
 
@@ -15,4 +15,16 @@ def no_progress(done: int, total: int, label: str) -> None:
         done: Units finished.
         total: Units in all.
         label: What a unit is.
+    """
+
+
+NoticeCallback = Callable[[str], None]
+"""Called with a sentence that a person should read while the work goes on."""
+
+
+def no_notice(sentence: str) -> None:
+    """Tell nobody.
+
+    Args:
+        sentence: What happened.
     """

@@ -103,6 +103,8 @@ def check(
     initial: o.InitialOption = None,
     device: o.DeviceOption = "auto",
     dtype: o.DtypeOption = "auto",
+    precision: o.PrecisionOption = "auto",
+    batch_tokens: o.BatchTokensOption = None,
     form: PrintOption = "text",
     as_json: o.JsonOption = False,
     output: o.OutputOption = None,
@@ -138,6 +140,9 @@ def check(
             completion_ids=completion_ids,
             device=device,
             dtype=dtype,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            notice=result.notice,
             strict=strict,
         )
         result.deliver(report, printed=_printed(report, form))

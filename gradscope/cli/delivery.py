@@ -50,6 +50,15 @@ class Delivery:
         else:
             show(render_table(result))
 
+    def notice(self, sentence: str) -> None:
+        """Says something while the work goes on.
+
+        Args:
+            sentence: What happened.
+        """
+        if not self.quiet:
+            say(f"note: {sentence}")
+
     def progress(self) -> AbstractContextManager[ProgressCallback]:
         """The bar around the work, gone before anything is printed.
 

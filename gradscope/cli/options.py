@@ -7,9 +7,31 @@ from typing import Annotated, Literal
 
 import typer
 
+from gradscope.errors import UsageError
+
 _INPUT = "Input"
 _MODEL = "Model"
 _OUTPUT = "Output"
+
+
+def parse_batch_tokens(text: str) -> int | None:
+    """The tokens of a batch.
+
+    Args:
+        text: ``auto`` or a whole number.
+
+    Returns:
+        The number; None for ``auto``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a number of tokens.", hint="Use auto, or a whole number from 1 on.")
+    return int(text)
+
 
 RunArgument = Annotated[
     Path,
@@ -94,7 +116,29 @@ DeviceOption = Annotated[
 ]
 DtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16"],
-    typer.Option(metavar="auto|float32|bfloat16", help="Precision of the model.", rich_help_panel=_MODEL),
+    typer.Option(
+        metavar="auto|float32|bfloat16",
+        help="What the weights are loaded in; auto: float32 on the CPU, on CUDA that of the checkpoint.",
+        rich_help_panel=_MODEL,
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["auto", "high"],
+    typer.Option(
+        metavar="auto|high",
+        help="high: --dtype float32 with TF32 off, to confirm a low rank that was found in less.",
+        rich_help_panel=_MODEL,
+    ),
+]
+BatchTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="auto|N",
+        parser=parse_batch_tokens,
+        help="Most tokens of one forward pass, padding included; auto (default): halved while memory runs out.",
+        show_default=False,
+        rich_help_panel=_MODEL,
+    ),
 ]
 EngineOption = Annotated[
     Literal["auto", "loop", "stream"],

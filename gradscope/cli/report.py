@@ -64,6 +64,8 @@ def report(
     initial: o.InitialOption = None,
     device: o.DeviceOption = "auto",
     dtype: o.DtypeOption = "auto",
+    precision: o.PrecisionOption = "auto",
+    batch_tokens: o.BatchTokensOption = None,
     as_json: o.JsonOption = False,
     force: o.ForceOption = False,
     quiet: o.QuietOption = False,
@@ -94,6 +96,9 @@ def report(
                 completion_ids=completion_ids,
                 device=device,
                 dtype=dtype,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                notice=result.notice,
                 strict=strict,
                 progress=progress,
             )

@@ -7,13 +7,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from gradscope.diagnostics.steps import EngineOptions
+from gradscope.diagnostics.steps import EngineOptions, Precision
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.gradients.step import Engine, Verify
+    from gradscope.progress import NoticeCallback
 
 
 class RunOptions(TypedDict, total=False):
@@ -39,6 +40,12 @@ class RunOptions(TypedDict, total=False):
     """``auto``, ``cpu`` or ``cuda``."""
     dtype: str
     """``auto``, ``float32`` or ``bfloat16``."""
+    precision: Precision
+    """``auto``, or ``high``: float32 without TF32."""
+    batch_tokens: int | None
+    """Tokens of one batch, padding included; None: what fits, by trying."""
+    notice: NoticeCallback
+    """Told what a person should know at once."""
 
 
 def open_run(
@@ -57,4 +64,5 @@ def open_run(
     known = {field.name for field in fields(EngineOptions)}
     reading = {name: value for name, value in options.items() if name not in known}
     computing = {name: value for name, value in options.items() if name in known}
-    return read_run(path, columns=columns, **reading), EngineOptions(**computing)
+    engine = EngineOptions(**computing)
+    return read_run(path, columns=columns, **reading), engine

@@ -7,12 +7,13 @@ instead of a number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from gradscope.errors import InputError
-from gradscope.progress import ProgressCallback
+from gradscope.errors import InputError, UsageError
+from gradscope.progress import NoticeCallback, ProgressCallback, no_notice
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from gradscope.gradients.step import Engine, Verify
     from gradscope.gradients.token_gram import TokenGram, TokenOperator
     from gradscope.gradients.weights import WeightSpectrum
+
+
+Precision = Literal["auto", "high"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +39,13 @@ class EngineOptions:
     device: str = "auto"
     """``auto``, ``cpu`` or ``cuda``."""
     dtype: str = "auto"
-    """``auto`` (as the run trained), ``float32`` or ``bfloat16``."""
+    """``auto`` (float32 on the CPU, on CUDA that of the checkpoint), ``float32`` or ``bfloat16``."""
+    precision: Precision = "auto"
+    """``high``: float32 without TF32, whatever the checkpoint holds."""
     batch_tokens: int | None = None
-    """Tokens of one batch, padding included; None: the engine's own budget."""
+    """Tokens of one batch, padding included; None: what fits, by trying."""
+    notice: NoticeCallback = no_notice
+    """Told what a person should know at once, such as that a batch did not fit."""
     weight_spectra: bool = False
     """Whether the spectra of dL/dW are wanted too."""
     most_tokens: int = 0
@@ -46,6 +54,15 @@ class EngineOptions:
     """Whether products with all token rows are wanted instead."""
     seed: int = 0
     """Decides which tokens are drawn where a group has more."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("auto", "high"):
+            raise UsageError(f"There is no precision {self.precision!r}.", hint="Use auto or high.")
+        if self.precision == "high" and self.dtype not in ("auto", "float32"):
+            raise UsageError(
+                f"--precision high computes in float32, and --dtype {self.dtype} asks for another one.",
+                hint="Leave one of them out.",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,26 +175,44 @@ def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
 
 
 def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
-    """Load the weights and compute; the reference policy is loaded only where the loss has a KL term."""
+    """Load the weights and compute, all in the arithmetic that was asked for."""
+    from gradscope.gradients.budget import names_out_of_memory
+    from gradscope.gradients.precision import without_tf32
+
+    with names_out_of_memory(f"step {step}"), without_tf32() if options.precision == "high" else nullcontext():
+        return _computed(run, step, weights, objective, options)
+
+
+def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
+    """The reference policy is loaded only where the loss has a KL term."""
+    from gradscope.gradients.budget import TokenBudget
     from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
     from gradscope.gradients.token_gram import measure_tokens, token_operators
     from gradscope.gradients.weights import measure_weight_spectra
 
-    groups, batch_tokens = run.groups_at(step), options.batch_tokens
+    groups = run.groups_at(step)
     policy = load_policy(
         weights,
         device=options.device,
-        dtype=options.dtype,
+        dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
         initial=run.weights_before(1) if objective.beta else None,
     )
     gram = measure_step(
-        policy, groups, objective, engine=options.engine, verify=options.verify, batch_tokens=batch_tokens
+        policy,
+        groups,
+        objective,
+        engine=options.engine,
+        verify=options.verify,
+        batch_tokens=options.batch_tokens,
+        notice=options.notice,
     )
     spectra: tuple[WeightSpectrum, ...] = ()
     if options.weight_spectra:
-        spectra = measure_weight_spectra(policy, groups, objective, batch_tokens=batch_tokens)
+        spectra = measure_weight_spectra(
+            policy, groups, objective, budget=TokenBudget(gram.batch_tokens, notice=options.notice)
+        )
     tokens: tuple[TokenGram, ...] = ()
     if options.most_tokens:
         tokens = measure_tokens(policy, groups, objective, gram, most=options.most_tokens, seed=options.seed)

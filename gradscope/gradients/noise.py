@@ -17,6 +17,7 @@ import torch
 from gradscope.gradients.backward import backward
 from gradscope.gradients.batches import pad_batch
 from gradscope.gradients.policy import Policy
+from gradscope.gradients.precision import uses_tf32, without_tf32
 from gradscope.gradients.rows import RowPlan
 
 FLOAT32_ROW_ERROR = 1e-5
@@ -35,11 +36,11 @@ def relative_row_error(policy: Policy, plan: RowPlan, norms: Sequence[float], *,
     Returns:
         The error; multiplied by the matrix's Frobenius norm it is the floor of its singular values.
     """
-    if policy.dtype in (torch.float32, torch.float64):
+    if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
         return FLOAT32_ROW_ERROR
     largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
     coarse = [_row(policy, plan, number) for number in largest]
-    with _in_float32(policy):
+    with _in_float32(policy), without_tf32():
         fine = [_row(policy, plan, number) for number in largest]
     return max(_difference(a, b) for a, b in zip(coarse, fine, strict=True))
 

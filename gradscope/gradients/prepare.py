@@ -8,6 +8,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.batches import Batch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.forward import completion_logprobs
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
@@ -16,14 +17,14 @@ from gradscope.gradients.tokens import TokenSequence, token_sequences
 from gradscope.rollouts.types import RolloutGroup
 
 
-def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, batch_tokens: int) -> RowPlan:
+def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget) -> RowPlan:
     """The rows of one step.
 
     Args:
         policy: The weights that the step's update started from.
         groups: The step's rollouts.
         objective: The trainer's loss.
-        batch_tokens: Most padded tokens of a forward pass of the reference policy.
+        budget: Most padded tokens of a forward pass of the reference policy.
 
     Returns:
         The plan.
@@ -48,7 +49,7 @@ def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objecti
         max_completion_length=objective.max_completion_length,
         chat_template_kwargs=objective.chat_template_kwargs,
     )
-    reference = _reference_logprobs(policy, sequences, objective, batch_tokens)
+    reference = _reference_logprobs(policy, sequences, objective, budget)
     return plan_rows(sequences, rollouts, objective, reference)
 
 
@@ -75,13 +76,18 @@ def batch_rows(
 
 
 def _reference_logprobs(
-    policy: Policy, sequences: Sequence[TokenSequence], objective: Objective, batch_tokens: int
+    policy: Policy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
 ) -> list[torch.Tensor] | None:
     if not objective.beta:
         return None
-    found: dict[int, torch.Tensor] = {}
-    with policy.as_reference() as model, torch.no_grad():
-        for rows in split_rows([sequence.length for sequence in sequences], batch_tokens):
-            batch = pad_batch(rows, [sequences[row] for row in rows], policy.device)
-            found.update(zip(rows, completion_logprobs(model, batch, objective.temperature), strict=True))
-    return [found[row] for row in range(len(sequences))]
+    lengths = [sequence.length for sequence in sequences]
+
+    def attempt(batch_tokens: int) -> list[torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        with policy.as_reference() as model, torch.no_grad():
+            for rows in split_rows(lengths, batch_tokens):
+                batch = pad_batch(rows, [sequences[row] for row in rows], policy.device)
+                found.update(zip(rows, completion_logprobs(model, batch, objective.temperature), strict=True))
+        return [found[row] for row in range(len(sequences))]
+
+    return budget.fit(lengths, attempt)

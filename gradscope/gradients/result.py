@@ -50,6 +50,8 @@ class StepGram:
     """Arithmetic of the model."""
     device: str
     """Where it ran."""
+    batch_tokens: int
+    """Most padded tokens of a forward pass of several rows; what fit, where memory ran out."""
     num_parameters: int
     """Trainable parameters, P."""
     coverage: float
@@ -58,10 +60,17 @@ class StepGram:
     """Parameters without a layer rule, computed one backward pass a row."""
     verification: Verification
     """The engine's self-check."""
+    tf32: bool
+    """Whether float32 products could round to TF32."""
     relative_row_error: float
     """Relative error of a row by arithmetic; times the Frobenius norm it is the noise floor of singular values."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know, in sentences."""
+
+    @property
+    def precision(self) -> Literal["high", "reduced"]:
+        """``high`` where all of it was float32 or better: what ``--precision high`` asks for."""
+        return "high" if self.dtype in ("float32", "float64") and not self.tf32 else "reduced"
 
     @property
     def num_rollouts(self) -> int:
@@ -120,7 +129,10 @@ class StepGram:
         return {
             "engine": self.engine,
             "dtype": self.dtype,
+            "precision": self.precision,
+            "tf32": self.tf32,
             "device": self.device,
+            "batch_tokens": self.batch_tokens,
             "num_parameters": self.num_parameters,
             "coverage": self.coverage,
             "slow_parameters": list(self.slow_parameters),

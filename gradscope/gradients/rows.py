@@ -52,6 +52,11 @@ class RowPlan:
     reference: tuple[torch.Tensor, ...] | None
     """Log-probabilities under the reference policy, for the KL term; None without one, [R][T]."""
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row's sequence, [N]."""
+        return [self.sequences[row.sequence].length for row in self.rows]
+
     def index(self, channel: Channel) -> dict[int, int]:
         """Where the rows of a channel are.
 

@@ -11,24 +11,25 @@ import torch
 from torch import nn
 
 from gradscope.errors import UsageError, VerificationError
-from gradscope.gradients.batches import Batch, PaddingSide, default_batch_tokens
+from gradscope.gradients.batches import Batch, PaddingSide
+from gradscope.gradients.budget import TokenBudget, first_batch_tokens, names_out_of_memory
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.loop import ROW_BYTES, loop_gram, row_bytes
 from gradscope.gradients.noise import relative_row_error
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
+from gradscope.gradients.precision import uses_tf32
 from gradscope.gradients.prepare import batch_rows, plan_step
 from gradscope.gradients.result import Array, StepGram
 from gradscope.gradients.rows import RowPlan
 from gradscope.gradients.stream import stream_gram
-from gradscope.gradients.verify import verify_gram
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.gradients.verify import Verify, verify_gram
+from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 __all__ = ["Engine", "StepGram", "Verify", "measure_step"]
 
 Engine = Literal["auto", "loop", "stream"]
-Verify = Literal["first", "all"]
 
 
 def measure_step(
@@ -40,6 +41,7 @@ def measure_step(
     verify: Verify = "first",
     batch_tokens: int | None = None,
     progress: ProgressCallback | None = None,
+    notice: NoticeCallback = no_notice,
     padding_side: PaddingSide = "right",
     max_row_bytes: int = ROW_BYTES,
 ) -> StepGram:
@@ -51,22 +53,32 @@ def measure_step(
         objective: The trainer's loss.
         engine: ``loop``, ``stream``, or ``auto``: ``loop`` while all rows fit ``max_row_bytes``.
         verify: Check the first batch, or all.
-        batch_tokens: Most padded tokens of a forward pass of ``stream`` and of the self-check.
+        batch_tokens: Most padded tokens of a forward pass of ``stream`` and of the self-check; None: a guess that is
+            halved while memory runs out.
         progress: Called as sequences are done.
+        notice: Told when a batch did not fit.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
 
     Returns:
         The step's Gram matrix.
     """
-    batch_tokens = batch_tokens or default_batch_tokens(policy.vocab_size)
-    plan = plan_step(policy, groups, objective, batch_tokens)
-    batches = batch_rows(policy, plan, range(len(plan.rows)), batch_tokens, padding_side)
-    work = _Work(policy, plan, batches, progress or no_progress)
+    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
+    plan = plan_step(policy, groups, objective, budget)
     chosen = _choose(engine, policy, len(plan.rows), max_row_bytes)
-    slow = work.loop(max_row_bytes) if chosen == "loop" else work.stream(max_row_bytes)
+
+    def batches(tokens: int) -> list[Batch]:
+        return batch_rows(policy, plan, range(len(plan.rows)), tokens, padding_side)
+
+    def compute(tokens: int) -> _Work:
+        work = _Work(policy, plan, progress or no_progress, max_row_bytes)
+        work.loop() if chosen == "loop" else work.stream(batches(tokens))
+        return work
+
+    # loop has one sequence at a time whatever the budget, so a smaller one is no help
+    work = compute(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, compute)
     coverage, gram = work.coverage(), work.gram()
-    checked = verify_gram(policy, plan, gram, batches if verify == "all" else batches[:1], len(batches))
+    checked = budget.fit(plan.lengths, lambda tokens: verify_gram(policy, plan, gram, batches(tokens), verify))
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     return StepGram(
         step=groups[0].step,
@@ -76,39 +88,45 @@ def measure_step(
         samples=tuple(rollout.sample for rollout in rollouts),
         rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
         advantages=_advantages(rollouts),
-        logprobs=tuple(work.logprobs[i] for i in range(len(rollouts))),
+        logprobs=tuple(work.logprobs[i].cpu().numpy() for i in range(len(rollouts))),
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         engine=chosen,
         dtype=str(policy.dtype).removeprefix("torch."),
         device=str(policy.device),
+        batch_tokens=budget.tokens,
         num_parameters=policy.num_parameters,
         coverage=coverage,
-        slow_parameters=tuple(sorted(slow)),
+        slow_parameters=tuple(sorted(work.slow)),
         verification=checked,
+        tf32=uses_tf32(policy.device),
         relative_row_error=relative_row_error(policy, plan, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
-        notes=(*policy.notes, *_notes(plan, slow)),
+        notes=(*policy.notes, *_notes(plan, work.slow), *budget.notes),
     )
 
 
 class _Work:
-    """One step's computation: the accumulator, and each sequence's log-probabilities as they come."""
+    """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
 
-    def __init__(self, policy: Policy, plan: RowPlan, batches: Sequence[Batch], progress: ProgressCallback) -> None:
-        self._policy, self._plan, self._batches, self._progress = policy, plan, batches, progress
+    def __init__(self, policy: Policy, plan: RowPlan, progress: ProgressCallback, max_row_bytes: int) -> None:
+        self._policy, self._plan, self._progress, self._max_bytes = policy, plan, progress, max_row_bytes
         self._accumulator = GramAccumulator(len(plan.rows), policy.device)
-        self.logprobs: dict[int, Array] = {}
+        self.logprobs: dict[int, torch.Tensor] = {}
+        self.slow: frozenset[str] = frozenset()
 
-    def loop(self, max_bytes: int) -> frozenset[str]:
-        policy = self._policy
-        loop_gram(policy.model, policy.trainable, self._plan, self._accumulator, self._done, max_bytes=max_bytes)
-        return frozenset()
+    def loop(self) -> None:
+        self._loop(self._policy.trainable)
 
-    def stream(self, max_bytes: int) -> frozenset[str]:
+    def stream(self, batches: Sequence[Batch]) -> None:
         policy = self._policy
-        slow = stream_gram(policy.model, policy.trainable, self._plan, self._batches, self._accumulator, self._done)
-        for block in _blocks({name: policy.trainable[name] for name in sorted(slow)}, len(self._plan.rows), max_bytes):
-            loop_gram(policy.model, block, self._plan, self._accumulator, self._done, max_bytes=max_bytes)
-        return slow
+        self.slow = stream_gram(policy.model, policy.trainable, self._plan, batches, self._accumulator, self._done)
+        slow = {name: policy.trainable[name] for name in sorted(self.slow)}
+        for block in _blocks(slow, len(self._plan.rows), self._max_bytes):
+            self._loop(block)
+
+    def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        plan = self._plan
+        with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
+            loop_gram(self._policy.model, parameters, plan, self._accumulator, self._done, max_bytes=self._max_bytes)
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
@@ -125,7 +143,7 @@ class _Work:
         return np.asarray((whole + whole.T) / 2)
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
-        self.logprobs[sequence] = logprobs.double().cpu().numpy()
+        self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
         self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradscope.errors import VerificationError
-from gradscope.gradients.batches import default_batch_tokens
+from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.lockstep import lockstep_gram
 from gradscope.gradients.matfree import TokenProducts
@@ -87,7 +87,7 @@ def measure_tokens(
         One matrix per group; none for a group of which no token counts in the loss.
     """
     tell = progress or no_progress
-    plan = plan_step(policy, groups, objective, default_batch_tokens(policy.vocab_size))
+    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
     found = []
     for table in token_tables(plan, groups, step, most=most, seed=seed):
         gram, slow = _gram(policy, plan, table.rows)
@@ -118,12 +118,11 @@ def token_operators(
     Returns:
         One operator per group; none for a group of which no token counts in the loss.
     """
-    batch_tokens = default_batch_tokens(policy.vocab_size)
-    plan = plan_step(policy, groups, objective, batch_tokens)
+    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
 
     def build(table: TokenTable) -> TokenProducts:
         products = TokenProducts(
-            policy.model, policy.trainable, plan.sequences, table.rows, objective.temperature, batch_tokens
+            policy.model, policy.trainable, plan.sequences, table.rows, objective.temperature, step.batch_tokens
         )
         verify_token_products(policy, plan, table, products)
         return products

@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from gradscope.gradients.backward import Weigh, backward
-from gradscope.gradients.batches import Batch, default_batch_tokens
+from gradscope.gradients.batches import Batch
+from gradscope.gradients.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.prepare import batch_rows, plan_step
+from gradscope.gradients.rows import RowPlan
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
 
@@ -41,7 +43,7 @@ def measure_weight_spectra(
     groups: Sequence[RolloutGroup],
     objective: Objective,
     *,
-    batch_tokens: int | None = None,
+    budget: TokenBudget | None = None,
     progress: ProgressCallback | None = None,
 ) -> tuple[WeightSpectrum, ...]:
     """Spectra of the step's gradient as the optimizer saw it: logged advantages, KL part included.
@@ -50,14 +52,14 @@ def measure_weight_spectra(
         policy: The weights that the step's update started from.
         groups: The step's rollouts, all with a logged advantage.
         objective: The trainer's loss.
-        batch_tokens: Most padded tokens of a forward pass.
+        budget: Most padded tokens of a forward pass; None: a guess that is halved where it does not fit.
         progress: Called as tensors are done.
 
     Returns:
         One spectrum per two-dimensional trainable parameter, in the model's order.
     """
     tell = progress or no_progress
-    gradient = _step_gradient(policy, groups, objective, batch_tokens or default_batch_tokens(policy.vocab_size))
+    gradient = _step_gradient(policy, groups, objective, budget or TokenBudget(first_batch_tokens(policy)))
     matrices = [name for name, parameter in policy.trainable.items() if parameter.dim() == 2]
     spectra = []
     for done, name in enumerate(matrices, start=1):
@@ -70,11 +72,20 @@ def measure_weight_spectra(
 
 
 def _step_gradient(
-    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, batch_tokens: int
+    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
 ) -> dict[str, torch.Tensor]:
     """The gradient of the step's loss by parameter; a parameter that gets none is absent."""
-    plan = plan_step(policy, groups, objective, batch_tokens)
+    plan = plan_step(policy, groups, objective, budget)
     score_rows = list(plan.index("score").values())
+
+    def attempt(batch_tokens: int) -> dict[str, torch.Tensor]:
+        return _added_up(policy, plan, batch_rows(policy, plan, score_rows, batch_tokens))
+
+    return budget.fit([plan.lengths[row] for row in score_rows], attempt)
+
+
+def _added_up(policy: Policy, plan: RowPlan, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
+    """The gradients of some batches together."""
     gradient: dict[str, torch.Tensor] = {}
 
     def add(name: str, grad: torch.Tensor) -> None:
@@ -84,6 +95,6 @@ def _step_gradient(
     def weigh(batch: Batch) -> Weigh:
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
-    for batch in batch_rows(policy, plan, score_rows, batch_tokens):
+    for batch in batches:
         backward(policy.model, policy.trainable, batch, plan.objective.temperature, weigh(batch), add)
     return gradient

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
+from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.weights import measure_weight_spectra
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
@@ -16,7 +17,11 @@ def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
     seen = []
     found = measure_weight_spectra(
-        policy, groups, DAPO, batch_tokens=batch_tokens, progress=lambda *event: seen.append(event)
+        policy,
+        groups,
+        DAPO,
+        budget=batch_tokens and TokenBudget(batch_tokens),
+        progress=lambda *event: seen.append(event),
     )
     loss = torch.zeros(())
     num_tokens = sum(len(r.completion_ids) for g in groups for r in g.rollouts)
