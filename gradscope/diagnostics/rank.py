@@ -22,12 +22,14 @@ from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
+from gradscope.diagnostics.rank_reliability import reliability_findings
 from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
+from gradscope.diagnostics.replay_logprobs import logprob_difference
 from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
-from gradscope.diagnostics.steps import MeasuredStep, measure_steps, select_steps
+from gradscope.diagnostics.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.update_wording import update_findings
 from gradscope.diagnostics.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError, UsageError
@@ -201,10 +203,11 @@ def _sentences(
     comparisons: Sequence[RankComparison],
     baselines: Sequence[BaselineNoise],
 ) -> tuple[str, ...]:
+    reliability = reliability_findings(found.spectra, found.steps, found.engine)
     if question.rows == "token":
-        return (*token_findings(found.token_curve), *rank_findings((), found.steps, ()))
+        return (*token_findings(found.token_curve), *rank_findings((), found.steps, ()), *reliability)
     ranks = rank_findings(found.curve, found.steps, found.spectra, comparisons)
-    return (*ranks, *update_findings(found.formulations, baselines))
+    return (*ranks, *reliability, *update_findings(found.formulations, baselines))
 
 
 def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -236,8 +239,9 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
         found.skipped[measured.step] = measured.reason or "unknown"
         return
     rows = step_rows(gram)
-    found.engine = gram.describe()
-    found.steps.append(measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {})))
+    found.engine = describe_engine(gram, found.engine)
+    geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
+    found.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
     if question.output:
         found.gram[str(measured.step)] = write_gram(question.output, rows)
     if question.rows == "weight":

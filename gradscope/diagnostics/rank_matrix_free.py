@@ -107,6 +107,7 @@ def _spectrum(
         stable_rank=zero if found is None else found.stable_rank,
         participation_ratio=zero if found is None else found.participation_ratio,
         numerical_rank=unknown,
+        frac_energy_below_floor=unknown,
         energy_rank_90=unknown,
         energy_rank_99=unknown,
         tokens=TokenRows(

@@ -14,7 +14,7 @@ from typing import Unpack
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
 from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
 from gradscope.diagnostics.run_options import RunOptions, open_run
-from gradscope.diagnostics.steps import MeasuredStep, describe_weights, measure_steps, select_steps
+from gradscope.diagnostics.steps import MeasuredStep, describe_engine, describe_weights, measure_steps, select_steps
 from gradscope.metrics.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
@@ -65,7 +65,7 @@ def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float
     for measured in steps:
         results.append(_replay_step(run, measured, tolerance))
         if measured.gram is not None:
-            described = measured.gram.describe()
+            described = describe_engine(measured.gram, described)
     return ReplayReport(
         source=run.source,
         steps=tuple(results),

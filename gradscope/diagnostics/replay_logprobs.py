@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.results.replay import LogprobDifference, StepReplay
+from gradscope.results.logprobs import LogprobDifference
+from gradscope.results.rank import StepGeometry
+from gradscope.results.replay import StepReplay
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
@@ -49,11 +51,11 @@ def logprob_difference(groups: Sequence[RolloutGroup], gram: StepGram) -> Logpro
     )
 
 
-def logprob_findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
+def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
     """What the differences say, in at most one sentence.
 
     Args:
-        steps: The replayed steps.
+        steps: The steps that were recomputed.
 
     Returns:
         The sentence; none where nothing was logged.

@@ -6,7 +6,7 @@ instead of a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,6 +227,21 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
         tokens=tokens,
         token_operators=operators,
     )
+
+
+def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:
+    """How a run's steps were computed: the latest step's facts, with the notes of all.
+
+    Args:
+        gram: The latest step.
+        before: The description of the steps before it; empty for the first.
+
+    Returns:
+        Engine, dtype, device, parameters, coverage, self-check and notes.
+    """
+    described, noted = gram.describe(), before.get("notes")
+    notes = [*(noted if isinstance(noted, list) else ()), *gram.notes]
+    return {**described, "notes": list(dict.fromkeys(notes))}
 
 
 def describe_weights(weights: WeightsRef) -> str:

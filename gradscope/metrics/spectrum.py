@@ -281,6 +281,27 @@ def energy_rank(singular_values: ArrayLike, share: float) -> Estimate:
     return _counted(float(np.argmax(enough) + 1), scaled)
 
 
+def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
+    """The share of sum s^2 in singular values up to a floor.
+
+    Args:
+        singular_values: Non-negative, any order, [N].
+        floor: Singular values up to this are arithmetic.
+
+    Returns:
+        From 0 to 1; undefined for a zero matrix.
+
+    Example:
+        >>> frac_energy_below([3.0, 1.0], floor=1.0).value
+        0.1
+    """
+    scaled = _scaled(singular_values)
+    if scaled is None:
+        return _zero(singular_values)
+    below = np.sort(np.asarray(singular_values, dtype=np.float64))[::-1] <= floor
+    return _counted(float(np.sum(scaled[below] ** 2) / np.sum(scaled**2)), scaled)
+
+
 # Singular values over the largest, descending; None for a zero matrix.
 def _scaled(singular_values: ArrayLike) -> Array | None:
     values = np.asarray(singular_values, dtype=np.float64)

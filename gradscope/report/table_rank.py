@@ -45,7 +45,9 @@ def rank_table(report: RankReport) -> Group:
         The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means.
     """
     notes = Footnotes()
-    head = heading("Effective rank of gradients", source_line(report.source), _matrix(report), _engine(report))
+    head = heading(
+        "Effective rank of gradients", source_line(report.source), _matrix(report), *_floor(report), _engine(report)
+    )
     blocks: list[RenderableType] = []
     if report.curve:
         blocks.append(_curve(report.curve, notes))
@@ -98,8 +100,17 @@ def _matrix(report: RankReport) -> str:
     return f"{words}; shape {shape}, {centered}"
 
 
+def _floor(report: RankReport) -> Iterator[str]:
+    """What of the spectra could be arithmetic: a rank says nothing about it."""
+    shares = [s.frac_energy_below_floor.value for s in report.spectra if s.frac_energy_below_floor.value is not None]
+    if shares:
+        yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
+
+
 def _engine(report: RankReport) -> str:
-    known = [f"{key} {report.engine[key]}" for key in ("engine", "dtype", "device") if key in report.engine]
+    known = [
+        f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
+    ]
     return ", ".join(known)
 
 

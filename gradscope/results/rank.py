@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 from gradscope.results.source import Source
 from gradscope.results.update import UpdateTrajectory, WeightUpdate
@@ -50,6 +51,8 @@ class GradientSpectrum:
     """(sum s^2)^2 / sum s^4."""
     numerical_rank: Estimate
     """Number of singular values above the noise floor."""
+    frac_energy_below_floor: Estimate
+    """Share of sum s^2 that lies under it."""
     energy_rank_90: Estimate
     """Fewest singular values with 90 % of sum s^2."""
     energy_rank_99: Estimate
@@ -122,6 +125,8 @@ class StepGeometry:
     """How much of the gradient is (near) zero, by definition: see the catalogue's ``sparsity.*``."""
     verification: Mapping[str, float | str | bool]
     """The engine's self-check at this step."""
+    logprob_difference: LogprobDifference | None = None
+    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

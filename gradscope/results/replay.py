@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.source import Source
 
 ReplayVerdict = Literal["match", "mismatch", "cannot"]
@@ -21,25 +22,6 @@ class Quantity:
     """Whether it was reproduced."""
     cause: str | None
     """Why not, or how it could be reproduced although something was inferred."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobDifference:
-    """|logged - recomputed| log-probability of each sampled token of a step.
-
-    Where a batch is reused, the logged ones are of the weights that sampled it, and these weights have moved since.
-    """
-
-    num_tokens: int
-    """Tokens whose log-probability was logged."""
-    mean: float
-    """Mean difference, in nats."""
-    max: float
-    """The largest."""
-    frac_beyond: float
-    """Share of tokens beyond ``bound``."""
-    bound: float
-    """The difference that counts as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,7 @@ def test_centering_removes_the_mean_row() -> None:
     np.testing.assert_allclose(part.singular_values[:3], expected[:3], rtol=1e-6)
     assert part.centered
     assert part.numerical_rank.value == 3
+    assert 0 <= (part.frac_energy_below_floor.value or 0.0) < 1e-14
 
 
 def test_the_curve_counts_dead_groups_apart() -> None:

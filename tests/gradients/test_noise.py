@@ -48,3 +48,21 @@ def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_
     truth = np.linalg.svd(exact, compute_uv=False)
     singular = np.sqrt(np.clip(np.linalg.eigvalsh(found.gram)[::-1], 0, None))
     assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_bfloat16_singular_values_are_within_the_floor_of_float64_under_any_advantages(name, engine):
+    """Weyl: no singular value moves by more than |E|; the floor must hold it, for the step and for each group."""
+    policy, groups = policy_of(tiny_model(name, dtype=torch.bfloat16)), tiny_groups(2, 4)
+    found = measure_step(policy, groups, DAPO, engine=engine)
+    exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
+    rng = np.random.default_rng(0)
+    for rows in (slice(None), slice(0, 4), slice(4, 8)):
+        for _ in range(5):
+            advantages = rng.normal(size=len(exact[rows]))
+            weighted = advantages[:, None] * exact[rows]
+            gram = advantages[:, None] * found.score_gram[rows, rows] * advantages
+            truth = np.linalg.svd(weighted, compute_uv=False)
+            singular = np.sqrt(np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None))
+            assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(weighted)

@@ -318,6 +318,7 @@ def spectrum(
         stable_rank=around(1 + 0.1 * num, 0.3),
         participation_ratio=around(1 + 0.2 * num, 0.3),
         numerical_rank=Estimate.exact(num),
+        frac_energy_below_floor=Estimate.exact(0.0),
         energy_rank_90=Estimate.exact(max(1, num // 2)),
         energy_rank_99=Estimate.exact(max(1, num - 1)),
         nulls=_spectrum_nulls(num, tensor) if group_id is None else {},
