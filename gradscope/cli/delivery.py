@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradscope.cli.output_folder import staged_folder
+from gradscope.cli.output_folder import staged_folder, unfinished_folder
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say, show, write_data
 from gradscope.progress import ProgressCallback
@@ -25,6 +25,8 @@ class Delivery:
     """Print the JSON document instead of the table."""
     staging: Path | None
     """The folder to write into until all files are there; None: no files."""
+    unfinished: Path | None
+    """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool
     """Say nothing but errors on stderr."""
 
@@ -82,14 +84,25 @@ def delivery(*, as_json: bool, output: Path | None, force: bool, quiet: bool) ->
         The delivery; at its end the files are in their place and named on stderr.
     """
     if output is None:
-        yield Delivery(as_json=as_json, staging=None, quiet=quiet)
+        yield Delivery(as_json=as_json, staging=None, unfinished=None, quiet=quiet)
         return
-    with staged_folder(output, force=force) as staging:
-        yield Delivery(as_json=as_json, staging=staging, quiet=quiet)
+    with unfinished_folder(output, force=force) as unfinished, staged_folder(output, force=force) as staging:
+        try:
+            yield Delivery(as_json=as_json, staging=staging, unfinished=unfinished, quiet=quiet)
+        except BaseException:
+            _say_what_is_kept(unfinished, quiet=quiet)
+            raise
         names = sorted(str(file.relative_to(staging)) for file in staging.rglob("*") if file.is_file())
     if not quiet:
         for name in names:
             say(f"wrote {output / name}")
+
+
+def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
+    """How to go on, where there is something to go on from."""
+    steps = list(folder.glob("*.safetensors"))
+    if steps and not quiet:
+        say(f"stopped; the same command goes on from the {len(steps)} finished steps in {folder}, --force starts anew")
 
 
 def _describe(source: Source) -> None:

@@ -45,6 +45,24 @@ def staged_folder(folder: Path, *, force: bool) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+@contextmanager
+def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
+    """A place for finished parts of work that may be interrupted; it goes when the work is done, and only then.
+
+    Args:
+        folder: Where the work's files belong.
+        force: Throw away what an earlier call left there.
+
+    Yields:
+        A hidden folder beside it, which need not exist.
+    """
+    kept = folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
+    if force:
+        shutil.rmtree(kept, ignore_errors=True)
+    yield kept
+    shutil.rmtree(kept, ignore_errors=True)
+
+
 def _move_files(aside: Path, folder: Path) -> None:
     for file in sorted(path for path in aside.rglob("*") if path.is_file()):
         target = folder / file.relative_to(aside)

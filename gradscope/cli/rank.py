@@ -128,6 +128,7 @@ def rank(
                 precision=precision,
                 batch_tokens=batch_tokens,
                 notice=result.notice,
+                unfinished=result.unfinished,
                 model=model,
                 initial=initial,
                 run_config=run_config,

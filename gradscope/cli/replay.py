@@ -65,6 +65,7 @@ def replay(
                 precision=precision,
                 batch_tokens=batch_tokens,
                 notice=result.notice,
+                unfinished=result.unfinished,
                 model=model,
                 initial=initial,
                 run_config=run_config,

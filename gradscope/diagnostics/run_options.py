@@ -44,6 +44,8 @@ class RunOptions(TypedDict, total=False):
     """``auto``, or ``high``: float32 without TF32."""
     batch_tokens: int | None
     """Tokens of one batch, padding included; None: what fits, by trying."""
+    unfinished: Path | None
+    """Folder in which finished steps are kept for a second call; None: nowhere."""
     notice: NoticeCallback
     """Told what a person should know at once."""
 

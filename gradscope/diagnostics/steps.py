@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from gradscope.diagnostics.kept_steps import KeptStep
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import NoticeCallback, ProgressCallback, no_notice
 from gradscope.rollouts.run import Run, WeightsRef
@@ -46,6 +47,8 @@ class EngineOptions:
     """Tokens of one batch, padding included; None: what fits, by trying."""
     notice: NoticeCallback = no_notice
     """Told what a person should know at once, such as that a batch did not fit."""
+    unfinished: Path | None = None
+    """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
     weight_spectra: bool = False
     """Whether the spectra of dL/dW are wanted too."""
     most_tokens: int = 0
@@ -179,8 +182,23 @@ def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, opt
     from gradscope.gradients.budget import names_out_of_memory
     from gradscope.gradients.precision import without_tf32
 
+    kept = _kept(run, step, objective, options)
+    gram = kept.read() if kept else None
+    if gram is not None:
+        return MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=gram, reason=None)
     with names_out_of_memory(f"step {step}"), without_tf32() if options.precision == "high" else nullcontext():
-        return _computed(run, step, weights, objective, options)
+        measured = _computed(run, step, weights, objective, options)
+    if kept and measured.gram is not None:
+        kept.write(measured.gram)
+    return measured
+
+
+def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> KeptStep | None:
+    """Where the step is kept; only a Gram matrix of rollouts is, not what else may be wanted."""
+    if options.unfinished is None or options.weight_spectra or options.most_tokens or options.matrix_free:
+        return None
+    choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
+    return KeptStep(options.unfinished, run, step, objective, choices, options.notice)
 
 
 def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:

@@ -22,6 +22,7 @@ from gradscope.gradients.precision import uses_tf32
 from gradscope.gradients.prepare import batch_rows, plan_step
 from gradscope.gradients.result import Array, StepGram
 from gradscope.gradients.rows import RowPlan
+from gradscope.gradients.spill import KEPT_BYTES
 from gradscope.gradients.stream import stream_gram
 from gradscope.gradients.verify import Verify, verify_gram
 from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
@@ -44,6 +45,7 @@ def measure_step(
     notice: NoticeCallback = no_notice,
     padding_side: PaddingSide = "right",
     max_row_bytes: int = ROW_BYTES,
+    max_kept_bytes: int = KEPT_BYTES,
 ) -> StepGram:
     """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
 
@@ -59,6 +61,7 @@ def measure_step(
         notice: Told when a batch did not fit.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
+        max_kept_bytes: Memory that ``stream`` may spend on what waits for other batches; more goes to a temporary file.
 
     Returns:
         The step's Gram matrix.
@@ -72,7 +75,7 @@ def measure_step(
 
     def compute(tokens: int) -> _Work:
         work = _Work(policy, plan, progress or no_progress, max_row_bytes)
-        work.loop() if chosen == "loop" else work.stream(batches(tokens))
+        work.loop() if chosen == "loop" else work.stream(batches(tokens), max_kept_bytes)
         return work
 
     # loop has one sequence at a time whatever the budget, so a smaller one is no help
@@ -116,9 +119,17 @@ class _Work:
     def loop(self) -> None:
         self._loop(self._policy.trainable)
 
-    def stream(self, batches: Sequence[Batch]) -> None:
+    def stream(self, batches: Sequence[Batch], max_kept_bytes: int) -> None:
         policy = self._policy
-        self.slow = stream_gram(policy.model, policy.trainable, self._plan, batches, self._accumulator, self._done)
+        self.slow = stream_gram(
+            policy.model,
+            policy.trainable,
+            self._plan,
+            batches,
+            self._accumulator,
+            self._done,
+            max_kept_bytes=max_kept_bytes,
+        )
         slow = {name: policy.trainable[name] for name in sorted(self.slow)}
         for block in _blocks(slow, len(self._plan.rows), self._max_bytes):
             self._loop(block)

@@ -1,15 +1,14 @@
 """Engine ``stream``: one forward and backward per batch with weight gradients off; memory independent of P.
 
 One batch: a layer's per-row gradients are formed in slices, added to the Gram and dropped as soon as its last output
-gradient arrives. Several batches: (input, output gradient) pairs wait on the CPU, unpadded, until all batches are in;
-then layers are combined one by one, so rows of different batches meet.
+gradient arrives. Several batches: (input, output gradient) pairs wait on the CPU, unpadded, until all batches are in
+(beyond a budget of memory, on disk); then layers are combined one by one, so rows of different batches meet.
 
 Shapes: N rows, P parameters.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +22,7 @@ from gradscope.gradients.contributions import Contribution
 from gradscope.gradients.forward import completion_logprobs
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.rows import RowPlan
-
-Part = tuple[tuple[int, ...], list[Contribution]]
+from gradscope.gradients.spill import KEPT_BYTES, PartStore
 
 
 def stream_gram(
@@ -34,6 +32,8 @@ def stream_gram(
     batches: Sequence[Batch],
     accumulator: GramAccumulator,
     on_sequence: Callable[[int, torch.Tensor], None],
+    *,
+    max_kept_bytes: int = KEPT_BYTES,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers.
 
@@ -44,26 +44,27 @@ def stream_gram(
         batches: All rows, each in one batch.
         accumulator: Gets the products.
         on_sequence: Called with each sequence's index and its log-probabilities.
+        max_kept_bytes: Memory for what waits for other batches; more of it goes to a temporary file.
 
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
     """
     capture = Capture(model, trainable)
-    store: dict[str, list[Part]] = defaultdict(list)
-    for batch in batches:
-        sink = _combine_now(trainable, batch, accumulator) if len(batches) == 1 else _keep(store, batch)
-        with capture.hooks(), capture.batch(batch, sink), gradients_on(trainable, on=False):
-            logprobs = completion_logprobs(model, batch, plan.objective.temperature)
-            rows = [plan.rows[number] for number in batch.rows]
-            weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
-            if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
-                backpropagate(logprobs, weights)
-        for row, logp in zip(rows, logprobs, strict=True):
-            if row.channel == "score":
-                on_sequence(row.sequence, logp.detach())
-    for name in [name for name in store if name not in capture.uncovered]:
-        parts = [(rows, [use.to(accumulator.gram.device) for use in uses]) for rows, uses in store.pop(name)]
-        accumulator.add_parameter(trainable[name].shape, trainable[name].dtype, parts)
+    with PartStore(max_kept_bytes) as store:
+        for batch in batches:
+            sink = _combine_now(trainable, batch, accumulator) if len(batches) == 1 else _keep(store, batch)
+            with capture.hooks(), capture.batch(batch, sink), gradients_on(trainable, on=False):
+                logprobs = completion_logprobs(model, batch, plan.objective.temperature)
+                rows = [plan.rows[number] for number in batch.rows]
+                weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
+                if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
+                    backpropagate(logprobs, weights)
+            for row, logp in zip(rows, logprobs, strict=True):
+                if row.channel == "score":
+                    on_sequence(row.sequence, logp.detach())
+        for name in [name for name in store.names if name not in capture.uncovered]:
+            parts = store.take(name, accumulator.gram.device)
+            accumulator.add_parameter(trainable[name].shape, trainable[name].dtype, parts)
     return frozenset(capture.uncovered)
 
 
@@ -76,8 +77,8 @@ def _combine_now(
     return combine
 
 
-def _keep(store: dict[str, list[Part]], batch: Batch) -> Callable[[str, list[Contribution]], None]:
+def _keep(store: PartStore, batch: Batch) -> Callable[[str, list[Contribution]], None]:
     def keep(name: str, uses: list[Contribution]) -> None:
-        store[name].append((batch.rows, [use.to(torch.device("cpu")) for use in uses]))
+        store.keep(name, batch.rows, uses)
 
     return keep

@@ -1,0 +1,99 @@
+"""Finished steps of work that may be interrupted, used again only where nothing that they rest on has changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradscope import __version__
+from gradscope.progress import NoticeCallback
+from gradscope.results.envelope import sha256_of
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.objective import Objective
+    from gradscope.gradients.result import StepGram
+
+_SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
+"""What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
+_PACKAGES = ("torch", "transformers", "peft")
+
+
+class KeptStep:
+    """Where one step is kept, and under which key.
+
+    Args:
+        folder: A folder for kept steps; made when the first is written.
+        run: The run.
+        step: The trainer's step.
+        objective: The trainer's loss.
+        choices: Everything else that the numbers depend on.
+        notice: Told when a kept step is used, or is of no use.
+    """
+
+    def __init__(
+        self, folder: Path, run: Run, step: int, objective: Objective, choices: object, notice: NoticeCallback
+    ) -> None:
+        self._path = folder / f"step_{step:05d}.safetensors"
+        self._step, self._notice = step, notice
+        said = (
+            __version__,
+            *map(version, _PACKAGES),
+            step,
+            run.groups_at(step),
+            objective,
+            choices,
+            *_digests(run, step),
+        )
+        self._key = hashlib.sha256(repr(said).encode()).hexdigest()
+
+    def read(self) -> StepGram | None:
+        """The step as it was kept.
+
+        Returns:
+            The step; None where it must be computed.
+        """
+        from gradscope.gradients.step_file import read_step
+
+        gram = read_step(self._path, self._key)
+        if gram is not None:
+            self._notice(f"step {self._step} was finished before the interruption and is used again")
+        elif self._path.exists():
+            self._notice(f"step {self._step} is computed again: what was kept is of other inputs or options")
+        return gram
+
+    def write(self, gram: StepGram) -> None:
+        """Keep the step.
+
+        Args:
+            gram: What was computed.
+        """
+        from gradscope.gradients.step_file import write_step
+
+        write_step(self._path, gram, self._key)
+
+
+def _digests(run: Run, step: int) -> Iterator[tuple[str, str]]:
+    """The files of every model folder that a step's gradients can depend on, a hub id by its name alone.
+
+    Yields:
+        File and digest.
+    """
+    weights = [of for of in (run.weights_before(step), run.weights_before(1)) if of is not None]
+    folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
+    for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
+        yield folder, ""
+        for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
+            if file.suffix in _SUFFIXES and file.is_file():
+                status = file.stat()
+                yield str(file), _digest(file, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache
+def _digest(file: Path, size: int, changed: int) -> str:
+    """A file's digest; the first weights are asked for at every step."""
+    return sha256_of(file)
