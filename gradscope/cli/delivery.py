@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradscope.cli.output_folder import staged_folder, unfinished_folder
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say, show, write_data
 from gradscope.progress import ProgressCallback
-from gradscope.report.document import Report, document_of, sources_of
+from gradscope.report.document import Report, document_of, notes_of, sources_of
 from gradscope.report.tables import render_table
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
@@ -29,6 +29,8 @@ class Delivery:
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool
     """Say nothing but errors on stderr."""
+    said: set[str] = field(default_factory=set)
+    """What was said while the work went on, so that it is not said again at its end."""
 
     def deliver(self, result: Report, *, printed: str | None = None) -> None:
         """Prints and writes a result.
@@ -40,6 +42,8 @@ class Delivery:
         if not self.quiet:
             for source in sources_of(result):
                 _describe(source)
+            for sentence in notes_of(result):
+                self.notice(sentence)
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
             from gradscope.report.files import write_files
@@ -58,8 +62,9 @@ class Delivery:
         Args:
             sentence: What happened.
         """
-        if not self.quiet:
+        if not self.quiet and sentence not in self.said:
             say(f"note: {sentence}")
+        self.said.add(sentence)
 
     def progress(self) -> AbstractContextManager[ProgressCallback]:
         """The bar around the work, gone before anything is printed.

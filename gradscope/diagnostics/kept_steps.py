@@ -40,16 +40,9 @@ class KeptStep:
     ) -> None:
         self._path = folder / f"step_{step:05d}.safetensors"
         self._step, self._notice = step, notice
-        said = (
-            __version__,
-            *map(version, _PACKAGES),
-            step,
-            run.groups_at(step),
-            objective,
-            choices,
-            *_digests(run, step),
-        )
-        self._key = hashlib.sha256(repr(said).encode()).hexdigest()
+        code = (__version__, *map(version, _PACKAGES))
+        inputs = (step, run.groups_at(step), objective, tuple(_digests(run, step)))
+        self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
 
     def read(self) -> StepGram | None:
         """The step as it was kept.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -226,6 +226,7 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
         batch_tokens=options.batch_tokens,
         notice=options.notice,
     )
+    gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, weights, objective, gram)))
     spectra: tuple[WeightSpectrum, ...] = ()
     if options.weight_spectra:
         spectra = measure_weight_spectra(
@@ -245,6 +246,25 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
         tokens=tokens,
         token_operators=operators,
     )
+
+
+def _what_the_disk_cannot_tell(run: Run, weights: WeightsRef, objective: Objective, gram: StepGram) -> Iterator[str]:
+    """Where the trainer's forward pass may have been another one.
+
+    Yields:
+        Sentences.
+    """
+    if objective.beta and weights.kind == "adapter" and run.weights_before(1) is None:
+        yield (
+            "The KL reference is the base model alone; where training went on from an adapter, its reference was that "
+            "adapter: --initial."
+        )
+    for dtype in ("bf16", "fp16"):
+        if run.settings.get(dtype) and gram.precision == "high":
+            yield (
+                f"The trainer computed in {dtype} (mixed precision), this is {gram.dtype}: its numbers agree to about "
+                "three digits at best."
+            )
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:

@@ -55,6 +55,19 @@ def sources_of(result: Report) -> tuple[Source, ...]:
     return (result.source,)
 
 
+def notes_of(result: Report) -> tuple[str, ...]:
+    """What a reader of a result should know of its gradients.
+
+    Args:
+        result: What a command found.
+
+    Returns:
+        Sentences; none where no gradient was computed.
+    """
+    noted = result.engine.get("notes") if isinstance(result, RankReport | ReplayReport) else None
+    return tuple(map(str, noted)) if isinstance(noted, list) else ()
+
+
 def document_of(result: Report) -> dict[str, Any]:
     """A result in its envelope.
 

@@ -1,0 +1,147 @@
+"""A model and rollouts that do not fit each other, weights that are no weights: refused, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.cli.conftest import Cli
+
+Break = Callable[[Path], None]
+
+
+def weights_with_nan(run: Path) -> None:
+    path = run / "checkpoints" / "checkpoint-0" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def another_shape(run: Path) -> None:
+    path = run / "checkpoints" / "checkpoint-0" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "intermediate_size": config["intermediate_size"] * 2}))
+
+
+def fewer_layers_on_disk(run: Path) -> None:
+    path = run / "checkpoints" / "checkpoint-0" / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if "layers.1" not in name}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def rewrite_ids(run: Path, change: Callable[[list[int]], list[int]]) -> None:
+    path = run / "rollouts" / "step_00001.parquet"
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    for row in rows:
+        row["completion_ids"] = change(row["completion_ids"])
+        for name in ("logprobs", "mask", "token_rewards", "token_advantages"):
+            row[name] = None
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def ids_outside_the_vocabulary(run: Path) -> None:
+    rewrite_ids(run, lambda ids: [22, *ids[1:]])
+
+
+def more_tokens_than_positions(run: Path) -> None:
+    rewrite_ids(run, lambda ids: ids * 64)
+
+
+@pytest.mark.parametrize("command", ["rank", "replay"])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (weights_with_nan, "model.norm.weight holds values that are not finite"),
+        (another_shape, "and the model wants"),
+        (fewer_layers_on_disk, "is missing"),
+        (ids_outside_the_vocabulary, "token id 22 is outside the model's vocabulary of 22"),
+        (more_tokens_than_positions, "the model has 64 positions"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    cli: Cli, tiny_run: Path, tmp_path: Path, command: str, spoil: Break, words: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    spoil(run)
+    done = cli(command, run, "--step", "1", "--output", tmp_path / "out")
+    assert (done.code, done.out) == (2, ""), done.err
+    error, hint = done.err.splitlines()
+    assert error.startswith("error: ")
+    assert words in error
+    assert hint.startswith("hint: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_memory_that_runs_out_everywhere_is_an_error_of_the_input(
+    cli: Cli, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("gradscope.gradients.step.measure_step", run_out)
+    done = cli("rank", tiny_run, "--step", "1", "--output", tmp_path / "out")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: Memory ran out on step 1.\nhint: Use a machine with more memory")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batch-tokens", "0"), "'0' is not a number of tokens"),
+        (("--batch-tokens", "many"), "'many' is not a number of tokens"),
+        (("--precision", "high", "--dtype", "bfloat16"), "--precision high computes in float32"),
+        (("--precision", "low"), "'low' is not one of"),
+    ],
+)
+@pytest.mark.parametrize("command", ["rank", "replay", "check", "report"])
+def test_options_of_the_engine_are_checked_before_anything_is_read(
+    cli: Cli, tmp_path: Path, command: str, options: tuple[str, ...], words: str
+) -> None:
+    more = ("--require", "effective_rank >= 1") if command == "check" else ()
+    done = cli(command, tmp_path / "absent", *more, *options)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert "hint: " in done.err
+
+
+def test_batches_that_do_not_fit_are_halved_and_that_is_said(
+    cli: Cli, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gradscope.gradients import stream
+
+    forward = stream.completion_logprobs
+
+    def limited(model, batch, *arguments):  # type: ignore[no-untyped-def]
+        if batch.input_ids.numel() > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(model, batch, *arguments)
+
+    monkeypatch.setattr(stream, "completion_logprobs", limited)
+    done = cli("replay", tiny_run, "--step", "1", "--engine", "stream", "--json")
+    assert done.code == 0
+    said = [line.removeprefix("note: ") for line in done.err.splitlines() if "Memory ran out" in line]
+    result = json.loads(done.out)["result"]
+    assert said
+    assert len(said) == len(set(said))
+    assert result["engine"]["notes"] == said
+    assert result["verdict"] == "match"
+    fixed = cli("replay", tiny_run, "--step", "1", "--engine", "stream", "--batch-tokens", "101")
+    assert (fixed.code, fixed.out) == (2, "")
+    assert "hint: Use --batch-tokens auto, or a number below 101." in fixed.err
+
+
+def test_high_precision_is_said(cli: Cli, tiny_run: Path) -> None:
+    done = cli("replay", tiny_run, "--step", "1", "--precision", "high", "--json", "--quiet")
+    engine = json.loads(done.out)["result"]["engine"]
+    assert (engine["precision"], engine["dtype"], engine["tf32"]) == ("high", "float32", False)
