@@ -141,8 +141,8 @@ BatchTokensOption = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    Literal["auto", "loop", "stream"],
-    typer.Option(metavar="auto|loop|stream", help="How gradients are computed.", rich_help_panel=_MODEL),
+    Literal["auto", "loop", "stream", "prompt"],
+    typer.Option(metavar="auto|loop|stream|prompt", help="How gradients are computed.", rich_help_panel=_MODEL),
 ]
 VerifyOption = Annotated[
     Literal["first", "all"],

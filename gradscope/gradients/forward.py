@@ -1,12 +1,13 @@
 """One forward pass: log-probabilities of completion tokens, at the trainer's temperature.
 
-Shapes: B rows, S padded length, T tokens of a completion, V vocabulary.
+Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q tokens that ran before.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,8 +16,22 @@ import torch
 from gradscope.gradients.batches import Batch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """Tokens that ran before the batch and are the same for all of its rows."""
+
+    cache: Any
+    """Their keys and values, in the model's own kind of cache, expanded to B rows."""
+    length: int
+    """Q."""
+
+
 def completion_logprobs(
-    model: Any, batch: Batch, temperature: float, softmax_dtype: torch.dtype = torch.float32
+    model: Any,
+    batch: Batch,
+    temperature: float,
+    softmax_dtype: torch.dtype = torch.float32,
+    past: Past | None = None,
 ) -> list[torch.Tensor]:
     """Log pi of each completion token.
 
@@ -28,13 +43,14 @@ def completion_logprobs(
         temperature: Logits are divided by it.
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
             which float32 keeps few digits; they matter where that token is a row of its own.
+        past: What ran before the batch; None where it holds whole sequences.
 
     Returns:
         Per row its log-probabilities with their graph, [B][T].
     """
     starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
     first = min(starts)
-    accepted = _forward_arguments(type(_base_model(model)).forward)
+    accepted = forward_arguments(model)
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if "position_ids" in accepted:
         arguments["position_ids"] = batch.position_ids
@@ -42,6 +58,11 @@ def completion_logprobs(
         arguments["logits_to_keep"] = batch.length - first
     if "use_cache" in accepted:
         arguments["use_cache"] = False
+    if past is not None:
+        mask = batch.attention_mask
+        arguments["attention_mask"] = torch.cat([mask.new_ones(len(mask), past.length), mask], dim=1)
+        arguments["position_ids"] = batch.position_ids + past.length
+        arguments.update(past_key_values=past.cache, use_cache=True)
     logits = model(**arguments).logits
     offset = batch.length - logits.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
@@ -60,10 +81,19 @@ def _token_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperature: float)
     return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
 
 
-def _base_model(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+def forward_arguments(model: Any) -> frozenset[str]:
+    """Names of what a model's forward pass can be given.
+
+    Args:
+        model: The model, with its adapter where it has one.
+
+    Returns:
+        The names of its parameters.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return _parameters(type(base).forward)
 
 
 @lru_cache
-def _forward_arguments(forward: Callable[..., Any]) -> frozenset[str]:
+def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)

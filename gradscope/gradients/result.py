@@ -20,6 +20,8 @@ from gradscope.gradients.rows import Channel, Row
 from gradscope.gradients.verify import Verification
 
 Array = NDArray[np.float64]
+Chosen = Literal["loop", "stream", "prompt"]
+"""The engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class StepGram:
     """The policy's log-probability of each completion token, [R][T]."""
     num_inferred_ids: int
     """Rollouts whose token ids were re-tokenized from text."""
-    engine: Literal["loop", "stream"]
+    engine: Chosen
     """How the rows were computed."""
     dtype: str
     """Arithmetic of the model."""

@@ -19,8 +19,11 @@ from gradscope.gradients.noise import relative_row_error
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.precision import uses_tf32
+from gradscope.gradients.prefix import can_share
 from gradscope.gradients.prepare import batch_rows, plan_step
-from gradscope.gradients.result import Array, StepGram
+from gradscope.gradients.prompt import prompt_gram
+from gradscope.gradients.prompt_groups import frac_shared
+from gradscope.gradients.result import Array, Chosen, StepGram
 from gradscope.gradients.rows import RowPlan
 from gradscope.gradients.spill import KEPT_BYTES
 from gradscope.gradients.stream import stream_gram
@@ -30,7 +33,10 @@ from gradscope.rollouts.types import Rollout, RolloutGroup
 
 __all__ = ["Engine", "StepGram", "Verify", "measure_step"]
 
-Engine = Literal["auto", "loop", "stream"]
+Engine = Literal["auto", "loop", "stream", "prompt"]
+
+MIN_SHARED = 0.15
+"""Share of a plain pass that running each prompt once must save before ``prompt`` is chosen (docs/engine.md)."""
 
 
 def measure_step(
@@ -53,29 +59,36 @@ def measure_step(
         policy: The weights that the step's update started from.
         groups: The step's rollouts.
         objective: The trainer's loss.
-        engine: ``loop``, ``stream``, or ``auto``: ``loop`` while all rows fit ``max_row_bytes``.
+        engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
+            ``loop`` while all rows fit ``max_row_bytes``, else ``stream``.
         verify: Check the first batch, or all.
-        batch_tokens: Most padded tokens of a forward pass of ``stream`` and of the self-check; None: a guess that is
-            halved while memory runs out.
+        batch_tokens: Most padded tokens of a forward pass of ``stream``, ``prompt`` and the self-check; None: a guess
+            that is halved while memory runs out.
         progress: Called as sequences are done.
         notice: Told when a batch did not fit.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
-        max_kept_bytes: Memory that ``stream`` may spend on what waits for other batches; more goes to a temporary file.
+        max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
+            goes to a temporary file.
 
     Returns:
         The step's Gram matrix.
     """
     budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
     plan = plan_step(policy, groups, objective, budget)
-    chosen = _choose(engine, policy, len(plan.rows), max_row_bytes)
+    chosen = _choose(engine, policy, plan, max_row_bytes)
 
     def batches(tokens: int) -> list[Batch]:
         return batch_rows(policy, plan, range(len(plan.rows)), tokens, padding_side)
 
     def compute(tokens: int) -> _Work:
         work = _Work(policy, plan, progress or no_progress, max_row_bytes)
-        work.loop() if chosen == "loop" else work.stream(batches(tokens), max_kept_bytes)
+        if chosen == "loop":
+            work.loop()
+        elif chosen == "stream":
+            work.stream(batches(tokens), max_kept_bytes)
+        else:
+            work.prompt(tokens, max_kept_bytes)
         return work
 
     # loop has one sequence at a time whatever the budget, so a smaller one is no help
@@ -120,18 +133,19 @@ class _Work:
         self._loop(self._policy.trainable)
 
     def stream(self, batches: Sequence[Batch], max_kept_bytes: int) -> None:
-        policy = self._policy
-        self.slow = stream_gram(
-            policy.model,
-            policy.trainable,
-            self._plan,
-            batches,
-            self._accumulator,
-            self._done,
-            max_kept_bytes=max_kept_bytes,
-        )
-        slow = {name: policy.trainable[name] for name in sorted(self.slow)}
-        for block in _blocks(slow, len(self._plan.rows), self._max_bytes):
+        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
+        slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
+        self._add_slowly(slow)
+
+    def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
+        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
+        slow = prompt_gram(model, trainable, plan, batch_tokens, total, self._done, max_kept_bytes=max_kept_bytes)
+        self._add_slowly(slow)
+
+    def _add_slowly(self, slow: frozenset[str]) -> None:
+        self.slow = slow
+        parameters = {name: self._policy.trainable[name] for name in sorted(slow)}
+        for block in _blocks(parameters, len(self._plan.rows), self._max_bytes):
             self._loop(block)
 
     def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -158,12 +172,14 @@ class _Work:
         self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
 
 
-def _choose(engine: Engine, policy: Policy, num_rows: int, max_row_bytes: int) -> Literal["loop", "stream"]:
-    if engine not in ("auto", "loop", "stream"):
-        raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop or stream.")
+def _choose(engine: Engine, policy: Policy, plan: RowPlan, max_row_bytes: int) -> Chosen:
+    if engine not in ("auto", "loop", "stream", "prompt"):
+        raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
     if engine != "auto":
         return engine
-    return "loop" if row_bytes(num_rows, policy.trainable) <= max_row_bytes else "stream"
+    if can_share(policy.model) and frac_shared(plan, weight_gradients=policy.kind == "full") >= MIN_SHARED:
+        return "prompt"
+    return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
 
 
 def _blocks(parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int) -> Iterator[dict[str, nn.Parameter]]:

@@ -17,12 +17,16 @@ from torch import nn
 
 from gradscope.gradients.backward import backpropagate, gradients_on
 from gradscope.gradients.batches import Batch
-from gradscope.gradients.capture import Capture
+from gradscope.gradients.capture import Capture, Sink
 from gradscope.gradients.contributions import Contribution
-from gradscope.gradients.forward import completion_logprobs
+from gradscope.gradients.forward import Past, completion_logprobs
+from gradscope.gradients.gather import Gatherer
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.rows import RowPlan
-from gradscope.gradients.spill import KEPT_BYTES, PartStore
+from gradscope.gradients.spill import KEPT_BYTES
+
+OnSequence = Callable[[int, torch.Tensor], None]
+"""Called with a sequence's index and the log-probabilities of its completion, [T]."""
 
 
 def stream_gram(
@@ -31,7 +35,7 @@ def stream_gram(
     plan: RowPlan,
     batches: Sequence[Batch],
     accumulator: GramAccumulator,
-    on_sequence: Callable[[int, torch.Tensor], None],
+    on_sequence: OnSequence,
     *,
     max_kept_bytes: int = KEPT_BYTES,
 ) -> frozenset[str]:
@@ -49,36 +53,29 @@ def stream_gram(
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
     """
-    capture = Capture(model, trainable)
-    with PartStore(max_kept_bytes) as store:
+    capture, waits = Capture(model, trainable), len(batches) > 1
+    with Gatherer(trainable, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as gatherer:
         for batch in batches:
-            sink = _combine_now(trainable, batch, accumulator) if len(batches) == 1 else _keep(store, batch)
-            with capture.hooks(), capture.batch(batch, sink), gradients_on(trainable, on=False):
-                logprobs = completion_logprobs(model, batch, plan.objective.temperature)
-                rows = [plan.rows[number] for number in batch.rows]
-                weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
-                if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
-                    backpropagate(logprobs, weights)
-            for row, logp in zip(rows, logprobs, strict=True):
-                if row.channel == "score":
-                    on_sequence(row.sequence, logp.detach())
-        for name in [name for name in store.names if name not in capture.uncovered]:
-            parts = store.take(name, accumulator.gram.device)
-            accumulator.add_parameter(trainable[name].shape, trainable[name].dtype, parts)
+
+            def take(name: str, uses: list[Contribution], rows: tuple[int, ...] = batch.rows) -> None:
+                gatherer.take(name, rows, uses)
+                if not waits:
+                    gatherer.combine(name)
+
+            with gradients_on(trainable, on=False):
+                capture_batch(model, plan, batch, capture, take, on_sequence)
+        gatherer.combine_all(capture.uncovered)
     return frozenset(capture.uncovered)
 
 
-def _combine_now(
-    trainable: Mapping[str, nn.Parameter], batch: Batch, accumulator: GramAccumulator
-) -> Callable[[str, list[Contribution]], None]:
-    def combine(name: str, uses: list[Contribution]) -> None:
-        accumulator.add_parameter(trainable[name].shape, trainable[name].dtype, [(batch.rows, uses)])
+def capture_batch(
+    model: Any,
+    plan: RowPlan,
+    batch: Batch,
+    capture: Capture,
+    sink: Sink,
+    on_sequence: OnSequence,
+    past: Past | None = None,
+) -> None:
+    """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
 
-    return combine
-
-
-def _keep(store: PartStore, batch: Batch) -> Callable[[str, list[Contribution]], None]:
-    def keep(name: str, uses: list[Contribution]) -> None:
-        store.keep(name, batch.rows, uses)
-
-    return keep

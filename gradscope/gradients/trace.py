@@ -38,14 +38,14 @@ class TracedUse:
 class Trace:
     """A forward pass whose graph is kept."""
 
-    start: int
-    """Tokens of the prompt."""
     length: int
     """S."""
     segments: list[list[TracedUse]]
     """Uses below the first decoder layer, in each of them, and above the last, [L + 2]."""
     cuts: list[torch.Tensor] = field(default_factory=list)
     """Hidden states [1, S, H] before each decoder layer and after the last, [L + 1]; all that joins the segments."""
+    start: int = 0
+    """Tokens of the prompt."""
     logprobs: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Log-probabilities of the completion with their graph, [T]."""
 
@@ -86,18 +86,30 @@ class Tracer:
             Its trace. A use that no rule fits makes its parameters uncovered.
         """
         device = next(iter(self._trainable.values())).device
-        trace = Trace(
-            start=len(sequence.prompt_ids),
-            length=sequence.length,
-            segments=[[] for _ in range(len(self._decoder) + 2)],
-        )
-        self._trace, self._segment = trace, 0
         # Fused attention has no rule for many cotangents at once; in plain operations it has.
-        with self._hooks(), gradients_on(self._trainable, on=False), sdpa_kernel(SDPBackend.MATH):
+        with self.recording(sequence.length) as trace, sdpa_kernel(SDPBackend.MATH):
             batch = pad_batch([0], [sequence], device)
             (trace.logprobs,) = completion_logprobs(self._model, batch, self._temperature, torch.float64)
-        self._trace = None
+            trace.start = len(sequence.prompt_ids)
         return trace
+
+    @contextmanager
+    def recording(self, length: int) -> Iterator[Trace]:
+        """Record the forward pass of one sequence that runs inside, weight gradients off.
+
+        Args:
+            length: Tokens of the sequence.
+
+        Yields:
+            Its trace, filled as the pass goes on. A use that no rule fits makes its parameters uncovered.
+        """
+        trace = Trace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
+        self._trace, self._segment = trace, 0
+        try:
+            with self._hooks(), gradients_on(self._trainable, on=False):
+                yield trace
+        finally:
+            self._trace = None
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ class Use:
     module: nn.Module
     """The module."""
     input: torch.Tensor
-    """What it was given, [B, ...]."""
+    """What it was given, [B, ...], or [1, ...] where all rows share it."""
     grad: torch.Tensor
     """The gradient of what it returned, [B, ...]."""
     beside: tuple[torch.Tensor, ...] = ()
@@ -39,14 +39,15 @@ class Use:
         A head that was only given the last positions has a shorter token axis, aligned at its end.
 
         Args:
-            tensor: [B, at most S, ...].
+            tensor: [B, at most S, ...], or [1, ...] where all rows share it.
 
         Returns:
             Per row, [B][T, ...].
         """
         missing = self.length - tensor.shape[1]
+        rows = tensor.expand(len(self.spans), *tensor.shape[1:])
         return tuple(
-            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
+            rows[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
         )
 
 
