@@ -13,6 +13,10 @@ from gradscope.gradients.contributions import Contribution, Scatter
 
 SLICE_BYTES = 64 * 2**20
 """Memory for the slice of all rows' gradients that exists at one time."""
+CAST_BYTES = 2 * 2**20
+"""Memory for the float64 copy of a part of it: on a CPU it should stay in the cache."""
+TILE = 128
+"""Rows of a tile of the Gram matrix; tiles above the diagonal are not computed."""
 
 
 class GramAccumulator:
@@ -28,15 +32,23 @@ class GramAccumulator:
     """
 
     def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
-        self.gram = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self.num_parameters = 0
         """Elements of all parameters that were added."""
+        self.device = device
+        """Where slices are formed."""
+        self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self._slice_bytes = slice_bytes
+        self._cast_bytes = slice_bytes if device.type == "cuda" else min(slice_bytes, CAST_BYTES)
+
+    @property
+    def gram(self) -> torch.Tensor:
+        """K, [N, N]."""
+        return self._lower.tril() + self._lower.tril(-1).t()
 
     @property
     def num_rows(self) -> int:
         """N."""
-        return int(self.gram.shape[0])
+        return int(self._lower.shape[0])
 
     def add_rows(self, rows: torch.Tensor) -> None:
         """Add columns of the gradient matrix: one parameter's gradients, or some of them.
@@ -45,7 +57,7 @@ class GramAccumulator:
             rows: [N, columns].
         """
         self.num_parameters += rows.shape[1]
-        self._add(rows)
+        self._lower += self.products(rows)
 
     def add_parameter(
         self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
@@ -61,25 +73,57 @@ class GramAccumulator:
         width = shape.numel() // length
         if all(isinstance(contribution, Scatter) for _, uses in parts for contribution in uses):
             parts, length = _renumber(parts)
+        self.add_slices((length, width), dtype, parts)
+        self.num_parameters += shape.numel()
+
+    def add_slices(
+        self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+    ) -> None:
+        """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one.
+
+        Args:
+            shape: Rows and columns of a matrix.
+            dtype: The parameter's dtype.
+            parts: Per batch the indices of its rows and their contributions.
+        """
+        length, width = shape
         working = torch.promote_types(dtype, torch.float32)
-        # Per element: the working copy and its float64 copy.
-        per_index = width * self.num_rows * (working.itemsize + 8)
-        step = max(1, min(length, self._slice_bytes // per_index))
+        step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
+        buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
         for start in range(0, length, step):
             stop = min(start + step, length)
-            slices = torch.zeros(self.num_rows, stop - start, width, dtype=working, device=self.gram.device)
+            slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
             for rows, uses in parts:
                 for local, row in enumerate(rows):
                     for contribution in uses:
                         contribution.add_to(local, start, slices[row])
-            self._add(slices.flatten(1))
-        self.num_parameters += shape.numel()
+            self._lower += self.products(slices.flatten(1))
 
-    def _add(self, rows: torch.Tensor) -> None:
-        width = max(1, self._slice_bytes // (8 * self.num_rows))
+    def add_products(self, products: torch.Tensor) -> None:
+        """Add inner products that are known without rows.
+
+        Args:
+            products: Float64, right on and below the diagonal, [N, N].
+        """
+        self._lower += products
+
+    def products(self, rows: torch.Tensor) -> torch.Tensor:
+        """Inner products in float64.
+
+        Args:
+            rows: [N, columns].
+
+        Returns:
+            Right on and below the diagonal, [N, N].
+        """
+        found = torch.zeros_like(self._lower)
+        width = max(1, self._cast_bytes // (8 * self.num_rows))
         for start in range(0, rows.shape[1], width):
             wide = rows[:, start : start + width].double()
-            self.gram += wide @ wide.t()
+            for first in range(0, self.num_rows, TILE):
+                last = min(first + TILE, self.num_rows)
+                found[first:last, :last].addmm_(wide[first:last], wide[:last].t())
+        return found
 
 
 def _renumber(

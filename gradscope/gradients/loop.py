@@ -112,7 +112,7 @@ def loop_gram(
         on_sequence: Called with each sequence's index and its log-probabilities.
         max_bytes: Memory that rows may take.
     """
-    loop_rows(model, trainable, plan, accumulator.gram.device, accumulator.add_rows, on_sequence, max_bytes=max_bytes)
+    loop_rows(model, trainable, plan, accumulator.device, accumulator.add_rows, on_sequence, max_bytes=max_bytes)
 
 
 def _row_dtype(parameter: nn.Parameter) -> torch.dtype:

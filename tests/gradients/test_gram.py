@@ -65,3 +65,12 @@ def test_contributions_move_together():
         part.to(CPU).add_to(0, 0, moved)
         assert out.any()
         assert torch.equal(out, moved)
+
+
+def test_tiles_below_the_diagonal_give_the_whole():
+    torch.manual_seed(2)
+    rows = torch.randn(300, 50)  # more rows than two tiles hold
+    accumulator = GramAccumulator(300, CPU, slice_bytes=2**14)
+    accumulator.add_rows(rows)
+    torch.testing.assert_close(accumulator.gram, rows.double() @ rows.double().t())
+    assert torch.equal(accumulator.gram, accumulator.gram.t())
