@@ -18,7 +18,7 @@ from torch import nn
 from gradscope.gradients.batches import Batch
 from gradscope.gradients.contributions import Contribution
 from gradscope.gradients.experts import returned_by
-from gradscope.gradients.layers import fits
+from gradscope.gradients.layers import fits, looks_up
 from gradscope.gradients.ruled import RuledLayers
 from gradscope.gradients.uses import Use
 
@@ -56,7 +56,7 @@ class Capture:
         """
         handles = []
         for module in self._layers.owned:
-            if isinstance(module, nn.Embedding):
+            if looks_up(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
         try:

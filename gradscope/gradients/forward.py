@@ -6,7 +6,8 @@ Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q token
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 
 from gradscope.gradients.batches import Batch
+
+_CHECKPOINTING = "gradient_checkpointing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ def completion_logprobs(
         arguments["attention_mask"] = torch.cat([mask.new_ones(len(mask), past.length), mask], dim=1)
         arguments["position_ids"] = batch.position_ids + past.length
         arguments.update(past_key_values=past.cache, use_cache=True)
-    logits = model(**arguments).logits
+    with activations_kept(model):
+        logits = model(**arguments).logits
     offset = batch.length - logits.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
     return [
@@ -74,6 +78,26 @@ def completion_logprobs(
         )
         for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True)
     ]
+
+
+@contextmanager
+def activations_kept(model: Any) -> Iterator[None]:
+    """Switch off gradient checkpointing, which transformers does in training mode.
+
+    A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
+    knows no gradients of chosen tensors. Batches are small enough without.
+
+    Yields:
+        Nothing.
+    """
+    switched = [module for module in model.modules() if module.training and getattr(module, _CHECKPOINTING, False)]
+    for module in switched:
+        setattr(module, _CHECKPOINTING, False)
+    try:
+        yield
+    finally:
+        for module in switched:
+            setattr(module, _CHECKPOINTING, True)
 
 
 def _token_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:

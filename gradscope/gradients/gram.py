@@ -72,7 +72,7 @@ class GramAccumulator:
         length = shape[0]
         width = shape.numel() // length
         if all(isinstance(contribution, Scatter) for _, uses in parts for contribution in uses):
-            parts, length = _renumber(parts)
+            parts, length, width = _renumber(parts)
         self.add_slices((length, width), dtype, parts)
         self.num_parameters += shape.numel()
 
@@ -128,9 +128,10 @@ class GramAccumulator:
 
 def _renumber(
     parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]],
-) -> tuple[list[tuple[Sequence[int], list[Contribution]]], int]:
+) -> tuple[list[tuple[Sequence[int], list[Contribution]]], int, int]:
     """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
     scatters = [use for _, uses in parts for use in uses if isinstance(use, Scatter)]
     seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids]))
     renumbered = [(rows, [use.renumbered(seen) for use in uses if isinstance(use, Scatter)]) for rows, uses in parts]
-    return [(rows, list(uses)) for rows, uses in renumbered], max(1, int(seen.numel()))
+    width = scatters[0].grads[0].shape[1]  # of a row of the table, whichever way the parameter holds it
+    return [(rows, list(uses)) for rows, uses in renumbered], max(1, int(seen.numel())), width

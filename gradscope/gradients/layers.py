@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from peft.tuners import lora
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from gradscope.gradients.contributions import Contribution, OuterProduct, Scatter, Summed
+from gradscope.gradients.adapters import adapter_rule, fits_adapter
+from gradscope.gradients.contributions import Contribution, OuterProduct
 from gradscope.gradients.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
 from gradscope.gradients.uses import Rule, Use
 
-__all__ = ["Rule", "Use", "fits", "rule_for"]
+__all__ = ["Rule", "Use", "fits", "looks_up", "rule_for"]
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -33,6 +36,8 @@ def rule_for(module: nn.Module) -> Rule | None:
         Its rule, or None where there is none.
     """
     own = dict(module.named_parameters(recurse=False))
+    if isinstance(module, BaseTunerLayer):
+        return adapter_rule(module)
     if is_expert_layer(module):
         return experts
     if is_router(module):
@@ -82,10 +87,24 @@ def fits(
         return False
     if rule is norm:
         return _is_affine(module, given, returned)
-    by_token = given.dim() == (2 if isinstance(module, nn.Embedding) else 3) and returned.dim() == 3
+    by_token = given.dim() == (2 if looks_up(module) else 3) and returned.dim() == 3
     if not by_token or given.shape[1] > length or returned.shape[1] != given.shape[1]:
         return False
+    if isinstance(module, BaseTunerLayer):
+        return fits_adapter(module, given, returned)
     return not isinstance(module, nn.Embedding) or _embedding_scale(module, given) is not None
+
+
+def looks_up(module: nn.Module) -> bool:
+    """Whether a module is given ids.
+
+    Args:
+        module: The module.
+
+    Returns:
+        True for an embedding, with an adapter or without.
+    """
+    return isinstance(module, nn.Embedding | lora.Embedding)
 
 
 def linear(use: Use) -> Mapping[str, Contribution]:
@@ -127,13 +146,7 @@ def embedding(use: Use) -> Mapping[str, Contribution]:
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
     scale = _embedding_scale(module, use.input)
     assert scale is not None, "checked by fits()"
-    ids, grads = use.tokens(use.input), use.tokens(use.grad)
-    if module.padding_idx is not None:
-        # PyTorch gives this row no gradient, also where the id was sampled and not padded.
-        kept = [row != module.padding_idx for row in ids]
-        ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
-        grads = tuple(row[keep] for row, keep in zip(grads, kept, strict=True))
-    return {"weight": Scatter(ids=ids, grads=tuple(row * scale for row in grads))}
+    return {"weight": use.lookup(use.grad * scale, module.padding_idx)}
 
 
 def norm(use: Use) -> Mapping[str, Contribution]:
@@ -147,17 +160,11 @@ def norm(use: Use) -> Mapping[str, Contribution]:
     """
     normalized = _with_weight(use.module, use.input, 1.0) - _with_weight(use.module, use.input, 0.0)
     wide = torch.promote_types(use.grad.dtype, torch.float32)
-    return {"weight": _summed(normalized.to(wide) * use.grad.to(wide)), **_bias(use)}
+    return {"weight": use.summed(normalized.to(wide) * use.grad.to(wide)), **_bias(use)}
 
 
 def _bias(use: Use) -> Mapping[str, Contribution]:
-    return {} if getattr(use.module, "bias", None) is None else {"bias": _summed(use.grad)}
-
-
-def _summed(grad: torch.Tensor) -> Summed:
-    """Sum over every axis but the first and last; padding adds nothing, for no loss flows from it."""
-    wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
-    return Summed(rows=wide.flatten(1, -2).sum(1))
+    return {} if getattr(use.module, "bias", None) is None else {"bias": use.summed(use.grad)}
 
 
 def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:

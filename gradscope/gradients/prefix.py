@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from gradscope.errors import UsageError
 from gradscope.gradients.contributions import Contribution
-from gradscope.gradients.forward import Past, forward_arguments
+from gradscope.gradients.forward import Past, activations_kept, forward_arguments
 from gradscope.gradients.trace import TracedUse, Tracer, decoder_layers
 from gradscope.gradients.uses import Use
 
@@ -62,7 +62,7 @@ class Prefix:
         self._layers, self._length = tracer.layers, len(ids)
         self._expanded: list[list[KeysAndValues]] = []
         cache = DynamicCache()
-        with tracer.recording(self._length) as self._trace:
+        with tracer.recording(self._length) as self._trace, activations_kept(model):
             # One row of logits, for nothing is predicted here; they get no gradient.
             model(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self._past = [(layer.keys, layer.values) for layer in cache.layers]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 
+from gradscope.gradients.adapters import adapter_parameters
 from gradscope.gradients.layers import Rule, rule_for
 
 
@@ -20,13 +21,13 @@ class RuledLayers:
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
         names = {id(parameter): name for name, parameter in trainable.items()}
         self.owned: dict[nn.Module, dict[str, str]] = {}
-        """Module -> local name -> name of each trainable parameter that it owns."""
+        """Module -> local name -> name of each trainable parameter that it computes with."""
         self.rules: dict[nn.Module, Rule] = {}
         """Module -> its rule."""
         ruled: set[str] = set()
         unruled: set[str] = set()
-        for module in model.modules():
-            owned = {local: names[id(p)] for local, p in module._parameters.items() if p is not None and id(p) in names}
+        for module, held in _holders(model):
+            owned = {local: names[id(p)] for local, p in held.items() if id(p) in names}
             rule = rule_for(module) if owned else None
             if rule is None:
                 unruled.update(owned.values())
@@ -46,3 +47,19 @@ class RuledLayers:
             Local name -> name, without parameters that are uncovered.
         """
         return {local: name for local, name in self.owned[module].items() if name not in self.uncovered}
+
+
+def _holders(model: nn.Module) -> Iterator[tuple[nn.Module, dict[str, nn.Parameter]]]:
+    """Every module with the parameters that its rule is about: its own, unless a layer around it computes with them.
+
+    Yields:
+        Modules, the outer before the inner, and local name -> parameter.
+    """
+    taken: set[tuple[nn.Module, str]] = set()
+    for module in model.modules():
+        held = {name: p for name, p in module._parameters.items() if p is not None and (module, name) not in taken}
+        for name in adapter_parameters(module):
+            path, _, local = name.rpartition(".")
+            taken.add((module.get_submodule(path), local))
+            held[name] = module.get_parameter(name)
+        yield module, held

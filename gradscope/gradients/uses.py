@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradscope.gradients.contributions import Contribution
+from gradscope.gradients.contributions import Contribution, Scatter, Summed
 
 Spans = Sequence[tuple[int, int]]
 
@@ -49,6 +49,38 @@ class Use:
         return tuple(
             rows[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
         )
+
+    def summed(self, grad: torch.Tensor) -> Summed:
+        """A gradient summed over every axis but the first and last.
+
+        Padding adds nothing, for no loss flows from it.
+
+        Args:
+            grad: [B, ..., O].
+
+        Returns:
+            The sums, at least in float32.
+        """
+        wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
+        return Summed(rows=wide.flatten(1, -2).sum(1))
+
+    def lookup(self, grads: torch.Tensor, padding: int | None) -> Scatter:
+        """The gradients of what the input's ids looked up.
+
+        Args:
+            grads: [B, S, H].
+            padding: The id that gets no gradient; None without one.
+
+        Returns:
+            Ids and gradients, row by row.
+        """
+        ids, rows = self.tokens(self.input), self.tokens(grads)
+        if padding is not None:
+            # PyTorch gives this id no gradient, also where it was sampled and not padded.
+            kept = [row != padding for row in ids]
+            ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
+            rows = tuple(row[keep] for row, keep in zip(rows, kept, strict=True))
+        return Scatter(ids=ids, grads=rows)
 
 
 Rule = Callable[[Use], Mapping[str, Contribution]]

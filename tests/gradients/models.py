@@ -139,6 +139,22 @@ def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.
     return np.stack(rows)
 
 
+def naive_token_rows(policy: Policy, groups: list[RolloutGroup]) -> np.ndarray:
+    """One float64 backward per token through the plain model, no code of the engine: the oracle."""
+    model = copy.deepcopy(policy.model).double()
+    parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
+    rows = []
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        start = len(rollout.prompt_ids)
+        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1].double(), dim=-1)
+        for position, token in enumerate(rollout.completion_ids):
+            grads = torch.autograd.grad(log_pi[position, token], parameters, retain_graph=True, allow_unused=True)
+            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
+            rows.append(torch.cat([part.flatten() for part in flat]).numpy())
+    return np.stack(rows)
+
+
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import numpy as np
@@ -18,27 +17,20 @@ from gradscope.gradients.token_gram import measure_tokens
 from gradscope.gradients.token_loop import token_loop_rows
 from gradscope.gradients.token_rows import TokenRow, chunks_of, sample_tokens
 from gradscope.gradients.tokens import token_sequences
-from tests.gradients.models import ARCHITECTURES, DAPO, naive_rows, policy_of, relative, tiny_groups, tiny_policy
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    naive_rows,
+    naive_token_rows,
+    policy_of,
+    relative,
+    tiny_groups,
+    tiny_policy,
+)
 
 
 def measured(policy, groups, objective=DAPO, **options):
     return measure_tokens(policy, groups, objective, measure_step(policy, groups, objective), **options)
-
-
-def naive_token_rows(policy, groups):
-    """One float64 backward per token through the plain model, no code of the engine: the oracle."""
-    model = copy.deepcopy(policy.model).double()
-    parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
-    rows = []
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
-        start = len(rollout.prompt_ids)
-        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1].double(), dim=-1)
-        for position, token in enumerate(rollout.completion_ids):
-            grads = torch.autograd.grad(log_pi[position, token], parameters, retain_graph=True, allow_unused=True)
-            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-            rows.append(torch.cat([part.flatten() for part in flat]).numpy())
-    return np.stack(rows)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
