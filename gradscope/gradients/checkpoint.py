@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.run import WeightsRef
 
 _ADAPTER = "adapter_model.safetensors"
+_FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
 def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
@@ -85,6 +87,11 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
         try:
             model = get_peft_model(model, config)
             result = set_peft_model_state_dict(model, tensors)
+        except KeyError as error:  # what peft says of a module that was to be saved whole
+            raise InputError(
+                f"{weights.path}: the adapter lacks the tensor {error.args[0]}.",
+                hint="Save it again with save_pretrained().",
+            ) from error
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
@@ -102,15 +109,27 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
 
 
 def is_fresh(folder: Path) -> bool:
-    """Whether an adapter changes nothing yet: LoRA starts with every B at zero.
+    """Whether switching an adapter off changes nothing yet: LoRA starts with A or B of every pair at zero.
+
+    Magnitudes and modules saved whole count as a change, for what they started from is not in the folder. Biases of the
+    base do not: they stay as they are when an adapter is switched off, also in TRL's reference.
 
     Args:
         folder: The adapter's folder.
 
     Returns:
-        True where all B are zero.
+        True where every product is zero and there is nothing else.
     """
-    return not any(bool(tensor.any()) for name, tensor in _adapter_tensors(folder).items() if "lora_B" in name)
+    tensors = _adapter_tensors(folder)
+    for name, tensor in tensors.items():
+        factor = _FACTOR.search(name)
+        if factor is None and not name.endswith(".bias") and ".base_layer." not in name:
+            return False
+        if factor is not None and bool(tensor.any()):
+            other = tensors.get(f"{name[: factor.start()]}.{factor[1]}{'BA'['AB'.index(factor[2])]}{factor[3]}")
+            if other is None or bool(other.any()):
+                return False
+    return True
 
 
 def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
