@@ -37,7 +37,7 @@ def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objecti
     if len(steps) != 1:
         raise ValueError(f"expected the groups of one step, got steps {steps}")
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    reason = objective.reason_against(rollouts)
+    reason = objective.reason_against(rollouts) or _router_reason(policy, objective)
     if reason is not None:
         raise InputError(
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
@@ -73,6 +73,15 @@ def batch_rows(
         pad_batch([rows[i] for i in part], [of_row[i] for i in part], policy.device, padding_side)
         for part in split_rows([sequence.length for sequence in of_row], batch_tokens)
     ]
+
+
+def _router_reason(policy: Policy, objective: Objective) -> str | None:
+    """Why a mixture of experts whose load-balancing term was left to its configuration has no gradient of its own."""
+    config = policy.model.config.get_text_config()
+    coefficient = getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
+    if not objective.router_loss_of_model or not coefficient:
+        return None
+    return f"the model's own load-balancing term (router_aux_loss_coef {coefficient:g}) is in the loss; it couples rollouts"
 
 
 def _reference_logprobs(

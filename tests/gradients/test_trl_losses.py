@@ -12,11 +12,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from gradscope.errors import InputError
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.step import measure_step
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from tests.gradients.models import VOCAB, policy_of, tiny_model
+from tests.gradients.models import VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
 
 MODEL = "llama_untied_biases"
 
@@ -40,7 +41,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w2", eos_token="w1", pad_token="w0")
 
 
-def recorded_run(folder: Path, values: dict) -> tuple[list[tuple[dict, dict]], list[float], TrainerSettings]:
+def recorded_run(
+    folder: Path, values: dict, initial=None
+) -> tuple[list[tuple[dict, dict]], list[float], TrainerSettings]:
     """Three updates of a tiny model: rollouts and weights before each, the norms that were logged, the arguments."""
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
 
@@ -79,7 +82,7 @@ def recorded_run(folder: Path, values: dict) -> tuple[list[tuple[dict, dict]], l
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tiny_model(MODEL).save_pretrained(folder / "initial")
+        (initial or tiny_model(MODEL)).save_pretrained(folder / "initial")
         args = trl.GRPOConfig(output_dir=str(folder), **arguments)
         trainer = Recorder(
             model=str(folder / "initial"),
@@ -132,7 +135,7 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
     assert objective.importance_ratio == case.startswith("reused")
     assert len(updates) == len(norms) == 3
     assert norms[0] > 0.01
-    clipped = []
+    clipped, num_clipped = [], 0
     for (inputs, weights), logged in zip(updates, norms, strict=True):
         model = tiny_model(MODEL)
         model.load_state_dict(weights)
@@ -142,5 +145,45 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
         unclipped = np.sqrt(found.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
+        num_clipped += num_silenced(groups, found, objective)
     assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
-    assert any(clipped) == case.startswith("reused")
+    assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
+
+
+def num_silenced(groups: list[RolloutGroup], found, objective: Objective) -> int:
+    """Tokens that the clip takes out of the loss: TRL's own formula has no slope there."""
+    if not objective.importance_ratio:
+        return 0
+    silenced = 0
+    for rollout, logprobs in zip((r for group in groups for r in group.rollouts), found.logprobs, strict=True):
+        ratio = torch.tensor(np.exp(logprobs - np.array(rollout.logprobs)), requires_grad=True)
+        free = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
+        clipped = ratio.clamp(1 - objective.epsilon_low, 1 + objective.epsilon_high)
+        torch.min(free * rollout.advantage, clipped * rollout.advantage).sum().backward()
+        silenced += int((ratio.grad == 0).sum()) if rollout.advantage else 0
+    return silenced
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
+def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_path):
+    updates, norms, settings = recorded_run(tmp_path, {"router_aux_loss_coef": 0.0}, tiny_experts(name))
+    assert len(updates) == len(norms) == 3
+    assert norms[0] > 0.01
+    for (inputs, weights), logged in zip(updates, norms, strict=True):
+        model = tiny_experts(name)
+        model.load_state_dict(weights)
+        found = measure_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
+        assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
+        assert (found.coverage, found.slow_parameters) == (1.0, ())
+
+
+def test_a_load_balancing_term_that_was_left_to_the_model_is_refused():
+    policy, groups = policy_of(tiny_experts("qwen3_moe")), tiny_groups()
+    settings = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0}
+    left = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": None}))
+    with pytest.raises(InputError, match=r"the model's own load-balancing term \(router_aux_loss_coef 0.001\)"):
+        measure_step(policy, groups, left)
+    assert measure_step(policy_of(tiny_model(MODEL)), groups, left).coverage == 1.0
+    without = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": 0.0}))
+    assert measure_step(policy, groups, without).coverage == 1.0
