@@ -87,6 +87,9 @@ def activations_kept(model: Any) -> Iterator[None]:
     A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
     knows no gradients of chosen tensors. Batches are small enough without.
 
+    Args:
+        model: The model.
+
     Yields:
         Nothing.
     """
