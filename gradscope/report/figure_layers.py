@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.metrics.catalog import metric
-from gradscope.report.figure_style import INK, name_of, new_figure
+from gradscope.report.figure_style import BLUE, INK, ON_COLOR, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
-_LOWEST, _HIGHEST = (0.93, 0.96, 0.99), (0.0, 0.27, 0.44)
+_FAINTEST = 0.07
+"""Opacity of the lowest cell."""
 OUTSIDE = "outside"
 """The row of weights that belong to no layer, such as the embedding."""
 
@@ -64,7 +65,7 @@ def _heat_map(cells: Mapping[tuple[str, str], GradientSpectrum], step: int) -> F
     figure, (axes,) = new_figure(
         f"Effective rank of each weight's gradient, step {step}",
         f"{metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
-        "small print: the smaller side of the matrix; darker: closer to it",
+        "small print: the smaller side of the matrix; stronger: closer to it",
         width=width,
         height=height,
         right=0.25,
@@ -95,8 +96,8 @@ def _row_name(row: str) -> str:
 def _cell(axes: Axes, x: int, y: int, spectrum: GradientSpectrum) -> None:
     value, ceiling = spectrum.effective_rank.value or 0.0, min(spectrum.shape)
     share = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
-    color = tuple(low + (high - low) * share for low, high in zip(_LOWEST, _HIGHEST, strict=True))
-    ink = "white" if share > 0.55 else INK
-    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=color, linewidth=0))
+    opacity = _FAINTEST + (1 - _FAINTEST) * share
+    ink = ON_COLOR if opacity > 0.6 else INK
+    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=BLUE, alpha=opacity, linewidth=0))
     axes.text(x + 0.5, y + 0.42, f"{value:.1f}", color=ink, ha="center", va="center", fontsize=8.5)
     axes.text(x + 0.5, y + 0.78, f"{ceiling}", color=ink, ha="center", va="center", fontsize=5.5)

@@ -28,10 +28,10 @@ _MOST_STEPS = 3
 _FLOOR = 1e-4
 """Smaller shares of the sum change no effective rank and are not drawn."""
 _STYLES: dict[str, tuple[str, str, Any, str]] = {
-    "unweighted": ("scores alone", ORANGE, "--", "s"),
+    "unweighted": ("scores", ORANGE, "--", "s"),
     "shuffled": ("shuffled", GREEN, "-.", "^"),
-    "signs": ("signs only", PURPLE, ":", "D"),
-    "gaussian": ("Gaussian rows", MUTED, (0, (1, 2.5)), ""),
+    "signs": ("signs", PURPLE, ":", "D"),
+    "gaussian": ("Gauss", MUTED, (0, (1, 2.5)), ""),
 }
 """Null -> its name, color, line style and marker."""
 
@@ -85,21 +85,22 @@ def _figure(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
 
 def _panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
     labels: list[tuple[float, str, str]] = []
-    ranks: list[tuple[Estimate, str]] = []
+    ranks: list[tuple[Estimate, str, str]] = []
     for name, null in reversed(tuple(point.nulls.items())):
         if null.profile:
             label, color, line, marker = _STYLES[name]
             end = _line(axes, null.profile, color=color, linestyle=line, marker=marker, linewidth=1.2, markersize=3)
             labels.append((end, label, color))
-            ranks.append((null.effective_rank, color))
+            ranks.append((null.effective_rank, label, color))
     end = _line(axes, point.profile, color=BLUE, linestyle="-", marker="o", linewidth=1.8, markersize=4)
-    labels.append((end, name_of(point.advantage, limit=12), BLUE))
-    ranks.append((point.effective_rank, BLUE))
+    name = name_of(point.advantage, limit=12)
+    labels.append((end, name, BLUE))
+    ranks.append((point.effective_rank, name, BLUE))
     if last:
         label_lines(axes, labels, gap=0.07)
-    for place, (rank, color) in enumerate(reversed(ranks)):
+    for place, (rank, name, color) in enumerate(reversed(ranks)):
         height = 0.04 + 0.062 * place
-        axes.text(0.03, height, f"{rank.value:.2f}", transform=axes.transAxes, color=color, fontsize=7.5)
+        axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=7.5)
 
 
 def _line(axes: Axes, profile: Sequence[float], **style: Any) -> float:

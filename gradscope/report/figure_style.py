@@ -1,4 +1,4 @@
-"""How figures look, and how they become files that never differ between two runs.
+"""How figures look.
 
 Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a
 title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
@@ -10,7 +10,6 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -27,13 +26,14 @@ INK = "#1f2328"
 MUTED = "#6b7280"
 FAINT = "#d7dbe0"
 BLUE = "#0072b2"
-SKY = "#8cc5ea"
 SLATE = "#6f8299"
 PALE = "#c5d9ea"
 ORANGE = "#d55e00"
 RED = "#b3261e"
 GREEN = "#00795a"
 PURPLE = "#9b4f96"
+ON_COLOR = "#fdfdfd"
+"""Text on a strong color, which is dark on a light page and bright on a dark one."""
 SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"))
 """Color, line style and marker of the first, second, ... line of a figure."""
 
@@ -226,20 +226,3 @@ def name_of(text: str, *, limit: int = 24) -> str:
         The name with every character outside ASCII escaped: a figure's font may lack it.
     """
     return plain(plain(text).encode("ascii", "backslashreplace").decode("ascii"), limit=limit)
-
-
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        stem: Path without suffix.
-
-    Returns:
-        The two files.
-    """
-    picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
-    with figure_style():
-        figure.savefig(picture, dpi=200, metadata={"Software": None})
-        figure.savefig(drawing, metadata={"Date": None, "Creator": None})
-    return [picture, drawing]

@@ -9,13 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.metrics.catalog import metric
-from gradscope.report.figure_style import BLUE, FAINT, INK, MUTED, ORANGE, name_of, new_figure
+from gradscope.report.figure_style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, name_of, new_figure
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 
 _MOST_GROUPS = 10
 _MOST_FORMULATIONS = 14
-_LOW, _HIGH = (0.80, 0.36, 0.0), (0.0, 0.45, 0.70)
-"""Colors of a cosine of -1 and of 1; zero is white."""
 
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:
@@ -69,10 +67,9 @@ def _cell(axes: Axes, x: int, y: int, cosine: float | None) -> None:
     if cosine is None:
         axes.text(x + 0.5, y + 0.5, "-", ha="center", va="center", fontsize=7.5, color=MUTED)
         return
-    end, size = (_HIGH if cosine > 0 else _LOW), abs(cosine)
-    color = tuple(1 + (channel - 1) * size for channel in end)
-    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=color, linewidth=0))
-    ink = "white" if size > 0.6 else INK
+    color, size = (BLUE if cosine > 0 else ORANGE), min(abs(cosine), 1.0)
+    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=color, alpha=size, linewidth=0))
+    ink = ON_COLOR if size > 0.6 else INK
     axes.text(x + 0.5, y + 0.5, f"{cosine:.2f}", ha="center", va="center", fontsize=7.5, color=ink)
 
 

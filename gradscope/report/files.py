@@ -23,7 +23,7 @@ def write_files(result: Report, document: Mapping[str, Any], folder: Path) -> li
     Returns:
         The files, in the order of reading: document, tables, arrays, figures.
     """
-    from gradscope.report.figure_style import save_figure
+    from gradscope.report.figure_save import save_figure
     from gradscope.report.figures import draw_figures
 
     path = folder / f"{command_of(result)}.json"

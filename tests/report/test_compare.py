@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gradscope.report.compare_labels import pair_label
 from gradscope.report.document import document_of
-from gradscope.report.figure_style import save_figure
+from gradscope.report.figure_save import save_figure
 from gradscope.report.figures import draw_figures
 from gradscope.report.files import write_files
 from gradscope.report.tables import render_table

@@ -7,7 +7,8 @@ import pytest
 
 from gradscope.estimate import Estimate
 from gradscope.report.document import Report
-from gradscope.report.figure_style import name_of, power_of_ten, save_figure
+from gradscope.report.figure_save import save_figure
+from gradscope.report.figure_style import name_of, power_of_ten
 from gradscope.report.figures import draw_figures
 from tests.report import examples
 
