@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -24,17 +24,17 @@ from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank_reliability import reliability_findings
 from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra
+from gradscope.diagnostics.rank_weights import weight_spectra
 from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.replay_logprobs import logprob_difference
 from gradscope.diagnostics.run_options import RunOptions, open_run
-from gradscope.diagnostics.spectra import spectrum_from_values, step_spectra
+from gradscope.diagnostics.sparsity import sparsity_findings, token_sparsity, weight_sparsity
+from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.update_wording import update_findings
 from gradscope.diagnostics.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError, UsageError
-from gradscope.metrics.nulls import gaussian_matrix_values
-from gradscope.metrics.spectrum import effective_rank
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import (
     BaselineNoise,
@@ -48,10 +48,8 @@ from gradscope.results.rank import (
     StepGeometry,
 )
 from gradscope.results.rank_tokens import TokenRankPoint
+from gradscope.results.sparsity import GradientSparsity
 from gradscope.rollouts.run import Run
-
-if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
 
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
@@ -74,6 +72,7 @@ class _Findings:
     formulations: list[FormulationUpdate] = field(default_factory=list)
     shares: list[GroupShare] = field(default_factory=list)
     baseline_groups: list[BaselineGroup] = field(default_factory=list)
+    sparsity: list[GradientSparsity] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +192,7 @@ def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
         baselines=baselines,
         comparisons=comparisons,
         token_curve=tuple(found.token_curve),
+        sparsity=tuple(found.sparsity),
         findings=_sentences(question, found, comparisons, baselines),
     )
 
@@ -205,7 +205,11 @@ def _sentences(
 ) -> tuple[str, ...]:
     reliability = reliability_findings(found.spectra, found.steps, found.engine)
     if question.rows == "token":
-        return (*token_findings(found.token_curve), *rank_findings((), found.steps, ()), *reliability)
+        seen = (*token_findings(found.token_curve), *sparsity_findings(found.sparsity))
+        return (*seen, *rank_findings((), found.steps, ()), *reliability)
+    if question.rows == "weight":
+        ranks = rank_findings((), found.steps, found.spectra)
+        return (*ranks, *sparsity_findings(found.sparsity), *reliability)
     ranks = rank_findings(found.curve, found.steps, found.spectra, comparisons)
     return (*ranks, *reliability, *update_findings(found.formulations, baselines))
 
@@ -245,11 +249,13 @@ def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Find
     if question.output:
         found.gram[str(measured.step)] = write_gram(question.output, rows)
     if question.rows == "weight":
-        found.spectra.extend(_weight_spectra(measured, gram))
+        found.spectra.extend(weight_spectra(measured, gram))
+        found.sparsity.extend(weight_sparsity(measured.step, measured.weight_spectra))
         return
     found.formulations.extend(measure_formulations(rows, question.advantages))
     found.shares.extend(measure_shares(rows))
     found.baseline_groups.extend(baseline_groups(rows))
+    found.sparsity.extend(token_sparsity(measured.step, measured.tokens))
     if question.matrix_free:
         _answer_matrix_free(measured, rows, question, found)
         return
@@ -296,22 +302,3 @@ def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | Non
         if advantage != LOGGED:
             fewest = formulation(advantage).min_group_size
             yield from ((advantage, size) for size in question.group_sizes if size >= fewest and logged_sizes != {size})
-
-
-def _weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
-    """Spectra of dL/dW, one per matrix of the model."""
-    size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
-    for spectrum in measured.weight_spectra:
-        values = spectrum.singular_values
-        norm = float(np.sqrt(np.sum(values**2)))
-        yield spectrum_from_values(
-            values,
-            step=measured.step,
-            advantage=LOGGED,
-            group_size=size,
-            shape=spectrum.shape,
-            noise_floor=gram.relative_row_error * norm,
-            rows="weight",
-            tensor=spectrum.tensor,
-            nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
-        )

@@ -79,3 +79,21 @@ def capture_batch(
 ) -> None:
     """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
 
+    Args:
+        model: The model.
+        plan: The rows.
+        batch: Some of them.
+        capture: Takes what its layers are given and get back.
+        sink: Gets the contributions of each complete parameter.
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        past: What ran before the batch; None where it holds whole sequences.
+    """
+    rows = [plan.rows[number] for number in batch.rows]
+    with capture.hooks(), capture.batch(batch, sink):
+        logprobs = completion_logprobs(model, batch, plan.objective.temperature, past=past)
+        weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
+        if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
+            backpropagate(logprobs, weights)
+    for row, logp in zip(rows, logprobs, strict=True):
+        if row.channel == "score":
+            on_sequence(row.sequence, logp.detach())

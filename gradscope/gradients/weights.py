@@ -1,5 +1,7 @@
 """Singular values of dL/dW, tensor by tensor: how many directions of each weight matrix a step's update moves.
 
+The sizes of its entries say how much of it is (near) zero.
+
 The gradient of the whole step is added up by ordinary backward passes, as in training; then each two-dimensional
 parameter is decomposed alone.
 
@@ -8,13 +10,14 @@ Shapes: R rollouts, O outputs, I inputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradscope.estimate import Estimate
 from gradscope.gradients.backward import Weigh, backward
 from gradscope.gradients.batches import Batch
 from gradscope.gradients.budget import TokenBudget, first_batch_tokens
@@ -22,6 +25,7 @@ from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.prepare import batch_rows, plan_step
 from gradscope.gradients.rows import RowPlan
+from gradscope.metrics.sparsity import row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
 
@@ -36,6 +40,8 @@ class WeightSpectrum:
     """Its shape, (O, I)."""
     singular_values: NDArray[np.float64]
     """Descending, [min(O, I)]."""
+    entries: Mapping[str, Estimate]
+    """Sparsity of the sizes of its entries, by definition."""
 
 
 def measure_weight_spectra(
@@ -65,8 +71,14 @@ def measure_weight_spectra(
     for done, name in enumerate(matrices, start=1):
         shape = policy.trainable[name].shape
         matrix = gradient.pop(name, torch.zeros(shape))
-        values = torch.linalg.svdvals(matrix.double()).cpu().numpy()
-        spectra.append(WeightSpectrum(tensor=name, shape=(shape[0], shape[1]), singular_values=values))
+        spectra.append(
+            WeightSpectrum(
+                tensor=name,
+                shape=(shape[0], shape[1]),
+                singular_values=torch.linalg.svdvals(matrix.double()).cpu().numpy(),
+                entries=row_sparsity(matrix.abs().flatten().double().cpu().numpy()),
+            )
+        )
         tell(done, len(matrices), "tensors")
     return tuple(spectra)
 

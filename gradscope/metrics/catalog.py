@@ -18,6 +18,7 @@ from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
 from gradscope.metrics.catalog_groups import GROUP_METRICS
 from gradscope.metrics.catalog_nulls import NULL_METRICS
 from gradscope.metrics.catalog_samples import SAMPLE_METRICS
+from gradscope.metrics.catalog_sparsity import SPARSITY_METRICS
 from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
 from gradscope.metrics.catalog_updates import UPDATE_METRICS
 from gradscope.metrics.catalog_weight_updates import WEIGHT_UPDATE_METRICS
@@ -32,6 +33,7 @@ CATALOG: dict[str, Metric] = {
         SPECTRUM_METRICS,
         NULL_METRICS,
         GRADIENT_METRICS,
+        SPARSITY_METRICS,
         UPDATE_METRICS,
         WEIGHT_UPDATE_METRICS,
         CONTRIBUTION_METRICS,

@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
 from gradscope.report.figure_nulls import draw_nulls
+from gradscope.report.figure_sparsity import draw_sparsity
 from gradscope.report.figure_spectrum import draw_spectra
 from gradscope.report.figure_style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
 from gradscope.report.figure_updates import draw_updates
@@ -32,9 +33,9 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
         The curve over checkpoints, spectra beside their nulls, spectra of groups and steps, or the ranks of the layers.
     """
     if report.rows == "weight":
-        return draw_layers(report)
+        return draw_layers(report) | draw_sparsity(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    return figures | draw_nulls(report) | draw_spectra(report) | draw_updates(report)
+    return figures | draw_nulls(report) | draw_spectra(report) | draw_updates(report) | draw_sparsity(report)
 
 
 def _curve(report: RankReport) -> Figure:

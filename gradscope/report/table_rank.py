@@ -14,6 +14,7 @@ from gradscope.report.numbers import UNDEFINED, Footnotes, format_estimate, form
 from gradscope.report.same_curves import merge_same
 from gradscope.report.sparkline import sparkline
 from gradscope.report.table_rank_tokens import token_rank_table
+from gradscope.report.table_sparsity import sparsity_table
 from gradscope.report.table_updates import baselines_table, updates_table
 from gradscope.report.table_weight_updates import trajectory_table, weight_updates_table
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
@@ -56,6 +57,9 @@ def rank_table(report: RankReport) -> Group:
     whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
+    if report.sparsity:
+        family = "token_sparsity" if report.rows == "token" else "weight_sparsity"
+        blocks += [sparsity_table(report.sparsity, notes), formulas(f"{family}.small", f"{family}.hoyer")]
     if report.updates:
         blocks += [trajectory_table(report.trajectories, notes), weight_updates_table(report.updates, notes)]
     if report.steps:

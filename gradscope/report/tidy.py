@@ -33,6 +33,7 @@ _RANK_TABLES = (
     "shares",
     "baselines",
     "comparisons",
+    "sparsity",
     "updates",
 )
 _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}

@@ -10,6 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 from gradscope.results.source import Source
+from gradscope.results.sparsity import GradientSparsity
 from gradscope.results.update import UpdateTrajectory, WeightUpdate
 
 RowKind = Literal["rollout", "group", "token", "weight", "update"]
@@ -237,6 +238,8 @@ class RankReport:
     """Each distinct formulation against the first one, at the last step and the largest group size."""
     token_curve: tuple[TokenRankPoint, ...] = ()
     """For ``rows = token``: ranks of token rows over checkpoints, one point per step, advantage and group size."""
+    sparsity: tuple[GradientSparsity, ...] = ()
+    """For ``rows = token`` and ``rows = weight``: how much of each step's gradient is (near) zero."""
     updates: tuple[WeightUpdate, ...] = ()
     """For ``rows = update``: changes of weight matrices, since the first checkpoint and between neighbors."""
     trajectories: tuple[UpdateTrajectory, ...] = ()

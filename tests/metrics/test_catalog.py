@@ -24,6 +24,7 @@ from gradscope.results.rank import (
     StepGeometry,
 )
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
+from gradscope.results.sparsity import GradientSparsity
 from gradscope.results.update import WeightUpdate
 
 DIFFERENCES = {"difference"}
@@ -71,6 +72,8 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
         ("overdispersion", Overdispersion),
         ("pass_rates", PassRateDistribution),
         ("advantages", AdvantageMass),
+        ("token_sparsity", GradientSparsity),
+        ("weight_sparsity", GradientSparsity),
     ],
 )
 def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:

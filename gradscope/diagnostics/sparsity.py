@@ -1,0 +1,103 @@
+"""Sparsity below the rollout: of a step's tokens, and of the entries of each weight's gradient.
+
+Shapes: N token rows of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.metrics.sparsity import row_sparsity
+from gradscope.results.sparsity import GradientSparsity
+
+if TYPE_CHECKING:
+    from gradscope.gradients.token_gram import TokenGram
+    from gradscope.gradients.weights import WeightSpectrum
+
+
+def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSparsity]:
+    """The norms of all token rows of a step under the logged advantages.
+
+    Args:
+        step: The trainer's step.
+        tokens: The Gram matrices of its groups' tokens.
+
+    Returns:
+        One; none where no advantage was logged or no token counts.
+    """
+    norms, num_tokens = [], sum(gram.table.num_tokens for gram in tokens)
+    for gram in tokens:
+        if gram.table.logged_weights is None:
+            return []
+        norms.append(np.abs(gram.table.logged_weights) * np.sqrt(np.clip(np.diag(gram.gram), 0.0, None)))
+    if not norms:
+        return []
+    found = row_sparsity(np.concatenate(norms))
+    return [
+        GradientSparsity(
+            step=step,
+            parts="tokens",
+            tensor=None,
+            num_parts=num_tokens,
+            frac_seen=sum(map(len, norms)) / num_tokens,
+            zero=found["zero_rows"],
+            small=found["small_rows"],
+            hoyer=found["hoyer"],
+            gini=found["gini"],
+        )
+    ]
+
+
+def weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
+    """The sizes of the entries of each weight's gradient, as the optimizer saw it.
+
+    Args:
+        step: The trainer's step.
+        spectra: What the engine found of each weight.
+
+    Returns:
+        One per weight.
+    """
+    return [
+        GradientSparsity(
+            step=step,
+            parts="entries",
+            tensor=spectrum.tensor,
+            num_parts=spectrum.shape[0] * spectrum.shape[1],
+            frac_seen=1.0,
+            zero=spectrum.entries["zero_rows"],
+            small=spectrum.entries["small_rows"],
+            hoyer=spectrum.entries["hoyer"],
+            gini=spectrum.entries["gini"],
+        )
+        for spectrum in spectra
+    ]
+
+
+def sparsity_findings(found: Sequence[GradientSparsity]) -> tuple[str, ...]:
+    """What the last step's numbers say, in one sentence.
+
+    Args:
+        found: By step.
+
+    Returns:
+        At most one sentence.
+    """
+    last = [one for one in found if one.step == found[-1].step and one.small.value is not None]
+    if not last:
+        return ()
+    if last[0].parts == "tokens":
+        return (
+            f"At step {last[0].step} {last[0].small.value:.0%} of the tokens have a row below 1 % of the largest, "
+            f"{last[0].zero.value:.0%} exactly zero (Gini {last[0].gini.value:.2f}).",
+        )
+    even = min(last, key=lambda one: one.gini.value or 0.0)
+    uneven = max(last, key=lambda one: one.gini.value or 0.0)
+    return (
+        f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
+        f"{even.gini.value:.2f}, {even.small.value:.0%} below 1 % of the largest) and least in {uneven.tensor} "
+        f"({uneven.gini.value:.2f}, {uneven.small.value:.0%}).",
+    )
