@@ -18,6 +18,7 @@ from gradscope.advantages.registry import FORMULATIONS, formulation
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations, measure_shares
 from gradscope.diagnostics.geometry import measure_geometry
+from gradscope.diagnostics.gradient_update import gradient_update_findings, gradients_and_updates
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank_comparison import compare_formulations
@@ -177,6 +178,7 @@ def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
     """The findings as a result object."""
     baselines = measure_baselines(found.baseline_groups)
     comparisons = compare_formulations(found.spectra)
+    beside = gradients_and_updates(run, found.spectra) if question.rows == "weight" else ()
     return RankReport(
         source=run.source,
         rows=question.rows,
@@ -193,7 +195,8 @@ def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
         comparisons=comparisons,
         token_curve=tuple(found.token_curve),
         sparsity=tuple(found.sparsity),
-        findings=_sentences(question, found, comparisons, baselines),
+        gradient_updates=beside,
+        findings=(*_sentences(question, found, comparisons, baselines), *gradient_update_findings(beside)),
     )
 
 

@@ -35,8 +35,8 @@ def draw_layers(report: RankReport) -> dict[str, Figure]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    """One weight."""
+class Cell:
+    """One weight of a heat map."""
 
     value: str
     """The number."""
@@ -51,7 +51,7 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
     if not ranked:
         return {}
     step = max(spectrum.step for spectrum in ranked)
-    figure = _heat_map(
+    figure = heat_map(
         {place_of(s.tensor or ""): _rank_cell(s) for s in ranked if s.step == step},
         f"Effective rank of each weight's gradient, step {step}",
         f"{metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
@@ -60,11 +60,11 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
     return {"rank_layers": figure}
 
 
-def _rank_cell(spectrum: GradientSpectrum) -> _Cell:
+def _rank_cell(spectrum: GradientSpectrum) -> Cell:
     value, null = spectrum.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
     ceiling = min(spectrum.shape) if null is None or null.value is None else null.value
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
-    return _Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
+    return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
 
 
 def _sparsity(found: Sequence[GradientSparsity]) -> dict[str, Figure]:
@@ -73,13 +73,13 @@ def _sparsity(found: Sequence[GradientSparsity]) -> dict[str, Figure]:
         return {}
     step = max(one.step for one in known)
     cells = {
-        place_of(one.tensor or ""): _Cell(
+        place_of(one.tensor or ""): Cell(
             value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
         )
         for one in known
         if one.step == step
     }
-    figure = _heat_map(
+    figure = heat_map(
         cells,
         f"Sparsity of each weight's gradient, step {step}",
         "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is everything\n"
@@ -109,7 +109,17 @@ def place_of(tensor: str) -> tuple[str, str]:
     return row, column
 
 
-def _heat_map(cells: Mapping[tuple[str, str], _Cell], title: str, subtitle: str) -> Figure:
+def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -> Figure:
+    """Weights by layer and module.
+
+    Args:
+        cells: Row and column, from :func:`place_of` -> the weight.
+        title: What is shown.
+        subtitle: Formula and what the small print is.
+
+    Returns:
+        The figure.
+    """
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
     width, height = 1.9 + max(0.66 * len(columns), 3.6), 1.75 + 0.36 * len(rows)
@@ -143,7 +153,7 @@ def _row_name(row: str) -> str:
     return row if row == OUTSIDE else f"layer {row}"
 
 
-def _draw(axes: Axes, x: int, y: int, cell: _Cell) -> None:
+def _draw(axes: Axes, x: int, y: int, cell: Cell) -> None:
     opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
     ink = ON_COLOR if opacity > 0.6 else INK
     axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=BLUE, alpha=opacity, linewidth=0))

@@ -27,7 +27,7 @@ from gradscope.results.rank import RankCurvePoint, RankReport
 _MOST_STEPS = 3
 _FLOOR = 1e-4
 """Smaller shares of the sum change no effective rank and are not drawn."""
-_STYLES: dict[str, tuple[str, str, Any, str]] = {
+STYLES: dict[str, tuple[str, str, Any, str]] = {
     "unweighted": ("scores", ORANGE, "--", "s"),
     "shuffled": ("shuffled", GREEN, "-.", "^"),
     "signs": ("signs", PURPLE, ":", "D"),
@@ -57,7 +57,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
 
 def _figure(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
-    names = [name_of(points[0].advantage), *(style[0] for style in _STYLES.values())]
+    names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
     figure, axes = new_figure(
         f"The mean spectrum of a group of {size}, and of its null models",
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
@@ -88,7 +88,7 @@ def _panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
     ranks: list[tuple[Estimate, str, str]] = []
     for name, null in reversed(tuple(point.nulls.items())):
         if null.profile:
-            label, color, line, marker = _STYLES[name]
+            label, color, line, marker = STYLES[name]
             end = _line(axes, null.profile, color=color, linestyle=line, marker=marker, linewidth=1.2, markersize=3)
             labels.append((end, label, color))
             ranks.append((null.effective_rank, label, color))

@@ -13,10 +13,12 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import draw_layers
 from gradscope.report.figure_nulls import draw_nulls
+from gradscope.report.figure_sizes import draw_sizes
 from gradscope.report.figure_sparsity import draw_sparsity
 from gradscope.report.figure_spectrum import draw_spectra
 from gradscope.report.figure_style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
 from gradscope.report.figure_updates import draw_updates
+from gradscope.report.figure_weight_updates import draw_gradients_and_updates, draw_weight_updates
 from gradscope.report.same_curves import merge_same
 from gradscope.results.rank import RankCurvePoint, RankReport
 
@@ -30,12 +32,16 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
         report: The measurement.
 
     Returns:
-        The curve over checkpoints, spectra beside their nulls, spectra of groups and steps, or the ranks of the layers.
+        Ranks over checkpoints and against G, spectra beside their nulls, updates and sparsity; for weights and their
+        changes the layers.
     """
     if report.rows == "weight":
-        return draw_layers(report) | draw_sparsity(report)
+        return draw_layers(report) | draw_sparsity(report) | draw_gradients_and_updates(report.gradient_updates)
+    if report.rows == "update":
+        return draw_weight_updates(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    return figures | draw_nulls(report) | draw_spectra(report) | draw_updates(report) | draw_sparsity(report)
+    figures |= draw_sizes(report) | draw_nulls(report) | draw_spectra(report)
+    return figures | draw_updates(report) | draw_sparsity(report)
 
 
 def _curve(report: RankReport) -> Figure:

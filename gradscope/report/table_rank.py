@@ -16,7 +16,11 @@ from gradscope.report.sparkline import sparkline
 from gradscope.report.table_rank_tokens import token_rank_table
 from gradscope.report.table_sparsity import sparsity_table
 from gradscope.report.table_updates import baselines_table, updates_table
-from gradscope.report.table_weight_updates import trajectory_table, weight_updates_table
+from gradscope.report.table_weight_updates import (
+    gradients_and_updates_table,
+    trajectory_table,
+    weight_updates_table,
+)
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -57,6 +61,8 @@ def rank_table(report: RankReport) -> Group:
     whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
+    if report.gradient_updates:
+        blocks += [gradients_and_updates_table(report.gradient_updates, notes), formulas("top_energy")]
     if report.sparsity:
         family = "token_sparsity" if report.rows == "token" else "weight_sparsity"
         blocks += [sparsity_table(report.sparsity, notes), formulas(f"{family}.small", f"{family}.hoyer")]

@@ -28,9 +28,8 @@ def sparsity_table(found: Sequence[GradientSparsity], notes: Footnotes) -> Table
     of_tokens = found[0].parts == "tokens"
     first = ("step", "tokens", "measured") if of_tokens else (f"step {found[-1].step}: entries of", "number")
     titles = (*first, "zero", "small", "hoyer", "gini", *(() if of_tokens else ("gini, steps",)))
-    table = new_table(
-        [(title, "left" if title == "gini, steps" or title.endswith("of") else "right") for title in titles]
-    )
+    words = {"gini, steps"} if of_tokens else {"gini, steps", first[0]}
+    table = new_table([(title, "left" if title in words else "right") for title in titles])
     shown = [one for one in found if of_tokens or one.step == found[-1].step]
     for one in shown[-_MOST_ROWS:] if of_tokens else shown[:_MOST_ROWS]:
         head = (str(one.step), f"{one.num_parts:,}", f"{one.frac_seen:.0%}")

@@ -10,7 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.report.escape import cell
 from gradscope.report.layout import add_row, new_table
 from gradscope.report.numbers import Footnotes, Style, format_estimate
-from gradscope.results.update import UpdateTrajectory, WeightUpdate
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 _MOST_ROWS = 30
 
@@ -34,6 +34,36 @@ def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes)
     )
     for name, style, measured, walk in rows:
         add_row(table, name, format_estimate(measured, notes, style), format_estimate(walk, notes, style))
+    return table
+
+
+def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
+    """One row a matrix: its gradient at the last step that has a later checkpoint, and its change up to there.
+
+    Args:
+        found: By step.
+        notes: Where reasons go.
+
+    Returns:
+        Effective rank and energy of the largest direction of both, and the rank of unrelated entries.
+    """
+    step, first, last = found[-1].step, found[-1].first, found[-1].last
+    titles = (f"step {step}", "dL/dW: rank", "top", f"W_{last} - W_{first}: rank", "top", "Gauss")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
+    chosen = [one for one in found if one.step == step]
+    for one in chosen[:_MOST_ROWS]:
+        add_row(
+            table,
+            cell(one.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            format_estimate(one.gradient_rank, notes, "rank", interval=False),
+            format_estimate(one.gradient_top_energy, notes, "share", interval=False),
+            format_estimate(one.update_rank, notes, "rank", interval=False),
+            format_estimate(one.update_top_energy, notes, "share", interval=False),
+            format_estimate(one.gaussian, notes, "rank", interval=False),
+        )
+    if len(found) > min(len(chosen), _MOST_ROWS):
+        left = len(found) - min(len(chosen), _MOST_ROWS)
+        notes.mark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
     return table
 
 

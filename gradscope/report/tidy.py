@@ -35,6 +35,7 @@ _RANK_TABLES = (
     "comparisons",
     "sparsity",
     "updates",
+    "gradient_updates",
 )
 _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 

@@ -11,7 +11,7 @@ from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 from gradscope.results.source import Source
 from gradscope.results.sparsity import GradientSparsity
-from gradscope.results.update import UpdateTrajectory, WeightUpdate
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 RowKind = Literal["rollout", "group", "token", "weight", "update"]
 
@@ -244,5 +244,7 @@ class RankReport:
     """For ``rows = update``: changes of weight matrices, since the first checkpoint and between neighbors."""
     trajectories: tuple[UpdateTrajectory, ...] = ()
     """For ``rows = update``: all checkpoints as rows, all matrices together first."""
+    gradient_updates: tuple[GradientAndUpdate, ...] = ()
+    """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""

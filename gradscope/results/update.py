@@ -59,3 +59,27 @@ class UpdateTrajectory:
     """Its share of energy in one direction."""
     walk_linear_growth: Estimate
     """Its share of energy on a straight line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientAndUpdate:
+    """The gradient of one weight at a step, and its change from there to the next checkpoint."""
+
+    step: int
+    """The step of the gradient, the first one after ``first`` updates."""
+    tensor: str
+    """The parameter's name."""
+    first: int
+    """Updates that the weights of the gradient have had, W_a."""
+    last: int
+    """Updates of the next checkpoint, W_b."""
+    gradient_rank: Estimate
+    """exp H(s / sum s) of dL/dW."""
+    gradient_top_energy: Estimate
+    """s_1^2 / sum s^2 of dL/dW."""
+    update_rank: Estimate
+    """exp H(s / sum s) of W_b - W_a."""
+    update_top_energy: Estimate
+    """s_1^2 / sum s^2 of W_b - W_a."""
+    gaussian: Estimate
+    """The effective rank of a matrix of this shape with independent entries: the null of both."""

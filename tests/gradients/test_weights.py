@@ -9,6 +9,7 @@ import torch
 from gradscope.errors import InputError
 from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.weights import measure_weight_spectra
+from gradscope.metrics.sparsity import row_sparsity
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 
@@ -38,6 +39,8 @@ def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
         expected = np.linalg.svd(matrices[one.tensor].grad.double().numpy(), compute_uv=False)
         assert one.shape == tuple(matrices[one.tensor].shape)
         np.testing.assert_allclose(one.singular_values, expected, atol=1e-5 * expected[0])
+        sizes = np.abs(matrices[one.tensor].grad.double().numpy()).ravel()
+        assert one.entries["gini"].value == pytest.approx(row_sparsity(sizes)["gini"].value, abs=1e-5)
 
 
 def test_a_matrix_without_gradient_has_a_zero_spectrum():

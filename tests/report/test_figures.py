@@ -18,7 +18,7 @@ EXPECTED: dict[str, tuple[Report, set[str]]] = {
     "one step": (examples.degeneracy_report(num_steps=1), {"degeneracy_by_group_size", "pass_rates"}),
     "passk": (examples.passk_report(), {"passk"}),
     "one file": (examples.passk_report(num_files=1), {"passk"}),
-    "rank": (examples.rank_report(), {"rank_curve", "rank_nulls", "rank_spectrum"}),
+    "rank": (examples.rank_report(), {"rank_curve", "rank_nulls", "rank_sizes", "rank_sparsity", "rank_spectrum"}),
     "weights": (examples.weight_report(), {"rank_layers"}),
     "replay": (examples.replay_report(), {"replay"}),
     "check": (examples.check_report(), set()),

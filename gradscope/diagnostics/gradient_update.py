@@ -1,0 +1,85 @@
+"""The gradient of a step beside the change of the weights that followed it, matrix by matrix.
+
+A low-rank gradient and a low-rank update are different things; only side by side are they not mistaken for each other.
+An adapter's gradient is that of its factors and its change that of their product, so adapters have no such pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.spectrum import ZERO_MATRIX, effective_rank
+from gradscope.results.rank import GradientSpectrum
+from gradscope.results.update import GradientAndUpdate
+from gradscope.rollouts.run import Run
+
+
+def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tuple[GradientAndUpdate, ...]:
+    """Each measured gradient with the change from the weights that it was computed at to the next checkpoint.
+
+    Args:
+        run: A run with checkpoints.
+        spectra: Spectra of dL/dW, by step.
+
+    Returns:
+        One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
+    """
+    from gradscope.gradients.update_tensors import common_tensors, open_checkpoint
+
+    found = []
+    for step in sorted({spectrum.step for spectrum in spectra}):
+        before = run.weights_before(step)
+        later = [weights for weights in run.weights if weights.num_updates >= step]
+        if before is None or before.kind == "adapter" or not later:
+            continue
+        first, last = open_checkpoint(before), open_checkpoint(min(later, key=lambda weights: weights.num_updates))
+        names = set(common_tensors([first, last]))
+        for spectrum in spectra:
+            if spectrum.step != step or spectrum.tensor not in names:
+                continue
+            change = last.matrices[spectrum.tensor]() - first.matrices[spectrum.tensor]()
+            values = np.linalg.svd(change, compute_uv=False)
+            found.append(
+                GradientAndUpdate(
+                    step=step,
+                    tensor=spectrum.tensor,
+                    first=first.num_updates,
+                    last=last.num_updates,
+                    gradient_rank=spectrum.effective_rank,
+                    gradient_top_energy=_top_energy(np.array(spectrum.singular_values)),
+                    update_rank=effective_rank(values),
+                    update_top_energy=_top_energy(values),
+                    gaussian=spectrum.nulls["gaussian"],
+                )
+            )
+    return tuple(found)
+
+
+def gradient_update_findings(found: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
+    """The means of the last step, in one sentence.
+
+    Args:
+        found: By step.
+
+    Returns:
+        At most one sentence.
+    """
+    last = [one for one in found if one.step == found[-1].step]
+    ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
+    known = [triple for triple in ranks if None not in triple]
+    if not known:
+        return ()
+    gradient, update, null = np.array(known, dtype=np.float64).mean(axis=0)
+    return (
+        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(known)} weights, "
+        f"their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries {null:.1f}: "
+        "a rank of one says nothing of the other.",
+    )
+
+
+def _top_energy(values: np.ndarray) -> Estimate:
+    energy = float(np.sum(np.square(values)))
+    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.because(ZERO_MATRIX)
