@@ -106,11 +106,11 @@ def reduction(files: list[Path]) -> Work:
     from gradscope.rollouts.readers.reduction import reduce_files
     from gradscope.rollouts.readers.scan import Keys
 
-    keys = Keys(reward="reward", step="step", group="group_id", prompt="prompt_id", from_text=False)
+    keys = Keys(rewards=("reward",), step="step", group="group_id", prompt="prompt_id", from_text=False)
 
     def work() -> Callable[[], tuple[int, int]]:
         table = reduce_files(files, keys, lambda _: ())
-        return lambda: (len(table), sum(len(set(levels)) == 1 for levels in table["levels"].to_pylist()))
+        return lambda: (len(table), sum(max(rewards) == min(rewards) for rewards in table["rewards"].to_pylist()))
 
     return work
 

@@ -48,8 +48,10 @@ def check_reward_name(run: Run, reward: str | None) -> None:
     Raises:
         UsageError: The log has no such reward function.
     """
+    if reward is None:
+        return
     names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
-    if reward is None or reward in names:
+    if reward in names:
         return
     near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
     known = f"It has: {', '.join(names)}." if names else "It logs no reward per function."

@@ -93,11 +93,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     def read_file(file: Path) -> Iterator[Record]:
         return _records(read_rows(file, quarantine), columns, rewards, sample, quarantine, is_untyped(file))
 
-    # A reduction would lose further rewards, and could not tell a row that repeats another.
-    reduced = request.rewards_only and len(rewards) == 1 and sample is None and is_large(files)
+    # A reduction could not tell a row that repeats another.
+    reduced = request.rewards_only and sample is None and is_large(files)
     if reduced:
-        table = reduce_files(files, Keys.of(columns), read_file, request.progress)
-        groups = to_groups(table, columns.reward or "")
+        keys = Keys.of(columns, rewards)
+        groups = to_groups(reduce_files(files, keys, read_file, request.progress), keys.rewards)
     else:
         groups = build_groups((record for file in files for record in read_file(file)), quarantine)
     return assemble_groups(

@@ -1,19 +1,21 @@
 """Flat logs of any size reduced to their groups, out of core: what degeneracy and pass@k need, and nothing else.
 
-A file with any row that is not plain is read row by row instead. What stays in memory is a name, and the levels of the
-rewards with their counts, a group.
+A file with any row that is not plain is read row by row instead. What stays in memory is a name a group and the numbers
+of its rewards.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers.grouping import Record, group_name
@@ -33,8 +35,7 @@ _SCHEMA = pa.schema(
         ("step", pa.int64()),
         ("group", pa.string()),
         ("prompt", pa.string()),
-        ("levels", pa.list_(pa.float64())),
-        ("counts", pa.list_(pa.int64())),
+        ("rewards", pa.list_(pa.list_(pa.float64()))),
     ]
 )
 
@@ -66,46 +67,68 @@ def reduce_files(
         progress: Told after each batch of files.
 
     Returns:
-        One row a group: step, group, prompt, the levels of its rewards (null: rows without one) and how many rollouts
-        have each; by step, then by the first file of each.
+        One row a group: step, group, prompt, and a list of rewards a rollout, the main one first (null: there is none);
+        by step, then by the first file of each.
     """
     with tempfile.TemporaryDirectory(prefix="gradscope-") as spill, _connect(spill) as connection:
         parts, others = _scan_all(connection, files, keys, progress)
+        contradictory = _contradictory_files(connection, parts)
+        if contradictory:
+            parts = parts.filter(pc.invert(pc.is_in(parts["file"], value_set=pa.array(contradictory))))
         # In their order: the row reader names the first row that it sets aside for a reason.
-        parts += [_of_records(number, read_file(files[number])) for number in sorted(others)]
-        return _merge(connection, pa.concat_tables(parts))
+        by_row = [_of_records(number, read_file(files[number]), keys) for number in sorted({*others, *contradictory})]
+        return _merge(connection, pa.concat_tables([parts, *by_row]))
 
 
-def to_groups(table: pa.Table, reward_name: str) -> tuple[RolloutGroup, ...]:
-    """Groups that hold nothing but rewards; rollouts of one reward are one object, without text or place.
+def to_groups(table: pa.Table, names: Sequence[str]) -> tuple[RolloutGroup, ...]:
+    """Groups that hold nothing but rewards; rollouts of equal rewards are one object, without text or place.
 
     Args:
         table: As :func:`reduce_files` returns it.
-        reward_name: The reward's column.
+        names: The columns of the rewards, the main one first.
 
     Returns:
-        The groups in the order of the table.
+        The groups in the order of the table, their rollouts by reward.
     """
-    levels: dict[float | None, Rollout] = {}
+    known = _Rollouts(names)
     prompts: dict[str, str] = {}
     groups = []
     for batch in table.to_batches(max_chunksize=1 << 14):
-        cells = (batch.column(name).to_pylist() for name in _SCHEMA.names[1:])
-        for step, group, prompt, found, counts in zip(*cells, strict=True):
-            rollouts = [
-                levels.get(reward) or levels.setdefault(reward, _bare(reward, reward_name))
-                for reward, count in sorted(zip(found, counts, strict=True), key=_by_reward)
-                for _ in range(count)
-            ]
+        steps, ids, prompt_ids = (batch[name].to_pylist() for name in ("step", "group", "prompt"))
+        # A missing reward as infinity, which no reward is: so they can be sorted, and the missing come last.
+        numbers = pc.fill_null(batch["rewards"].flatten().flatten(), math.inf).to_pylist()
+        levels = list(zip(*(numbers[column :: len(names)] for column in range(len(names))), strict=True))
+        first = 0
+        sizes = pc.list_value_length(batch["rewards"]).to_pylist()
+        for step, group, prompt, size in zip(steps, ids, prompt_ids, sizes, strict=True):
             groups.append(
                 RolloutGroup(
                     step=step,
                     group_id=group_name(step, group),
                     prompt_id=prompts.setdefault(prompt, prompt),
-                    rollouts=tuple(rollouts),
+                    rollouts=tuple(known[level] for level in sorted(levels[first : first + size])),
                 )
             )
+            first += size
     return tuple(groups)
+
+
+class _Rollouts(dict[tuple[float, ...], Rollout]):
+    """The rollout of some rewards, made when it is first asked for."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, level: tuple[float, ...]) -> Rollout:
+        rewards = {
+            name: reward if math.isfinite(reward) else None for name, reward in zip(self._names, level, strict=True)
+        }
+        made = Rollout(
+            group_id="", sample=0, row=0, prompt="", completion="", reward=rewards[self._names[0]], rewards=rewards
+        )
+        self[level] = made
+        return made
 
 
 def _connect(spill: str) -> duckdb.DuckDBPyConnection:
@@ -121,8 +144,8 @@ def _num_cores() -> int:
 
 def _scan_all(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], keys: Keys, progress: ProgressCallback
-) -> tuple[list[pa.Table], list[int]]:
-    found: list[pa.Table] = []
+) -> tuple[pa.Table, list[int]]:
+    found = [_SCHEMA.empty_table()]
     others: list[int] = []
     done = 0
     for batch in _batches(files):
@@ -131,7 +154,7 @@ def _scan_all(
         others += scanned.others
         done += len(batch)
         progress(done, len(files), "files")
-    return found, others
+    return pa.concat_tables(found), others
 
 
 def _batches(files: Sequence[Path]) -> Iterator[dict[int, Path]]:
@@ -153,22 +176,37 @@ def _size(files: Iterable[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _of_records(file: int, records: Iterable[Record]) -> pa.Table:
+def _of_records(file: int, records: Iterable[Record], keys: Keys) -> pa.Table:
+    further = keys.rewards[1:]
     prompts: dict[tuple[int, str], str] = {}
-    rewards: dict[tuple[int, str], Counter[float | None]] = defaultdict(Counter)
+    rewards: dict[tuple[int, str], list[list[float | None]]] = defaultdict(list)
     for record in records:
         key = (record.step, record.group)
         prompts.setdefault(key, record.prompt_id)
-        rewards[key][record.reward] += 1
+        rewards[key].append([record.reward, *(record.rewards[name] for name in further)])
     columns = {
         "file": [file] * len(prompts),
         "step": [step for step, _ in prompts],
         "group": [group for _, group in prompts],
         "prompt": list(prompts.values()),
-        "levels": [list(found) for found in rewards.values()],
-        "counts": [list(found.values()) for found in rewards.values()],
+        "rewards": list(rewards.values()),
     }
     return pa.table(columns, schema=_SCHEMA)
+
+
+def _contradictory_files(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> list[int]:
+    """Files in which a group has two prompts: the first row names it, and DuckDB keeps no order.
+
+    Args:
+        connection: A DuckDB connection.
+        parts: The groups of the plain files, those of two prompts twice.
+
+    Returns:
+        The numbers of those files.
+    """
+    connection.register("parts", parts)
+    twice = 'SELECT file FROM parts GROUP BY file, step, "group" HAVING count(*) > 1'
+    return sorted({number for (number,) in connection.sql(twice).fetchall()})
 
 
 def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
@@ -184,19 +222,10 @@ def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
     connection.register("parts", parts)
     is_split = 'SELECT 1 FROM parts GROUP BY step, "group" HAVING count(*) > 1 LIMIT 1'
     if not connection.sql(is_split).fetchall():
-        whole = 'SELECT step, "group", prompt, levels, counts FROM parts ORDER BY step, file, "group"'
+        whole = 'SELECT step, "group", prompt, rewards FROM parts ORDER BY step, file, "group"'
     else:
         whole = (
-            'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(levels)) AS levels, '
-            'flatten(list(counts)) AS counts FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
+            'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(rewards)) AS rewards '
+            'FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
         )
     return connection.sql(whole).to_arrow_table()
-
-
-def _by_reward(level: tuple[float | None, int]) -> tuple[bool, float]:
-    reward, _ = level
-    return reward is None, reward or 0.0
-
-
-def _bare(reward: float | None, name: str) -> Rollout:
-    return Rollout(group_id="", sample=0, row=0, prompt="", completion="", reward=reward, rewards={name: reward})

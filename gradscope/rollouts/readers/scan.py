@@ -36,15 +36,14 @@ _PATTERN_LETTERS = frozenset("*?[")
 """DuckDB takes a path with one of these for a pattern."""
 _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
 """What reading a damaged file raises."""
-_NUMBER = "coalesce(try_cast({0} AS DOUBLE), CASE lower({0}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     """What a row is grouped by."""
 
-    reward: str
-    """The reward's column."""
+    rewards: tuple[str, ...]
+    """The reward's column, then those of further rewards."""
     step: str | None
     """The step's column; None: all rows are of step 0."""
     group: str
@@ -55,18 +54,19 @@ class Keys:
     """Whether ``prompt`` is a text, whose digest is the prompt's id."""
 
     @classmethod
-    def of(cls, columns: ColumnNames) -> Keys:
+    def of(cls, columns: ColumnNames, rewards: tuple[str, ...]) -> Keys:
         """The keys of a log, as the row reader takes them.
 
         Args:
             columns: Its columns by role; reward and something to group by are there.
+            rewards: All its columns of rewards.
 
         Returns:
             The keys.
         """
         group = columns.group or columns.prompt_id or columns.prompt or ""
         return cls(
-            reward=columns.reward or "",
+            rewards=tuple(dict.fromkeys([columns.reward or "", *rewards])),
             step=columns.step,
             group=group,
             prompt=columns.prompt_id or columns.prompt or group,
@@ -83,8 +83,7 @@ class Scanned:
     """What came of some files."""
 
     groups: tuple[pa.Table, ...]
-    """A row a file and group: the file's number, step, group, prompt, the levels of its rewards in no order, how many
-    rollouts have each."""
+    """A row a file, step, group and prompt: the file's number, these, and a list of rewards a rollout, in no order."""
     others: tuple[int, ...]
     """The files that the row reader has to read."""
 
@@ -113,7 +112,7 @@ def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
         return _one_by_one(connection, files, keys)
     if len(plain) < len(files):
         table = table.filter(pc.is_in(table["file"], value_set=pa.array(plain, type=pa.int64())))
-    groups = _named(table.drop_columns(["num_rows", "num_odd"]), keys)
+    groups = _named(table.drop_columns(["is_odd"]), keys)
     return Scanned(groups=(groups,), others=tuple(number for number in files if number not in plain))
 
 
@@ -147,10 +146,12 @@ def _plain_files(table: pa.Table, files: Files) -> list[int]:
     Returns:
         The plain ones.
     """
+    sizes = pa.table({"file": table["file"], "size": pc.list_value_length(table["rewards"])})
     # As lists: on the way to an array pyarrow would import pandas, which takes longer than all of this.
-    at, *weights = (table[name].to_pylist() for name in ("file", "num_rows", "num_odd"))
-    num_rows, num_odd = (np.bincount(at, weights=weight) for weight in weights)
-    candidates = [number for number in files if number < len(num_rows) and num_rows[number] and not num_odd[number]]
+    counted = sizes.group_by("file").aggregate([("size", "sum")]).to_pydict()
+    num_rows = dict(zip(counted["file"], counted["size_sum"], strict=True))
+    odd = {*table.filter(table["is_odd"])["file"].to_pylist(), *_without_reward(table)}
+    candidates = [number for number in files if number in num_rows and number not in odd]
     with ThreadPoolExecutor() as pool:
         num_lines = pool.map(_num_lines, (files[number] for number in candidates))
         return [
@@ -160,8 +161,23 @@ def _plain_files(table: pa.Table, files: Files) -> list[int]:
         ]
 
 
+def _without_reward(table: pa.Table) -> list[int]:
+    """The files with a row whose reward is no finite number.
+
+    Args:
+        table: The groups of all files.
+
+    Returns:
+        Their numbers, each as often as that.
+    """
+    rewards = table["rewards"].combine_chunks()
+    is_finite = pc.fill_null(pc.is_finite(pc.list_element(rewards.flatten(), 0)), False)
+    groups = pc.list_parent_indices(rewards).filter(pc.invert(is_finite))
+    return [int(number) for number in table["file"].take(groups).to_pylist()]
+
+
 def _source(path: Path, keys: Keys) -> str | None:
-    used = list(dict.fromkeys(name for name in (keys.step, keys.group, keys.prompt, keys.reward) if name is not None))
+    used = list(dict.fromkeys(name for name in (keys.step, keys.group, keys.prompt, *keys.rewards) if name is not None))
     match suffix_of(path):
         case ".parquet":
             return "read_parquet($1, filename=true)" if _has_plain_types(path, keys) else None
@@ -177,13 +193,13 @@ def _source(path: Path, keys: Keys) -> str | None:
         case ".json":
             return None
         case _:
-            # The reward keeps its JSON form: a number in quotes is text, and text is no reward.
-            types = ", ".join(f"{_text(name)}: '{'JSON' if name == keys.reward else 'VARCHAR'}'" for name in used)
+            # A reward keeps its JSON form: a number in quotes is text, and text is no reward.
+            types = ", ".join(f"{_text(name)}: '{'JSON' if name in keys.rewards else 'VARCHAR'}'" for name in used)
             return f"read_json($1, format='newline_delimited', filename=true, ignore_errors=true, columns={{{types}}})"
 
 
 def _query(keys: Keys, source: str) -> str:
-    """Equal rows are counted before anything is looked at: that leaves a row a group and level to judge.
+    """One pass over the rows; what is asked of a step, a group or a prompt is asked once a group.
 
     Args:
         keys: What to group by.
@@ -192,37 +208,52 @@ def _query(keys: Keys, source: str) -> str:
     Returns:
         The query; its parameters are the files' names and their numbers.
     """
-    step = "0" if keys.step is None else _name(keys.step)
-    reward = f"{_name(keys.reward)}::VARCHAR" if source.startswith("read_json") else _name(keys.reward)
+    is_typed = source.startswith("read_parquet")
+    main, *further = (_number(name, is_typed) for name in keys.rewards)
+    # Of further rewards one that is no finite number is null, as in the row reader; the main one is judged.
+    rewards = ", ".join([main, *(f"CASE WHEN isfinite({number}) THEN {number} END" for number in further)])
     odd_step = f"s IS NULL OR NOT isfinite(s) OR s <> floor(s) OR abs(s) > {LARGEST_STEP}"
     odd_key = "g IS NULL OR g = '' OR left(g, 1) IN ('[', '{')"
     odd_prompt = "p IS NULL OR left(p, 1) IN ('[', '{')"
-    odd = f"{odd_step} OR {odd_key} OR {odd_prompt} OR r IS NULL OR NOT isfinite(r)"
-    number = "CAST(r AS DOUBLE)" if source.startswith("read_parquet") else _NUMBER.format("r")
     return f"""
         WITH raw AS (
-            SELECT filename, {step} AS s, {_name(keys.group)} AS g, {_name(keys.prompt)} AS p, {reward} AS r,
-                   count(*) AS n
+            SELECT filename, {"0" if keys.step is None else _name(keys.step)} AS s, {_name(keys.group)} AS g,
+                   {_name(keys.prompt)} AS p, list([{rewards}]) AS rewards
             FROM {source} GROUP BY ALL),
-        levels AS (
-            SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, {number} AS r, n FROM raw)
-        SELECT any_value(file)::BIGINT AS file, try_cast(s AS BIGINT) AS step, g AS "group", min(p) AS prompt,
-               list(r) AS levels, list(n) AS counts, sum(n)::BIGINT AS num_rows,
-               (count_if({odd}) + coalesce(min(p) <> max(p), true)::INT)::BIGINT AS num_odd
-        FROM levels JOIN (SELECT unnest($1) AS filename, unnest($2) AS file) USING (filename) GROUP BY filename, s, g"""
+        groups AS (
+            SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, rewards FROM raw)
+        SELECT file::BIGINT AS file, try_cast(s AS BIGINT) AS step, g AS "group", p AS prompt, rewards,
+               {odd_step} OR {odd_key} OR {odd_prompt} AS is_odd
+        FROM groups JOIN (SELECT unnest($1) AS filename, unnest($2) AS file) USING (filename)"""
+
+
+def _number(column: str, is_typed: bool) -> str:
+    """A reward's column as a number, or null.
+
+    Args:
+        column: The column.
+        is_typed: Whether its cells are numbers or booleans; else they are text.
+
+    Returns:
+        The expression.
+    """
+    if is_typed:
+        return f"CAST({_name(column)} AS DOUBLE)"
+    text = f"{_name(column)}::VARCHAR"
+    return f"coalesce(try_cast({text} AS DOUBLE), CASE lower({text}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
 
 
 def _has_plain_types(path: Path, keys: Keys) -> bool:
     with path.open("rb") as stream:
         schema = pq.read_schema(stream)
-    if not all(schema.names.count(name) == 1 for name in (keys.group, keys.prompt, keys.reward)):
+    if not all(schema.names.count(name) == 1 for name in (keys.group, keys.prompt, *keys.rewards)):
         return False
     if keys.step is not None and not (schema.names.count(keys.step) == 1 and _is_number(schema.field(keys.step).type)):
         return False
     ids = [schema.field(name).type for name in (keys.group, keys.prompt)]
     plain = all(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in ids)
-    reward = schema.field(keys.reward).type
-    return plain and (_is_number(reward) or pa.types.is_boolean(reward))
+    rewards = [schema.field(name).type for name in keys.rewards]
+    return plain and all(_is_number(kind) or pa.types.is_boolean(kind) for kind in rewards)
 
 
 def _is_number(kind: pa.DataType) -> bool:

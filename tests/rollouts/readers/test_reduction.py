@@ -52,7 +52,7 @@ def is_plain(path: Path, keys: Keys) -> bool:
         return not scan_groups(connection, {0: path}, keys).others
 
 
-KEYS = Keys(reward="reward", step="step", group="group_id", prompt="prompt_id", from_text=False)
+KEYS = Keys(rewards=("reward",), step="step", group="group_id", prompt="prompt_id", from_text=False)
 ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion": "text"}'
 PLAIN = (
     ROW,
@@ -177,7 +177,7 @@ def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, kind: s
     told: Told = []
     folder = write(tmp_path / "log", kind)
     (file,) = folder.iterdir()
-    keys = Keys(reward="reward", step="step", group="group_id", prompt="group_id", from_text=False)
+    keys = Keys(rewards=("reward",), step="step", group="group_id", prompt="group_id", from_text=False)
     assert is_plain(file, keys)
     for path in (folder, file, str(folder / "*")):
         run = assert_same(path, progress=lambda *what: told.append(what))
@@ -256,12 +256,24 @@ def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:
     assert len({id(rollout) for rollout in group.rollouts}) == 1
 
 
-def test_a_log_with_several_rewards_is_read_by_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("further", ["0.5", "true", "null", "NaN", "1e999", '"1.0"', "[1]", '{"of": 1}'])
+def test_a_log_with_several_rewards_keeps_them_together(tmp_path: Path, further: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"step": 1, "group_id": "a", "reward": 1, "format_reward": 0}) + "\n")
-    run = read_run(path, rewards_only=True)
-    assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "format_reward": 0.0}
-    assert run.source.missing == ()
+    both = ROW.replace('"completion"', '"format_reward": 0.25, "completion"')
+    odd = both.replace("0.25", further).replace("1.0", "0.0")
+    path.write_text("".join(f"{line}\n" for line in (both, odd, ROW, both, both.replace('"a"', '"b"'))))
+    assert_same(path)
+
+
+def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("step,group_id,reward,score\n1,a,1,0.5\n1,a,0,x\n1,a,0,\n1,b,1,inf\n")
+    (tmp_path / "2.csv").write_text("step,group_id,reward\n2,a,1\n2,a,0\n")
+    pq.write_table(
+        pa.table({"step": [3, 3], "group_id": ["a", "a"], "reward": [1, 0], "score": [float("nan"), 2.0]}),
+        tmp_path / "3.parquet",
+    )
+    run = assert_same(tmp_path)
+    assert run.groups[0].rollouts[-1].rewards == {"reward": 1.0, "score": 0.5}
 
 
 def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
