@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
 from gradscope.cli import options as o
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
+from gradscope.cli.streams import say, show_line
 from gradscope.errors import UsageError
 
 EXAMPLES = (
     "gradscope degeneracy outputs/my-run",
     "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2 --group-size 16",
     "gradscope degeneracy outputs/my-run --target-degeneracy 0.2",
+    "gradscope degeneracy outputs/my-run --follow",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
 )
 
@@ -53,6 +56,26 @@ ByOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+FollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Keep up with a run that is still being written: a line a step, until Ctrl-C.",
+        rich_help_panel="Follow",
+    ),
+]
+EveryOption = Annotated[
+    float, typer.Option("--every", metavar="SECONDS", help="Look at the log this often.", rich_help_panel="Follow")
+]
+IdleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--idle",
+        metavar="SECONDS",
+        help="End, with the whole report, once the log has not grown for so long.",
+        rich_help_panel="Follow",
+    ),
+]
 
 
 def degeneracy(
@@ -69,6 +92,9 @@ def degeneracy(
     step_column: o.StepColumnOption = None,
     group_column: o.GroupColumnOption = None,
     run_config: o.RunConfigOption = None,
+    follow: FollowOption = False,
+    every: EveryOption = 2.0,
+    idle: IdleOption = None,
     strict: o.StrictOption = False,
     as_json: o.JsonOption = False,
     output: o.OutputOption = None,
@@ -82,23 +108,62 @@ def degeneracy(
     """
     from gradscope.diagnostics.degeneracy import measure_degeneracy
 
+    base = _base_pass_rate(base_pass_rate)
+    reading: dict[str, Any] = {
+        "format": reader,
+        "columns": column_names(prompt_column, reward_column, step_column, group_column),
+        "run_config": run_config,
+        "strict": strict,
+    }
+    _refuse_alone(follow=follow, idle=idle, as_json=as_json)
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+        if follow:
+            _print_steps(
+                run, every=every, idle=idle, success_threshold=success_threshold, reward=reward, reading=reading
+            )
         with result.progress() as progress:
             report = measure_degeneracy(
                 run,
-                format=reader,
                 group_sizes=tuple(group_size or ()),
                 success_threshold=success_threshold,
-                base_pass_rate=_base_pass_rate(base_pass_rate),
+                base_pass_rate=base,
                 target_degeneracy=target_degeneracy,
                 by=by,
                 reward=reward,
-                columns=column_names(prompt_column, reward_column, step_column, group_column),
-                run_config=run_config,
-                strict=strict,
                 progress=progress,
+                **reading,
             )
         result.deliver(report)
+
+
+def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
+    if idle is not None and not follow:
+        raise UsageError("--idle says when --follow ends.", hint="Add --follow, or leave --idle out.")
+    if as_json and follow:
+        raise UsageError(
+            "--follow prints a line a step, and --json one document and nothing else.",
+            hint="Leave one of them out; with --idle SECONDS and --output DIR the document is a file.",
+        )
+
+
+def _print_steps(
+    run: Path, *, every: float, idle: float | None, success_threshold: float | None, reward: str | None, reading: Any
+) -> None:
+    from gradscope.diagnostics.degeneracy_follow import Pace, follow_degeneracy
+    from gradscope.report.step_lines import step_head, step_line
+
+    steps = follow_degeneracy(
+        run,
+        success_threshold=success_threshold,
+        reward=reward,
+        pace=Pace(every=every, idle=idle),
+        notice=lambda sentence: say(f"note: {sentence}"),
+        **reading,
+    )
+    for number, row in enumerate(steps):
+        if number == 0:
+            show_line(step_head())
+        show_line(step_line(row))
 
 
 def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from gradscope.diagnostics.advantage_mass import measure_advantage_mass
+from gradscope.diagnostics.degeneracy_course import By, EstimateOptions, chosen_threshold, course, group_table
 from gradscope.diagnostics.degeneracy_findings import degeneracy_findings
 from gradscope.diagnostics.degeneracy_forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy_sizes import GroupSizes, pass_rate_origin
-from gradscope.diagnostics.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
+from gradscope.diagnostics.group_rewards import TRAINER_REWARD, group_rewards
 from gradscope.diagnostics.policies import measure_policies
 from gradscope.diagnostics.reward_ties import measure_reward_ties
 from gradscope.diagnostics.starvation import measure_starvation
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_degeneracy
+from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
 from gradscope.metrics.dispersion import dispersion_test, estimate_rate_variance
-from gradscope.metrics.gap import BasePassRate, Resampling
-from gradscope.metrics.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.metrics.gap import BasePassRate
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,
     IidPrediction,
     Overdispersion,
-    StepDegeneracy,
 )
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
-
-By = Literal["step", "window"]
-NUM_WINDOWS = 10
-"""Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 
 
 def measure_degeneracy(
@@ -135,11 +128,9 @@ def degeneracy_of_run(
     """
     _check_options(group_sizes, base_pass_rate, target_degeneracy)
     chosen = group_rewards(run, reward)
-    threshold = success_threshold
-    if threshold is None:
-        threshold = binary_threshold([value for _, rewards in chosen.groups for value in rewards])
-    table = _table(chosen, threshold)
-    options = _Options(base_pass_rate, num_resamples, seed)
+    threshold = chosen_threshold(chosen, success_threshold)
+    table = group_table(chosen, threshold)
+    options = EstimateOptions(base_pass_rate=base_pass_rate, num_resamples=num_resamples, seed=seed)
     overall = options.estimate(table)
     rates = pass_rates_of(table, seed=seed)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
@@ -166,7 +157,7 @@ def degeneracy_of_run(
         gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
         by_policy=policies,
         policy_gap=policy_gap,
-        by_step=tuple(_between(run, table, span, reward, options) for span in _spans(table, by)),
+        by_step=course(run, table, by, reward, options),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,
         advantages=measure_advantage_mass(chosen, num_resamples=num_resamples, seed=seed),
@@ -175,24 +166,6 @@ def degeneracy_of_run(
         quarantined=run.source.quarantined,
     )
     return replace(report, findings=degeneracy_findings(report, chosen, sizes.doubled()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options that every estimate of a report shares."""
-
-    base_pass_rate: BasePassRate
-    num_resamples: int
-    seed: int
-
-    @property
-    def resampling(self) -> Resampling:
-        return Resampling(num_resamples=self.num_resamples, seed=self.seed)
-
-    def estimate(self, table: GroupTable) -> DegeneracyEstimates:
-        return estimate_degeneracy(
-            table, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
-        )
 
 
 def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:
@@ -210,24 +183,9 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
         )
 
 
-def _table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
-    rewards = [values for _, values in chosen.groups]
-    size = np.array([len(values) for values in rewards], dtype=np.int64)
-    num_passing = None
-    if threshold is not None:
-        passed = passes(list(chain.from_iterable(rewards)), threshold).astype(np.int64)
-        num_passing = np.add.reduceat(passed, np.cumsum(size) - size)
-    return GroupTable(
-        step=np.array([group.step for group, _ in chosen.groups], dtype=np.int64),
-        prompt=np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_),
-        size=size,
-        dead=np.array([max(values) - min(values) <= EQUAL_REWARDS for values in rewards], dtype=np.bool_),
-        num_passing=num_passing,
-        level_counts=[level_counts(values) for values in rewards],
-    )
-
-
-def _predictions(table: GroupTable, overall: DegeneracyEstimates, options: _Options) -> tuple[IidPrediction, ...]:
+def _predictions(
+    table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
+) -> tuple[IidPrediction, ...]:
     """The prediction from every p that can be had, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
     if np.ptp(table.step) > 0:
@@ -245,7 +203,7 @@ def _predictions(table: GroupTable, overall: DegeneracyEstimates, options: _Opti
     return tuple(rows)
 
 
-def _overdispersion(table: GroupTable, options: _Options) -> Overdispersion:
+def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.because(NO_THRESHOLD, num_units=len(table.size))
         return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
@@ -254,33 +212,3 @@ def _overdispersion(table: GroupTable, options: _Options) -> Overdispersion:
         table.size, table.num_passing, table.prompt, num_resamples=options.num_resamples, seed=options.seed
     )
     return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)
-
-
-def _spans(table: GroupTable, by: By) -> list[tuple[int, int]]:
-    """First and last step of each row of the course: single steps, or windows of about equally many."""
-    steps = np.unique(table.step)
-    parts = len(steps) if by == "step" else min(NUM_WINDOWS, len(steps))
-    return [(int(part[0]), int(part[-1])) for part in np.array_split(steps, parts)]
-
-
-def _between(
-    run: Run, table: GroupTable, span: tuple[int, int], reward: str | None, options: _Options
-) -> StepDegeneracy:
-    step, last = span
-    groups = table.between(step, last)
-    estimates = options.estimate(groups)
-    # One reward function's share is another number than the trainer's; so is a share of other rollouts.
-    comparable = reward is None and step == last and step not in run.notes
-    return StepDegeneracy(
-        step=step,
-        last_step=last,
-        num_groups=len(groups.size),
-        frac_reward_zero_std=estimates.frac_reward_zero_std,
-        frac_all_pass=estimates.frac_all_pass,
-        frac_all_fail=estimates.frac_all_fail,
-        frac_tied=estimates.frac_tied,
-        pass_rate=estimates.pass_rate,
-        iid_prediction=estimates.iid_prediction,
-        jensen_gap=estimates.jensen_gap,
-        logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
-    )
