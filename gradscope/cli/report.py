@@ -43,6 +43,15 @@ GradientsOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Most tokens whose own gradients are computed; 0: none, 512 by default.",
+        rich_help_panel="Measure",
+    ),
+]
 
 
 def report(
@@ -50,6 +59,7 @@ def report(
     output: PageOption = Path("report.html"),
     step: StepsOption = None,
     gradients: GradientsOption = True,
+    tokens: TokensOption = None,
     samples: SamplesOption = None,
     success_threshold: o.SuccessThresholdOption = None,
     reader: o.FormatOption = None,
@@ -86,6 +96,7 @@ def report(
                 run,
                 steps="all" if "all" in (step or ()) else parse_steps(step),
                 gradients=gradients,
+                tokens=tokens,
                 samples=tuple(samples or ()),
                 success_threshold=success_threshold,
                 format=reader,

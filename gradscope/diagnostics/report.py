@@ -6,7 +6,7 @@ another: it says what is missing and what to log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar, Unpack
 
@@ -23,7 +23,9 @@ from gradscope.diagnostics.report_sections.length import length_section
 from gradscope.diagnostics.report_sections.replayed import replay_section
 from gradscope.diagnostics.report_sections.rewards import rewards_section
 from gradscope.diagnostics.report_sections.signal import signal_section
+from gradscope.diagnostics.report_sections.tokens import tokens_section
 from gradscope.diagnostics.report_sections.zero_loss import zero_loss_section
+from gradscope.diagnostics.report_tokens import report_tokens
 from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_steps, missing_weights, select_steps
@@ -34,13 +36,16 @@ from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 MOST_STEPS = 4
-"""Steps whose gradients are recomputed where none are named: first, last and evenly between."""
+"""Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
+MOST_TOKENS = 512
+"""Token rows that are computed where no number is named."""
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
     contributions_section,
+    tokens_section,
     length_section,
     rewards_section,
     dilution_section,
@@ -68,6 +73,7 @@ def report_run(
     *,
     steps: Sequence[int] | Literal["all"] | None = None,
     gradients: bool = True,
+    tokens: int | None = None,
     samples: Sequence[str | Path] = (),
     success_threshold: float | None = None,
     columns: ColumnNames | None = None,
@@ -80,6 +86,8 @@ def report_run(
         path: A run folder or a log.
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
         gradients: Whether to recompute gradients at all; without, no model is loaded.
+        tokens: Most tokens whose own gradients are computed, of the rollouts with the largest parts; 0: none,
+            None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         columns: Columns of a generic log, where their names are not usual.
@@ -89,9 +97,22 @@ def report_run(
     Returns:
         One section a question.
     """
+    columns = columns or ColumnNames()
+    told = _told(
+        {
+            "--format": options.get("format"),
+            "--model": options.get("model"),
+            "--initial": options.get("initial"),
+            "--run-config": options.get("run_config"),
+            "--completion-ids": options.get("completion_ids"),
+            "--success-threshold": success_threshold,
+            **{f"--{name}-column": getattr(columns, name) for name in ("prompt", "reward", "step", "group")},
+        }
+    )
     run, engine = open_run(path, options, columns)
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
+    most_tokens = MOST_TOKENS if tokens is None else tokens
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
@@ -102,8 +123,10 @@ def report_run(
         replay=_or_absent(lambda: replay_measured(run, _all_steps(run, measured, absent))),
         grams=grams,
         no_grams=absent,
+        tokens=_or_absent(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
         samples=() if isinstance(known, Absent) else known,
         passk=known if isinstance(known, Absent) else _or_absent(lambda: pass_at_k_of_samples(known)),
+        options=told,
     )
     return RunReport(
         source=run.source,
@@ -111,6 +134,11 @@ def report_run(
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
     )
+
+
+def _told(options: Mapping[str, object]) -> dict[str, str]:
+    """What the reading was told on the command line, for the commands that a page names."""
+    return {flag: str(value) for flag, value in options.items() if value is not None}
 
 
 def _or_absent(make: Callable[[], Made]) -> Made | Absent:
@@ -134,12 +162,16 @@ def _measured(
 
 
 def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
-    """The steps whose weights are on disk; first, last and evenly between where not all of them are wanted."""
+    """The steps whose weights are on disk; of more than are wanted some between first and last, and the spike."""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
     last = len(usable) - 1
     if wanted == "all" or last < MOST_STEPS:
         return tuple(usable)
-    return tuple(usable[round(place * last / (MOST_STEPS - 1))] for place in range(MOST_STEPS))
+    chosen = [usable[round(place * last / (MOST_STEPS - 1))] for place in range(MOST_STEPS)]
+    spike = max(usable, key=lambda step: run.metrics.get(step, {}).get("grad_norm", 0.0))
+    if spike not in chosen:
+        chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))
+    return tuple(sorted({*chosen, spike}))
 
 
 def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Absent) -> Iterator[MeasuredStep]:

@@ -1,4 +1,4 @@
-"""One forward pass: log-probabilities of completion tokens, at the trainer's temperature.
+"""One forward pass: log-probabilities and entropies of completion tokens, at the trainer's temperature.
 
 Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q tokens that ran before.
 """
@@ -51,6 +51,38 @@ def completion_logprobs(
     Returns:
         Per row its log-probabilities with their graph, [B][T].
     """
+    return [
+        scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+        for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
+    ]
+
+
+def completion_entropies(model: Any, batch: Batch, temperature: float) -> list[torch.Tensor]:
+    """Entropy of the policy where it sampled each completion token, in nats.
+
+    Args:
+        model: A causal language model.
+        batch: The sequences.
+        temperature: Logits are divided by it.
+
+    Returns:
+        Per row its entropies, [B][T].
+    """
+    with torch.no_grad():
+        logs = [
+            torch.log_softmax(scaled, 1) for scaled, _ in _completion_logits(model, batch, temperature, torch.float32)
+        ]
+    return [torch.special.entr(each.exp()).sum(dim=1) for each in logs]
+
+
+def _completion_logits(
+    model: Any, batch: Batch, temperature: float, softmax_dtype: torch.dtype, past: Past | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Of each row the logits that predict its completion, [T, V], divided by the temperature, and its tokens, [T].
+
+    Yields:
+        Row by row.
+    """
     starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
     first = min(starts)
     accepted = forward_arguments(model)
@@ -70,14 +102,9 @@ def completion_logprobs(
         logits = model(**arguments).logits
     offset = batch.length - logits.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
-    return [
-        _token_logprobs(
-            row[start - offset : start - offset + num].to(torch.promote_types(logits.dtype, softmax_dtype)),
-            ids[start + 1 : start + 1 + num],
-            temperature,
-        )
-        for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True)
-    ]
+    for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True):
+        chosen = row[start - offset : start - offset + num].to(torch.promote_types(logits.dtype, softmax_dtype))
+        yield chosen / temperature, ids[start + 1 : start + 1 + num]
 
 
 @contextmanager
@@ -101,11 +128,6 @@ def activations_kept(model: Any) -> Iterator[None]:
     finally:
         for module in switched:
             setattr(module, _CHECKPOINTING, True)
-
-
-def _token_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
-    scaled = logits / temperature
-    return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
 
 
 def forward_arguments(model: Any) -> frozenset[str]:

@@ -9,7 +9,7 @@ Shapes: N token rows, R rollouts of the step, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,7 @@ def measure_tokens(
     *,
     most: int = 512,
     seed: int = 0,
+    rollouts: Collection[int] | None = None,
     progress: ProgressCallback | None = None,
 ) -> tuple[TokenGram, ...]:
     """The Gram matrix of token rows of each group.
@@ -81,6 +82,7 @@ def measure_tokens(
         step: The same rollouts' Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
         most: Tokens of a group; of more, as many are drawn, each equally likely.
         seed: Decides which tokens are drawn.
+        rollouts: Rollouts of the step whose tokens are wanted; None: all.
         progress: Called as groups are done.
 
     Returns:
@@ -89,7 +91,7 @@ def measure_tokens(
     tell = progress or no_progress
     plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
     found = []
-    for table in token_tables(plan, groups, step, most=most, seed=seed):
+    for table in token_tables(plan, groups, step, most=most, seed=seed, rollouts=rollouts):
         gram, slow = _gram(policy, plan, table.rows)
         found.append(
             TokenGram(

@@ -5,7 +5,7 @@ Shapes: N token rows, R rollouts of the step, T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,13 @@ class TokenTable:
 
 
 def token_tables(
-    plan: RowPlan, groups: Sequence[RolloutGroup], step: StepGram, *, most: int | None = None, seed: int = 0
+    plan: RowPlan,
+    groups: Sequence[RolloutGroup],
+    step: StepGram,
+    *,
+    most: int | None = None,
+    seed: int = 0,
+    rollouts: Collection[int] | None = None,
 ) -> Iterator[TokenTable]:
     """The tokens of each group that count in the loss, or a random part of them.
 
@@ -58,6 +64,7 @@ def token_tables(
         step: Their Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         seed: Decides which tokens are drawn.
+        rollouts: Rollouts of the step whose tokens are wanted; None: all.
 
     Yields:
         One table per group; none for a group of which no token counts.
@@ -72,6 +79,7 @@ def token_tables(
         candidates = [
             TokenRow(sequence=sequence, position=position)
             for sequence in members
+            if rollouts is None or sequence in rollouts
             for position in np.flatnonzero(plan.weights[sequence].numpy()).tolist()
         ]
         if not candidates:

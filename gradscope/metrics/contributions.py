@@ -71,11 +71,28 @@ def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
         >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
         0.75
     """
-    norms = np.sort(row_norms(gram))[::-1]
-    total = float(norms.sum())
+    return share_of_largest(row_norms(gram), fraction=fraction)
+
+
+def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
+    """Share of a sum of norms that the largest of them hold.
+
+    Args:
+        norms: Norms of gradient rows, [R].
+        fraction: Which part of the rows is the top, rounded up to whole rows.
+
+    Returns:
+        A number from ``fraction`` (all alike) to 1; undefined where every norm is zero.
+
+    Example:
+        >>> share_of_largest([3.0, 1.0], fraction=0.5).value
+        0.75
+    """
+    ordered = np.sort(np.asarray(norms, dtype=np.float64))[::-1]
+    total = float(ordered.sum())
     if total == 0.0:
-        return Estimate.because(ZERO_MATRIX, num_units=len(norms))
-    return Estimate.exact(float(norms[: math.ceil(fraction * len(norms))].sum()) / total, num_units=len(norms))
+        return Estimate.because(ZERO_MATRIX, num_units=len(ordered))
+    return Estimate.exact(float(ordered[: math.ceil(fraction * len(ordered))].sum()) / total, num_units=len(ordered))
 
 
 def cosine_of_updates(gram: ArrayLike, first: ArrayLike, second: ArrayLike) -> Estimate:

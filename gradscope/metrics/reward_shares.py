@@ -6,6 +6,8 @@ so every number here is made of deviations from the group's mean.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -109,7 +111,10 @@ def correlation_within(
         num_resamples=num_resamples,
         seed=seed,
     )
-    return correlation
+    if correlation.low is None or correlation.high is None:
+        return correlation
+    # few clusters of very different size know no better than the definition
+    return replace(correlation, low=max(correlation.low, -1.0), high=min(correlation.high, 1.0))
 
 
 # A resample without anything that differs has no share; 0 keeps it in the middle.

@@ -66,6 +66,30 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadedToken:
+    """One token of a text that is read by its gradient."""
+
+    text: str
+    """The token alone."""
+    strength: float | None
+    """Norm of its gradient over the largest of the section, in [0, 1]; None where it was not measured."""
+    is_raised: bool
+    """Whether the update makes it more likely."""
+    note: str
+    """Its numbers in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadedText:
+    """One rollout's completion, token by token."""
+
+    title: str
+    """Which rollout it is."""
+    tokens: tuple[ShadedToken, ...]
+    """In order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
     """One question that a run's log answers, or the reason why it does not."""
 
@@ -85,6 +109,8 @@ class ReportSection:
     """Why there is no answer, and what to log to get one."""
     charts: tuple[Chart, ...] = ()
     """The figures."""
+    texts: tuple[ShadedText, ...] = ()
+    """Completions whose tokens are shaded by their gradient."""
     tables: tuple[ReportTable, ...] = ()
     """The tables."""
 

@@ -12,7 +12,18 @@ from gradscope.errors import InputError
 from gradscope.results.report import ReportSection, RunReport
 
 NAMES = (
-    *("signal", "zero-loss", "replay", "contributions", "length", "rewards", "dilution", "agreement", "coverage"),
+    *(
+        "signal",
+        "zero-loss",
+        "replay",
+        "contributions",
+        "tokens",
+        "length",
+        "rewards",
+        "dilution",
+        "agreement",
+        "coverage",
+    ),
     "formulations",
 )
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, RunReport, Series
+from gradscope.results.report import (
+    Chart,
+    Column,
+    ReportSection,
+    ReportTable,
+    RunReport,
+    Series,
+    ShadedText,
+    ShadedToken,
+)
 from tests.report.examples import HOSTILE, source
 
 ATTACK = (
@@ -50,6 +59,17 @@ def run_report() -> RunReport:
                         places=(ATTACK, "second"),
                         series=(Series(name="part", values=(0.7, -0.2)),),
                         x_label="share",
+                    ),
+                ),
+                texts=(
+                    ShadedText(
+                        title=f"1:1 {HOSTILE}",
+                        tokens=(
+                            ShadedToken(text=ATTACK, strength=1.0, is_raised=True, note=f"norm 2 {ATTACK}"),
+                            ShadedToken(text="a\n", strength=0.3, is_raised=False, note="norm 0.6"),
+                            ShadedToken(text="plain", strength=0.0, is_raised=True, note="norm 0"),
+                            ShadedToken(text="masked", strength=None, is_raised=True, note="not measured"),
+                        ),
                     ),
                 ),
                 tables=(

@@ -43,7 +43,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
     if not steps:
         return unanswered(NAME, QUESTION, inputs.no_grams)
-    largest = max(steps, key=lambda pair: batch_norm(pair[1]))
+    largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
     return ReportSection(
         name=NAME,
         question=QUESTION,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gradscope.results.degeneracy import DegeneracyReport
@@ -15,6 +16,7 @@ from gradscope.rollouts.run import Run
 if TYPE_CHECKING:
     from gradscope.diagnostics.samples import Samples
     from gradscope.gradients.result import StepGram
+    from gradscope.gradients.token_parts import RolloutTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +43,24 @@ class ReportInputs:
     """The inner products of the gradient rows of each step that was recomputed."""
     no_grams: Absent
     """Why there are none, where there are none."""
+    tokens: tuple[RolloutTokens, ...] | Absent
+    """The tokens of the rollouts with the largest part of the largest gradient."""
     samples: tuple[Samples, ...]
     """Samples of held-out prompts, before and after."""
     passk: PassAtKReport | Absent
     """pass@k of these samples."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """How the run was read: option of the command line -> its value."""
+
+    @property
+    def largest_step(self) -> int | None:
+        """The step with the largest gradient of those recomputed; None where none has a gradient."""
+        norms = {gram.step: policy.sum() for gram in self.grams if (policy := gram.policy_gram) is not None}
+        live = {step: squared for step, squared in norms.items() if squared > 0}
+        return max(live, key=lambda step: float(live[step])) if live else None
 
     def command(self, name: str, *more: str) -> str:
-        """A command on this run as a person would type it.
+        """A command on this run as a person would type it, with what this reading was told.
 
         Args:
             name: The command.
@@ -56,7 +69,20 @@ class ReportInputs:
         Returns:
             One line for a shell.
         """
-        return shlex.join(["gradscope", name, str(self.run.path), *more])
+        known = _OPTIONS[name]
+        told = [word for flag, value in self.options.items() if flag in known for word in (flag, value)]
+        return shlex.join(["gradscope", name, str(self.run.path), *told, *more])
+
+
+_LOG_OPTIONS = ("--format", "--run-config")
+_WEIGHT_OPTIONS = (*_LOG_OPTIONS, "--model", "--initial", "--completion-ids")
+_COLUMN_OPTIONS = ("--prompt-column", "--reward-column", "--step-column", "--group-column", "--success-threshold")
+_OPTIONS = {
+    "degeneracy": (*_LOG_OPTIONS, *_COLUMN_OPTIONS),
+    "rank": _WEIGHT_OPTIONS,
+    "replay": _WEIGHT_OPTIONS,
+}
+"""Which options of reading each command takes."""
 
 
 def unanswered(name: str, question: str, absent: Absent) -> ReportSection:

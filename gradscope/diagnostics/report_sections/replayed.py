@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
 from gradscope.metrics.catalog import metric
 from gradscope.results.replay import ReplayReport
@@ -88,8 +90,22 @@ def _steps(report: ReplayReport) -> ReportTable:
 
 
 def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
-    causes = [(step.step, q.name, q.verdict, q.cause) for step in report.steps for q in step.quantities if q.cause]
-    if not causes:
+    """Each cause once: those that differ in their numbers only share a row, worded as at the first of its steps."""
+    rows: dict[tuple[str, str, str], tuple[str, list[int]]] = {}
+    for step in report.steps:
+        for quantity in step.quantities:
+            if quantity.cause:
+                alike = (quantity.name, quantity.verdict, re.sub(r"\d[\d.e+%-]*", "0", quantity.cause))
+                rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
+    if not rows:
         return ()
-    columns = (Column(title="step", style="count"), Column(title="quantity"), Column(title="verdict"))
-    return (ReportTable(caption="Causes and remarks", columns=(*columns, Column(title="cause")), rows=tuple(causes)),)
+    columns = (Column(title="first step", style="count"), Column(title="steps", style="count"))
+    return (
+        ReportTable(
+            caption="Causes and remarks, as they are worded at the first of their steps",
+            columns=(*columns, *(Column(title=title) for title in ("quantity", "verdict", "cause"))),
+            rows=tuple(
+                (steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()
+            ),
+        ),
+    )

@@ -6,9 +6,9 @@ from gradscope.report.html.escape import text
 from gradscope.report.html.scale import Scale, place
 from gradscope.results.report import Chart
 
-_WIDTH, _LEFT, _RIGHT = 720.0, 190.0, 70.0
-_ROW, _BAR = 20.0, 13.0
-_MOST_CHARACTERS = 26
+_WIDTH, _LEFT, _RIGHT = 520.0, 176.0, 64.0
+_ROW, _BAR = 18.0, 12.0
+_MOST_CHARACTERS = 20
 
 
 def draw_bars(chart: Chart) -> str:
@@ -23,7 +23,7 @@ def draw_bars(chart: Chart) -> str:
     values = [value or 0.0 for value in chart.series[0].values]
     low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     scale = Scale(
-        low=low, high=high if high > low else low + 1.0, start=_LEFT + (50.0 if low < 0 else 0.0), end=_WIDTH - _RIGHT
+        low=low, high=high if high > low else low + 1.0, start=_LEFT + (56.0 if low < 0 else 0.0), end=_WIDTH - _RIGHT
     )
     height = _ROW * len(values) + 8.0
     zero = place(scale(0.0))

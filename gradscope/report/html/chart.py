@@ -1,11 +1,11 @@
 """Charts as inline SVG: colors come from the page's style, so light, dark and print need no second drawing.
 
-Lines differ in dash and marker, bars in pattern, and each is named where it ends: none needs its color.
+Lines differ in dash and marker, bars in pattern, and a legend above the drawing shows both: none needs its color. The
+legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from gradscope.report.html.bars import draw_bars
@@ -13,12 +13,10 @@ from gradscope.report.html.escape import text
 from gradscope.report.html.scale import Scale, place, ticks, widened
 from gradscope.results.report import Chart, Series
 
-WIDTH, HEIGHT = 720.0, 250.0
-_LEFT, _TOP, _BOTTOM = 56.0, 10.0, 34.0
-_CHARACTER = 6.6
+WIDTH, HEIGHT = 520.0, 200.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 14.0, 10.0, 36.0
 _MOST_MARKERS = 40
 _NUM_STYLES = 4
-_LABEL_GAP = 14.0
 
 
 def render_chart(chart: Chart, identity: str) -> str:
@@ -32,17 +30,39 @@ def render_chart(chart: Chart, identity: str) -> str:
         A ``figure`` element.
     """
     drawing = draw_bars(chart) if chart.kind == "bars" else _over_steps(chart, identity)
-    return f'<figure><figcaption id="{identity}">{text(chart.title)}</figcaption>{drawing}</figure>'
+    title = f'<figcaption id="{identity}">{text(chart.title)}</figcaption>'
+    return f"<figure>{title}{_legend(chart, identity)}{drawing}</figure>"
+
+
+def _legend(chart: Chart, identity: str) -> str:
+    """Which line or pattern is which; a chart of one series is named by its title."""
+    if len(chart.series) < 2:
+        return ""
+    draw = _stack_sample if chart.kind == "stack" else _line_sample
+    items = "".join(
+        f'<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{draw(number, identity)}</svg>'
+        f"{text(series.name)}</li>"
+        for number, series in enumerate(chart.series)
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _line_sample(number: int, identity: str) -> str:
+    style = number % _NUM_STYLES
+    return f'<polyline class="line s{style}" points="1,6 29,6"/>{_marker(15.0, 6.0, style)}'
+
+
+def _stack_sample(number: int, identity: str) -> str:
+    return f'<rect class="bar b{number % 3}"{_fill(number, identity)} x="6" y="0.5" width="18" height="11"/>'
 
 
 def _over_steps(chart: Chart, identity: str) -> str:
     """Lines or stacked bars over a number."""
-    right = 16.0 + _CHARACTER * max(min(len(series.name), 30) for series in chart.series)
     steps = [float(step) for step in chart.places]
     half = 0.5 if chart.kind == "stack" else 0.0
     low, high = min(steps) - half, max(steps) + half
     across = Scale(
-        low=low if low < high else low - 1, high=high if low < high else high + 1, start=_LEFT, end=WIDTH - right
+        low=low if low < high else low - 1, high=high if low < high else high + 1, start=_LEFT, end=WIDTH - _RIGHT
     )
     bottom, top = chart.y_range or widened(_numbers(chart))
     up = Scale(low=bottom, high=top, start=HEIGHT - _BOTTOM, end=_TOP)
@@ -75,7 +95,7 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> str:
     parts.append(f'<line class="axis" {ends} y1="{y}" y2="{y}"/>')
     middle = place((across.start + across.end) / 2)
     parts.append(
-        f'<text class="tick" x="{middle}" y="{place(floor + 30)}" text-anchor="middle">{text(chart.x_label)}</text>'
+        f'<text class="tick" x="{middle}" y="{place(floor + 31)}" text-anchor="middle">{text(chart.x_label)}</text>'
     )
     return "".join(parts)
 
@@ -85,25 +105,22 @@ def _step_ticks(chart: Chart, across: Scale) -> list[float]:
     steps = [float(step) for step in chart.places]
     places = [across(step) for step in steps]
     gaps = [after - before for before, after in pairwise(places)]
-    if len(steps) <= 10 and (not gaps or min(gaps) >= 24):
+    if len(steps) <= 10 and (not gaps or min(gaps) >= 30):
         return steps
     return [value for value in ticks(across.low, across.high, most=8) if value == int(value)]
 
 
 def _lines(chart: Chart, across: Scale, up: Scale) -> str:
-    parts, labels = [], []
+    parts = []
     for number, series in enumerate(chart.series):
         pieces = _pieces(chart, series, across, up)
-        if not pieces:
-            continue
         style = f"s{number % _NUM_STYLES}"
         for points in pieces:
             path = " ".join(f"{place(x)},{place(y)}" for x, y in points)
             parts.append(f'<polyline class="line {style}" points="{path}"/>')
         if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(points) == 1 for points in pieces):
             parts += [_marker(x, y, number % _NUM_STYLES) for points in pieces for x, y in points]
-        labels.append((pieces[-1][-1][1], series, style))
-    return "".join(parts) + _labels(labels, across.end)
+    return "".join(parts)
 
 
 def _pieces(chart: Chart, series: Series, across: Scale, up: Scale) -> list[list[tuple[float, float]]]:
@@ -130,17 +147,6 @@ def _marker(x: float, y: float, style: int) -> str:
     return f'<polygon class="mark s{style}" points="{points}"/>'
 
 
-def _labels(labels: Sequence[tuple[float, Series, str]], end: float) -> str:
-    """The name of each line at its end, moved apart where two would overlap."""
-    parts: list[str] = []
-    lowest = -_LABEL_GAP
-    for height, series, style in sorted(labels, key=lambda label: label[0]):
-        lowest = max(height, lowest + _LABEL_GAP)
-        name = series.name if len(series.name) <= 30 else f"{series.name[:29]}…"
-        parts.append(f'<text class="label {style}" x="{place(end + 8)}" y="{place(lowest)}" dy="4">{text(name)}</text>')
-    return "".join(parts)
-
-
 def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> str:
     """Bars of shares on top of each other, told apart by pattern."""
     steps = [float(step) for step in chart.places]
@@ -148,9 +154,8 @@ def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> str:
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
     floor = [0.0] * len(steps)
     parts = [_hatch(identity)]
-    labels = []
     for number, series in enumerate(chart.series):
-        fill = f' style="fill:url(#{identity}-hatch)"' if number == 2 else ""
+        fill = _fill(number, identity)
         for index, (step, value) in enumerate(zip(steps, series.values, strict=True)):
             if not value:
                 continue
@@ -160,9 +165,12 @@ def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> str:
                 f'width="{place(width)}" height="{place(below - y)}"/>'
             )
             floor[index] += value
-        last = series.values[-1] or 0.0
-        labels.append((up(floor[-1] - last / 2), series, f"t{number % 3}"))
-    return "".join(parts) + _labels(labels, across.end)
+    return "".join(parts)
+
+
+def _fill(number: int, identity: str) -> str:
+    """The third kind of bar is hatched, by the pattern of its own chart."""
+    return f' style="fill:url(#{identity}-hatch)"' if number % 3 == 2 else ""
 
 
 def _hatch(identity: str) -> str:

@@ -14,6 +14,7 @@ from importlib.resources import files
 from gradscope import __version__
 from gradscope.report.html.chart import render_chart
 from gradscope.report.html.escape import text
+from gradscope.report.html.shaded import render_shaded
 from gradscope.report.html.table import render_table
 from gradscope.results.report import ReportSection, RunReport
 
@@ -92,6 +93,10 @@ def _section(section: ReportSection) -> str:
         return f'{head}<p class="missing"><strong>Not in this log.</strong> {text(section.missing)}</p></section>'
     more = "".join(f"<li>{text(finding)}</li>" for finding in section.findings[1:])
     command = f"<code>{text(section.command)}</code>" if section.command else ""
+    texts = render_shaded(section.texts)
+    tables = "".join(
+        render_table(table, f"{section.name}-table-{number}") for number, table in enumerate(section.tables, start=1)
+    )
     charts = "".join(
         render_chart(chart, f"{section.name}-{number}") for number, chart in enumerate(section.charts, start=1)
     )
@@ -99,5 +104,5 @@ def _section(section: ReportSection) -> str:
         f'{head}<p class="finding">{text(section.headline)}</p>{f"<ul class=more>{more}</ul>" if more else ""}'
         f"<dl><dt>What it means</dt><dd>{text(section.meaning)}</dd>"
         f"<dt>What to try next</dt><dd>{text(section.next_step)}{command}</dd></dl>"
-        f"{charts}{''.join(render_table(table) for table in section.tables)}</section>"
+        f"{charts}{texts}{tables}</section>"
     )

@@ -16,7 +16,11 @@ LINES, STACK, BARS = CHARTS
 
 def drawing(chart: Chart) -> ElementTree.Element:
     """The chart read as XML: stricter than a browser."""
-    return ElementTree.fromstring(render_chart(chart, "a-1")).find("svg")  # type: ignore[return-value]
+    return figure(chart).find("svg")  # type: ignore[return-value]
+
+
+def figure(chart: Chart) -> ElementTree.Element:
+    return ElementTree.fromstring(render_chart(chart, "a-1"))
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.kind)
@@ -40,7 +44,10 @@ def test_lines_differ_in_dash_and_marker_and_carry_their_names() -> None:
     assert {element.get("class") for element in svg.iter("polyline")} == {"line s0", "line s1"}
     assert list(svg.iter("circle"))
     assert list(svg.iter("polygon"))
-    assert "gaps" in [element.text for element in svg.iter("text")]
+    legend = figure(LINES).find("ul")
+    assert legend is not None
+    assert ["".join(item.itertext()) for item in legend][1] == "gaps"
+    assert [line.get("class") for line in legend.iter("polyline")] == ["line s0", "line s1"]
 
 
 def test_shares_stand_on_each_other() -> None:
@@ -49,7 +56,7 @@ def test_shares_stand_on_each_other() -> None:
     tops = sorted(float(bar.get("y", 0)) for bar in first)
     heights = [float(bar.get("height", 0)) for bar in first]
     assert tops[1] - tops[0] == pytest.approx(heights[0], abs=0.02)
-    assert sum(heights) == pytest.approx(0.6 * (HEIGHT - 44), abs=0.1)
+    assert sum(heights) == pytest.approx(0.6 * (HEIGHT - 46), abs=0.1)
 
 
 def test_a_negative_bar_ends_at_zero() -> None:

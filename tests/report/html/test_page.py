@@ -93,3 +93,18 @@ def test_cells_keep_their_unrounded_number_and_their_reason() -> None:
     assert 'data-sort="0.25">0.250 [0.10, 0.40]</td>' in PAGE
     assert "—(1)</td>" in PAGE
     assert r"(1) no reward in &lt;script&gt;[red]\x1b[31mred" in PAGE
+
+
+def test_tokens_are_shaded_by_strength_and_marked_by_direction() -> None:
+    """The strongest is the darkest, a fall is another class than a rise, and what was not measured has neither."""
+    assert 'class="up h8" title="norm 2 &lt;script&gt;' in PAGE
+    assert '<span class="down h3" title="norm 0.6">a↵\n</span>' in PAGE
+    assert '<span class="up h0" title="norm 0">plain</span>' in PAGE
+    assert '<span class="unseen" title="not measured">masked</span>' in PAGE
+
+
+def test_a_chart_of_several_series_has_a_legend_that_needs_no_color() -> None:
+    assert PAGE.count('<ul class="legend">') == 2
+    legend = PAGE[PAGE.index('<ul class="legend">') :]
+    assert '<circle class="mark s0"' in legend[: legend.index("</ul>")]
+    assert '<polygon class="mark s1"' in legend[: legend.index("</ul>")]
