@@ -68,7 +68,7 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     policy = load_policy(
         measured.weights,
         device=options.device,
-        dtype=options.dtype,
+        dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
         initial=run.weights_before(1) if objective.beta else None,
     )

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.gradients.batches import default_batch_tokens, pad_batch, split_rows
+from gradscope.gradients.batches import pad_batch, split_rows
+from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.forward import completion_entropies
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
@@ -70,11 +71,10 @@ def measure_rollout_tokens(
     Returns:
         One a rollout, in the order asked for; none where no advantage was logged or no token counts.
     """
-    batch_tokens = default_batch_tokens(policy.vocab_size)
-    plan = plan_step(policy, groups, objective, batch_tokens)
+    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
     chosen = _as_many(plan, rollouts, most)
     grams = measure_tokens(policy, groups, objective, step, most=most, seed=seed, rollouts=chosen)
-    entropies = _entropies(policy, plan, chosen, batch_tokens)
+    entropies = _entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(
         _tokens(policy.tokenizer, plan, rollout, of_rollout[rollout], entropies[rollout])
