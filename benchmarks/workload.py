@@ -1,0 +1,147 @@
+"""What the engine's benchmarks measure on: a Qwen3-shaped model, random rollouts, the plain pass, clock and memory."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+LENGTHS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "T=256": (32, (224,)),
+    "ragged, T=32 to 256": (16, (240, 16, 176, 80, 112, 144, 48, 208)),
+    "prompt 512, completions 128": (512, (128,)),
+}
+"""Tokens of the prompt, and of the completions in turn."""
+VOCAB = 8192
+
+
+def build_model(trained: str, *, attention: str = "sdpa") -> tuple[Any, dict[str, Any]]:
+    """A Qwen3-shaped model of 13.5 M parameters with tied embeddings; LoRA of rank 16 on every linear layer."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=384,
+        intermediate_size=1152,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=64,
+        tie_word_embeddings=True,
+        attn_implementation=attention,
+    )
+    model: Any = Qwen3ForCausalLM(config).eval()
+    if trained == "lora":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")).eval()
+    return model, {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def build_plan(lengths: str, size: int) -> Any:
+    """Score rows of one group: random rollouts behind one random prompt."""
+    import torch
+
+    from gradscope.gradients.objective import Objective
+    from gradscope.gradients.rows import plan_rows
+    from gradscope.gradients.tokens import TokenSequence
+    from gradscope.rollouts.types import Rollout
+
+    generator = torch.Generator().manual_seed(0)
+
+    def ids(number: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, VOCAB, (number,), generator=generator).tolist())
+
+    num_prompt, num_completion = LENGTHS[lengths]
+    prompt, sequences, rollouts = ids(num_prompt), [], []
+    for sample in range(size):
+        completion = ids(num_completion[sample % len(num_completion)])
+        sequences.append(
+            TokenSequence(
+                group_id="g",
+                sample=sample,
+                prompt_ids=prompt,
+                completion_ids=completion,
+                mask=(True,) * len(completion),
+                inferred=False,
+            )
+        )
+        rollouts.append(Rollout(group_id="g", sample=sample, row=sample, prompt="", completion="", reward=0.0))
+    return plan_rows(sequences, rollouts, Objective())
+
+
+def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], None]:
+    """One forward and backward pass of a padded batch, as training does it."""
+    import torch
+
+    from gradscope.gradients.forward import completion_logprobs
+
+    def plain() -> None:
+        logprobs = completion_logprobs(model, batch, 1.0)
+        torch.stack([row.sum() for row in logprobs]).sum().backward()  # type: ignore[no-untyped-call]
+        for parameter in trainable.values():
+            parameter.grad = None
+
+    return plain
+
+
+def matmul_seconds(model: Any, trainable: dict[str, Any], batch: Any) -> float:
+    """The time of the plain pass's matrix products at the rate of this machine's own: nothing exact can be faster.
+
+    Forward and backward through every linear layer, weight gradients where they are trained, without attention; the head
+    only for completions.
+    """
+    import torch
+
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    trained = {id(parameter) for parameter in trainable.values()}
+    tokens, predicted = batch.input_ids.numel(), sum(num + 1 for num in batch.num_completion)
+    flops = sum(
+        2
+        * layer.weight.numel()
+        * (predicted if layer.out_features == VOCAB else tokens)
+        * (2 + (id(layer.weight) in trained))
+        for layer in layers
+    )
+    first, second = torch.randn(tokens, 384), torch.randn(384, 1152)
+    first @ second
+    each = min(seconds(lambda: first @ second) for _ in range(20))
+    return float(flops / (2 * tokens * 384 * 1152 / each))
+
+
+def interleaved(work: Callable[[], object], plain: Callable[[], object], pairs: int) -> list[float]:
+    """Ratios of interleaved pairs, after a warm-up of each."""
+    work()
+    plain()
+    return [seconds(work) / seconds(plain) for _ in range(pairs)]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """CPU time: the machine is shared."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def reset_peak() -> int:
+    """Start the peak afresh; returns the memory in use now (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """The most memory in use since the peak was reset (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """Median and range."""
+    import statistics
+
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
