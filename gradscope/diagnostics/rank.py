@@ -290,9 +290,13 @@ def _answer(
 
 def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, question: _Question, found: _Findings) -> None:
     """The spectra of all token rows of one step, by products alone."""
-    for spectra in matrix_free_spectra(
-        rows, measured.token_operators, question.advantages, seed=question.seed, centered=question.centered
-    ).values():
+    from gradscope.gradients.budget import names_out_of_memory
+
+    with names_out_of_memory(f"products with the token rows of step {measured.step}"):
+        found_by_advantage = matrix_free_spectra(
+            rows, measured.token_operators, question.advantages, seed=question.seed, centered=question.centered
+        )
+    for spectra in found_by_advantage.values():
         found.spectra.extend(spectra)
         found.token_curve.extend(token_points(spectra))
 

@@ -7,7 +7,7 @@ instead of a number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -145,10 +145,20 @@ def measure_steps(
     Yields:
         One result per step, in the order given.
     """
-    for done, step in enumerate(steps):
-        progress(done, len(steps), f"step {step}")
-        yield _measure(run, step, options)
+    with _arithmetic(options):
+        for done, step in enumerate(steps):
+            progress(done, len(steps), f"step {step}")
+            yield _measure(run, step, options)
     progress(len(steps), len(steps), "steps")
+
+
+def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
+    """What was asked for; it holds while a step is out, for products with token rows are made there."""
+    if options.precision != "high":
+        return nullcontext()
+    from gradscope.gradients.precision import without_tf32
+
+    return without_tf32()
 
 
 def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
@@ -178,15 +188,14 @@ def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
 
 
 def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
-    """Load the weights and compute, all in the arithmetic that was asked for."""
+    """Take the step as it was kept by an earlier call, or load the weights and compute."""
     from gradscope.gradients.budget import names_out_of_memory
-    from gradscope.gradients.precision import without_tf32
 
     kept = _kept(run, step, objective, options)
     gram = kept.read() if kept else None
     if gram is not None:
         return MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=gram, reason=None)
-    with names_out_of_memory(f"step {step}"), without_tf32() if options.precision == "high" else nullcontext():
+    with names_out_of_memory(f"step {step}"):
         measured = _computed(run, step, weights, objective, options)
     if kept and measured.gram is not None:
         kept.write(measured.gram)
@@ -229,9 +238,8 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
     gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, weights, objective, gram)))
     spectra: tuple[WeightSpectrum, ...] = ()
     if options.weight_spectra:
-        spectra = measure_weight_spectra(
-            policy, groups, objective, budget=TokenBudget(gram.batch_tokens, notice=options.notice)
-        )
+        budget = TokenBudget(gram.batch_tokens, fixed=options.batch_tokens is not None, notice=options.notice)
+        spectra = measure_weight_spectra(policy, groups, objective, budget=budget)
     tokens: tuple[TokenGram, ...] = ()
     if options.most_tokens:
         tokens = measure_tokens(policy, groups, objective, gram, most=options.most_tokens, seed=options.seed)
@@ -261,10 +269,7 @@ def _what_the_disk_cannot_tell(run: Run, weights: WeightsRef, objective: Objecti
         )
     for dtype in ("bf16", "fp16"):
         if run.settings.get(dtype) and gram.precision == "high":
-            yield (
-                f"The trainer computed in {dtype} (mixed precision), this is {gram.dtype}: its numbers agree to about "
-                "three digits at best."
-            )
+            yield f"The trainer computed in {dtype}, this is {gram.dtype}: its grad_norm need not agree to the tolerance."
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:
