@@ -269,7 +269,7 @@ def _what_the_disk_cannot_tell(run: Run, weights: WeightsRef, objective: Objecti
         )
     for dtype in ("bf16", "fp16"):
         if run.settings.get(dtype) and gram.precision == "high":
-            yield f"The trainer computed in {dtype}, this is {gram.dtype}: its grad_norm need not agree to the tolerance."
+            yield f"The trainer computed in {dtype}, this is {gram.dtype}: grad_norm need not agree to the tolerance."
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:

@@ -30,7 +30,7 @@ def test_the_reference_of_an_adapter_is_taken_to_be_its_base():
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_mixed_precision_of_the_trainer_is_said(dtype):
     (note,) = notes_of(**{dtype: True})
-    assert note == f"The trainer computed in {dtype}, this is float32: its grad_norm need not agree to the tolerance."
+    assert note == f"The trainer computed in {dtype}, this is float32: grad_norm need not agree to the tolerance."
     assert notes_of(**{dtype: False}) == []
     assert notes_of(gram=SimpleNamespace(precision="reduced", dtype="bfloat16"), bf16=True) == []
 
