@@ -105,9 +105,10 @@ def delivery(*, as_json: bool, output: Path | None, force: bool, quiet: bool) ->
 
 def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
     """How to go on, where there is something to go on from."""
-    steps = list(folder.glob("*.safetensors"))
-    if steps and not quiet:
-        say(f"stopped; the same command goes on from the {len(steps)} finished steps in {folder}, --force starts anew")
+    num_steps = len(list(folder.glob("*.safetensors")))
+    if num_steps and not quiet:
+        finished = f"{num_steps} finished step{'s' if num_steps > 1 else ''}"
+        say(f"stopped; the same command goes on from the {finished} in {folder}, --force starts anew")
 
 
 def _describe(source: Source) -> None:

@@ -2,12 +2,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import gradscope.gradients.step
+from gradscope.diagnostics.replay import replay_run
+from gradscope.gradients.step import measure_step
+from gradscope.gradients.step_file import read_step, write_step
 from tests.cli.conftest import Cli
+from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 
@@ -35,7 +43,7 @@ def test_a_second_call_goes_on_where_ctrl_c_stopped(
     folder, kept = tmp_path / "out", tmp_path / ".out.unfinished"
     done = cli("rank", tiny_run, *ARGUMENTS, "--output", folder)
     assert (done.code, done.out) == (130, "")
-    assert f"stopped; the same command goes on from the 1 finished steps in {kept}" in done.err
+    assert f"stopped; the same command goes on from the 1 finished step in {kept}" in done.err
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
     assert [path.name for path in kept.iterdir()] == ["step_00001.safetensors"]
 
@@ -52,49 +60,69 @@ def test_a_second_call_goes_on_where_ctrl_c_stopped(
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_kept_steps_of_other_options_or_weights_are_not_used(
-    cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]
-) -> None:
-    computed = interrupted_at_the_second_step
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run)
-    cli("rank", run, *ARGUMENTS, "--output", tmp_path / "out")
-    kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
-    assert kept.is_file()
-    saved = kept.read_bytes()
-
-    other = cli("rank", run, *ARGUMENTS, "--output", tmp_path / "out", "--engine", "stream")
-    assert "note: step 1 is computed again: what was kept is of other inputs or options" in other.err
-    assert computed == [1, 2, 1, 2]
-
-    shutil.rmtree(tmp_path / "out")
-    kept.parent.mkdir()
-    kept.write_bytes(saved)
-    weights = next(path for path in run.rglob("*.safetensors") if "checkpoint-0" in path.parts)
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    changed = cli("rank", run, *ARGUMENTS, "--output", tmp_path / "out")
-    assert "is computed again" in changed.err
-    assert "used again" not in changed.err
-
-
 def test_force_starts_anew(cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]) -> None:
-    cli("rank", tiny_run, *ARGUMENTS, "--output", tmp_path / "out")
-    done = cli("rank", tiny_run, *ARGUMENTS, "--output", tmp_path / "out", "--force")
+    kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
+    kept.parent.mkdir()
+    kept.write_bytes(b"of an earlier call")
+    done = cli("replay", tiny_run, "--step", "1", "--output", tmp_path / "out", "--force")
     assert done.code == 0
     assert "again" not in done.err
-    assert interrupted_at_the_second_step == [1, 2, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_kept_file_that_is_damaged_is_computed_again(
-    cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]
-) -> None:
-    kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
-    kept.parent.mkdir()
-    kept.write_bytes(b"not a file of tensors")
-    interrupted_at_the_second_step.extend((0, 0))
-    done = cli("rank", tiny_run, *ARGUMENTS, "--step", "1", "--output", tmp_path / "out")
-    assert done.code == 0
-    assert "step 1 is computed again" in done.err
+def change_a_weight(run: Path) -> None:
+    path = run / "checkpoints" / "checkpoint-0" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def change_a_reward(run: Path) -> None:
+    path = run / "rollouts" / "step_00001.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("reward")
+    pq.write_table(table.set_column(place, table.field(place), [[0.5] * len(table)]), path)
+
+
+def damage_what_is_kept(run: Path) -> None:
+    (run.parent / "kept" / "step_00001.safetensors").write_bytes(b"not a file of tensors")
+
+
+def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path: Path) -> None:
+    run, said = tmp_path / "run", []
+    shutil.copytree(tiny_run, run)
+
+    def replay(**options: Any) -> str:
+        said.clear()
+        replay_run(run, steps=[1], unfinished=tmp_path / "kept", notice=said.append, **options)
+        return " ".join(said)
+
+    assert replay() == ""
+    used, anew = "is used again", "is computed again: what was kept is of other inputs or options"
+    assert used in replay()
+    for options in ({"engine": "stream"}, {"verify": "all"}, {"dtype": "bfloat16"}, {"batch_tokens": 100}):
+        assert anew in replay(**options)
+    assert anew in replay()
+    for spoil in (change_a_weight, change_a_reward, damage_what_is_kept):
+        assert used in replay()
+        spoil(run)
+        assert anew in replay()
+
+
+def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    groups = tiny_groups()
+    logged = measure_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
+    bare = [replace(g, rollouts=tuple(replace(r, advantage=None) for r in g.rollouts)) for g in groups]
+    for gram in (logged, measure_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO)):
+        write_step(tmp_path / "step", gram, "key")
+        assert read_step(tmp_path / "step", "another key") is None
+        found = read_step(tmp_path / "step", "key")
+        assert found is not None
+        for field in fields(gram):
+            one, other = (getattr(each, field.name) for each in (gram, found))
+            if field.name == "logprobs":
+                assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+            else:
+                assert type(one) is type(other)
+                assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+    assert read_step(tmp_path / "absent", "key") is None
