@@ -1,9 +1,9 @@
 """Time and peak memory of the R x R Gram over one plain forward and backward of the same padded batch.
 
-Run `python benchmarks/gram.py`; `pip install '.[bench]'` adds the peers. Each cell is a process of its own: memory is its
-peak above what the built model takes, time the ratio of interleaved pairs (method, plain) after one warm-up of each.
-``matmul`` is the time of the plain pass's matrix products at the machine's own rate, over the plain pass: the limit. The
-self-check is not part of the time; on every run it adds one plain pass over the first batch.
+Run `python benchmarks/gram.py`; `pip install '.[bench]'` adds the peers. Each cell is a process of its own: memory is
+its peak above what the built model takes, time the ratio of interleaved pairs (method, plain) after one warm-up of each.
+``matmul`` is the time of the plain pass's matrix products at the machine's own rate, over the plain pass: the limit.
+The self-check is not part of the time; on every run it adds one plain pass over the first batch.
 """
 
 from __future__ import annotations
@@ -44,15 +44,11 @@ def main() -> None:
         trained, lengths, method, size = arguments.cell
         print(json.dumps(measure_cell(trained, lengths, method, int(size), arguments.pairs)))
         return
-    print(
-        "| trained | rollouts | R | method | time / plain: median (range) | peak memory above the model, MB | covered |"
-    )
+    print("| trained | rollouts | R | method | time / plain: median (range) | peak above the model, MB | covered |")
     print("|---|---|---|---|---|---|---|")
     for trained, lengths, size, method in cells():
-        print(
-            f"| {trained} | {lengths} | {size} | {method} | {run_cell(trained, lengths, method, size, arguments.pairs)} |"
-        )
-        sys.stdout.flush()
+        cell = run_cell(trained, lengths, method, size, arguments.pairs)
+        print(f"| {trained} | {lengths} | {size} | {method} | {cell} |", flush=True)
 
 
 def cells() -> Iterator[tuple[str, str, int, str]]:

@@ -91,27 +91,19 @@ def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[]
 
 
 def matmul_seconds(model: Any, trainable: dict[str, Any], batch: Any) -> float:
-    """The time of the plain pass's matrix products at the rate of this machine's own: nothing exact can be faster.
-
-    Forward and backward through every linear layer, weight gradients where they are trained, without attention; the head
-    only for completions.
-    """
+    """Seconds of the plain pass's matrix products at this machine's own rate, attention left out: the limit."""
     import torch
 
-    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     trained = {id(parameter) for parameter in trainable.values()}
     tokens, predicted = batch.input_ids.numel(), sum(num + 1 for num in batch.num_completion)
-    flops = sum(
-        2
-        * layer.weight.numel()
-        * (predicted if layer.out_features == VOCAB else tokens)
-        * (2 + (id(layer.weight) in trained))
-        for layer in layers
-    )
+    flops = 0
+    for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
+        positions = predicted if layer.out_features == VOCAB else tokens
+        passes = 3 if id(layer.weight) in trained else 2  # forward, backward, and the weight's own gradient
+        flops += 2 * passes * positions * layer.weight.numel()
     first, second = torch.randn(tokens, 384), torch.randn(384, 1152)
-    first @ second
-    each = min(seconds(lambda: first @ second) for _ in range(20))
-    return float(flops / (2 * tokens * 384 * 1152 / each))
+    best = min(seconds(lambda: first @ second) for _ in range(20))
+    return best * flops / (2 * tokens * 384 * 1152)
 
 
 def interleaved(work: Callable[[], object], plain: Callable[[], object], pairs: int) -> list[float]:
