@@ -1,7 +1,7 @@
 """Time and peak memory of the R x R Gram over one plain forward and backward of the same padded batch.
 
 Run `python benchmarks/gram.py`; `pip install '.[bench]'` adds the peers. Each cell is a process of its own: memory is
-its peak above what the built model takes, time the ratio of interleaved pairs (method, plain) after one warm-up of each.
+its peak above what the built model takes, time the ratio of interleaved pairs (method, plain) after a warm-up of each.
 ``matmul`` is the time of the plain pass's matrix products at the machine's own rate, over the plain pass: the limit.
 The self-check is not part of the time; on every run it adds one plain pass over the first batch.
 """

@@ -81,8 +81,7 @@ def _router_reason(policy: Policy, objective: Objective) -> str | None:
     coefficient = getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
     if not objective.router_loss_of_model or not coefficient:
         return None
-    term = f"the model's own load-balancing term (router_aux_loss_coef {coefficient:g})"
-    return f"{term} is in the loss; it couples rollouts"
+    return f"the loss has the model's own load-balancing term, router_aux_loss_coef {coefficient:g}, coupling rollouts"
 
 
 def _reference_logprobs(

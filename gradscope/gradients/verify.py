@@ -88,8 +88,10 @@ def verify_gram(
         VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
     """
     if not gram.any() and any(bool(weights.any()) for weights in plan.weights):
+        names = list(policy.trainable)
         raise VerificationError(
-            "No gradient reaches the trainable parameters: the model's forward pass does not use them.",
+            f"No gradient reaches any of the {len(names)} trainable parameters, {names[0]} the first: the forward pass "
+            "does not use them.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
     limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
