@@ -21,16 +21,17 @@ ALLOWED = {
     "metrics": set(),
     "advantages": {"metrics"},
     "results": set(),
-    "rollouts": {"results"},
+    "rollouts": {"results", "metrics.groups"},
     "gradients": {"rollouts", "metrics", "results"},
     "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "results"},
-    "training": {"rollouts", "advantages"},
+    "training": {"rollouts", "advantages", "metrics.groups"},
     "report": {"results", "metrics.catalog"},
     "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.request", "__main__"},
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` names columns in the
-readers' own type, and the demo calls `__main__` as a shell would."""
+readers' own type, and the demo calls `__main__` as a shell would. What makes rewards equal stands in `metrics.groups`
+alone."""
 
 THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},

@@ -12,7 +12,7 @@ from gradscope.diagnostics.group_rewards import GroupRewards, group_rewards
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
 from gradscope.metrics.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
 from gradscope.metrics.gap import BasePassRate, Resampling
-from gradscope.metrics.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.metrics.groups import all_equal, binary_threshold, level_counts, passes
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.run import Run
 
@@ -104,7 +104,7 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
         step=np.array([group.step for group, _ in chosen.groups], dtype=np.int64),
         prompt=np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_),
         size=size,
-        dead=np.array([max(values) - min(values) <= EQUAL_REWARDS for values in rewards], dtype=np.bool_),
+        dead=np.array([all_equal(values) for values in rewards], dtype=np.bool_),
         num_passing=num_passing,
         level_counts=[level_counts(values) for values in rewards],
     )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_mean, bootstrap_means
-from gradscope.metrics.degeneracy import GroupTable
+from gradscope.metrics.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.groups import passes
 from gradscope.metrics.policies import estimate_policy_gap
 from gradscope.results.degeneracy import PolicyDegeneracy, PolicyGap
@@ -43,19 +43,20 @@ def measure_policies(
         seed: Seed of the resampling.
 
     Returns:
-        One entry a policy and the split; nothing where the log holds one policy or what passes is not known.
+        One entry a policy, and the split; neither for a log of one policy, and no split where what passes is not known.
     """
     names = policy_names(chosen)
-    if not names or threshold is None:
+    if not names:
         return (), None
     passing, members = _counts(chosen, names, threshold)
     rows = []
     for place, name in enumerate(names):
         there = members[:, place] > 0
         prompts = table.prompt[there]
-        rate = bootstrap_mean(
-            passing[there, place] / members[there, place], prompts, num_resamples=num_resamples, seed=seed
-        )
+        rate = Estimate.because(NO_THRESHOLD, num_units=int(there.sum()))
+        if passing is not None:
+            shares = passing[there, place] / members[there, place]
+            rate = bootstrap_mean(shares, prompts, num_resamples=num_resamples, seed=seed)
         alone = there & (members[:, place] == table.size)
         rows.append(
             PolicyDegeneracy(
@@ -66,6 +67,8 @@ def measure_policies(
                 pass_rate=rate,
             )
         )
+    if passing is None:
+        return tuple(rows), None
     between_prompts, between_policies = estimate_policy_gap(
         table.dead, passing, members, table.prompt, num_resamples=num_resamples, seed=seed
     )
@@ -81,14 +84,16 @@ def _share(table: GroupTable, alone: NDArray[np.bool_], *, num_resamples: int, s
     return share
 
 
-def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float) -> tuple[Counts, Counts]:
-    """Passing rollouts and rollouts of each policy in each group, [J, M] each."""
+def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Counts | None, Counts]:
+    """Passing rollouts (None: not known) and rollouts of each policy in each group, [J, M] each."""
     place = {name: column for column, name in enumerate(names)}
-    passing = np.zeros((len(chosen.groups), len(names)), dtype=np.int64)
-    members = np.zeros_like(passing)
+    members = np.zeros((len(chosen.groups), len(names)), dtype=np.int64)
+    passing = None if threshold is None else np.zeros_like(members)
     for row, (group, rewards) in enumerate(chosen.groups):
-        for rollout, passed in zip(group.rollouts, passes(rewards, threshold).tolist(), strict=True):
+        passed = None if threshold is None else passes(rewards, threshold).tolist()
+        for sample, rollout in enumerate(group.rollouts):
             if rollout.policy is not None:
                 members[row, place[rollout.policy]] += 1
-                passing[row, place[rollout.policy]] += passed
+                if passing is not None and passed is not None:
+                    passing[row, place[rollout.policy]] += passed[sample]
     return passing, members

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_advantages, formulation
 from gradscope.diagnostics.steps import MeasuredStep
+from gradscope.metrics.groups import all_equal
 from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import REWARD_TOLERANCE, RolloutGroup
+from gradscope.rollouts.types import RolloutGroup
 
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
@@ -91,14 +92,12 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.get("scale_rewards") == "batch":
         return _outcome(name, "with scale_rewards = batch the trainer logs the std of the whole batch, not of groups")
     sizes = np.array([group.size for group in measured.groups])
-    flat = np.array([_is_flat(group) for group in measured.groups])
+    flat = np.array([all_equal(_known(group)) for group in measured.groups])
     return _compare(name, float(sizes[flat].sum() / sizes.sum()), logged)
 
 
-def _is_flat(group: RolloutGroup) -> bool:
-    """Whether all rewards of a group are equal."""
-    values = [reward for reward in group.rewards if reward is not None]
-    return max(values) - min(values) <= REWARD_TOLERANCE
+def _known(group: RolloutGroup) -> list[float]:
+    return [reward for reward in group.rewards if reward is not None]
 
 
 def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:

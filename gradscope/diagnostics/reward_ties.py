@@ -7,7 +7,7 @@ import numpy as np
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.groups import EQUAL_REWARDS
+from gradscope.metrics.groups import all_equal
 from gradscope.results.signal import RewardTies
 from gradscope.rollouts.types import RolloutGroup
 
@@ -26,7 +26,7 @@ def measure_reward_ties(chosen: GroupRewards, *, num_resamples: int, seed: int) 
     names = sorted({name for group, _ in chosen.groups for rollout in group.rollouts for name in rollout.rewards})
     if len(names) < 2:
         return ()
-    dead = [max(rewards) - min(rewards) <= EQUAL_REWARDS for _, rewards in chosen.groups]
+    dead = [all_equal(rewards) for _, rewards in chosen.groups]
     apart = {name: [tells_apart(group, name) for group, _ in chosen.groups] for name in names}
     num_functions = [sum(apart[name][row] is True for name in names) for row in range(len(dead))]
     prompts = np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_)
@@ -54,7 +54,7 @@ def tells_apart(group: RolloutGroup, reward: str) -> bool | None:
     values = [value for rollout in group.rollouts if (value := rollout.rewards.get(reward)) is not None]
     if len(values) < group.size:
         return None
-    return max(values) - min(values) > EQUAL_REWARDS
+    return not all_equal(values)
 
 
 def _share(apart: list[bool | None], prompts: np.ndarray, *, num_resamples: int, seed: int) -> Estimate:

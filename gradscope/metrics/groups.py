@@ -18,7 +18,8 @@ Array = NDArray[np.float64]
 GroupKind = Literal["mixed", "all_pass", "all_fail", "tied"]
 
 EQUAL_REWARDS = 1e-8
-"""Rewards of a group within this range are equal: the absolute tolerance that TRL applies to the group's std."""
+"""Rewards of a group within this range are equal: the absolute tolerance of numpy's ``isclose`` to zero, which TRL
+applies to the group's std."""
 REACHES_THRESHOLD = 1e-6
 """A reward this far below the success threshold still passes: 0.7 stored in float32 is 0.69999999."""
 BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
@@ -59,6 +60,22 @@ def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(rewards, dtype=np.float64) >= success_threshold - REACHES_THRESHOLD, dtype=np.bool_)
 
 
+def all_equal(rewards: Sequence[float]) -> bool:
+    """Whether the rewards of a group are equal, so that it gives a group-mean baseline no gradient.
+
+    Args:
+        rewards: Finite rewards, [G], G >= 1.
+
+    Returns:
+        True where their range is within the tolerance.
+
+    Example:
+        >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
+        (True, False)
+    """
+    return max(rewards) - min(rewards) <= EQUAL_REWARDS
+
+
 def classify_group(rewards: ArrayLike, success_threshold: float | None) -> GroupKind:
     """What kind of group this is, by its reward range.
 
@@ -79,7 +96,7 @@ def classify_group(rewards: ArrayLike, success_threshold: float | None) -> Group
     values = np.asarray(rewards, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
         raise ValueError("a group has at least one reward, and all of them are finite")
-    if np.ptp(values) > EQUAL_REWARDS:
+    if not all_equal(values.tolist()):
         return "mixed"
     if success_threshold is None:
         return "tied"

@@ -168,7 +168,8 @@ class DegeneracyReport:
     by_policy: tuple[PolicyDegeneracy, ...]
     """One row per policy, where the log pools several."""
     policy_gap: PolicyGap | None
-    """The gap split into prompts and policies; None for a log of one policy."""
+    """The gap split into prompts and policies; None for a log of one policy, or where what passes is not
+    known."""
     by_step: tuple[StepDegeneracy, ...]
     """One row per step."""
     pass_rates: PassRateDistribution

@@ -12,9 +12,6 @@ from typing import Any, Literal
 Status = Literal["completed", "truncated", "error", "unknown"]
 Degeneracy = Literal["mixed", "all_pass", "all_fail", "tied"]
 
-REWARD_TOLERANCE = 1e-8
-"""Rewards of a group closer together than this are equal (absolute; as numpy's ``isclose`` to zero, which TRL uses)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradscope.metrics.groups import all_equal
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step
-from gradscope.rollouts.types import REWARD_TOLERANCE, Rollout, RolloutGroup
+from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
 
@@ -145,4 +146,4 @@ class Recorder:
 
 def _is_degenerate(group: RolloutGroup) -> bool:
     rewards = [reward for reward in group.rewards if reward is not None]
-    return max(rewards) - min(rewards) <= REWARD_TOLERANCE
+    return all_equal(rewards)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.diagnostics.degeneracy import degeneracy_of_run, measure_degeneracy
+from gradscope.metrics.degeneracy import NO_THRESHOLD
 from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -57,7 +58,9 @@ def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
 
 def test_reasoning_gym_by_model(shared_data: Path) -> None:
     path = shared_data / "reasoning_gym" / "rg_easy_n3_scores.jsonl.gz"
-    report = measure_degeneracy(path, success_threshold=1.0, num_resamples=20)
+    report = measure_degeneracy(path, num_resamples=20)
+    assert report.policy_gap is None
+    assert all(row.pass_rate.undefined == NO_THRESHOLD for row in report.by_policy)
     shares = [row.frac_reward_zero_std.value for row in report.by_policy]
     assert sum(row.num_groups for row in report.by_policy) == report.num_groups
     assert (round(min(shares), 2), round(max(shares), 2)) == (0.74, 0.87)

@@ -10,10 +10,11 @@ import numpy as np
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
+from gradscope.metrics.groups import all_equal
 from gradscope.metrics.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import REWARD_TOLERANCE, Rollout, RolloutGroup
+from gradscope.rollouts.types import Rollout, RolloutGroup
 
 NAME = "rewards"
 QUESTION = "Which reward function makes the advantage?"
@@ -88,10 +89,10 @@ def _functions(
     functions = []
     for name in names:
         values = np.array(_values(rollouts, name))
-        tied = [_spread(_values(group.rollouts, name)) <= REWARD_TOLERANCE for group in groups]
+        tied = [all_equal(_values(group.rollouts, name)) for group in groups]
         others = [other for other in names if other != name]
         sole = [
-            not flat and all(_spread(_values(group.rollouts, other)) <= REWARD_TOLERANCE for other in others)
+            not flat and all(all_equal(_values(group.rollouts, other)) for other in others)
             for group, flat in zip(groups, tied, strict=True)
         ]
         functions.append(
@@ -109,10 +110,6 @@ def _functions(
 
 def _values(rollouts: Sequence[Rollout], name: str) -> list[float]:
     return [rollout.rewards[name] or 0.0 for rollout in rollouts]
-
-
-def _spread(values: Sequence[float]) -> float:
-    return max(values) - min(values)
 
 
 def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *, weighed: bool) -> tuple[str, ...]:

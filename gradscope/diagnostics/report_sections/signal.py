@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
 from gradscope.metrics.catalog import metric
+from gradscope.metrics.groups import all_equal
 from gradscope.metrics.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import REWARD_TOLERANCE, RolloutGroup
+from gradscope.rollouts.types import RolloutGroup
 
 NAME = "signal"
 QUESTION = "How much of the batch carries a gradient?"
@@ -54,7 +55,7 @@ def dead_groups(run: Run) -> frozenset[str]:
 
 def _is_dead(group: RolloutGroup) -> bool:
     rewards = [reward for reward in group.rewards if reward is not None]
-    return 1 < group.size == len(rewards) and max(rewards) - min(rewards) <= REWARD_TOLERANCE
+    return 1 < group.size == len(rewards) and all_equal(rewards)
 
 
 def _trend(report: DegeneracyReport) -> str:

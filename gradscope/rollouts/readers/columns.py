@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from gradscope.errors import UsageError
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.readers.request import ColumnNames, ReadRequest
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),
@@ -84,6 +84,32 @@ def list_names(names: Iterable[str]) -> str:
     """
     quoted = [repr(name) for name in names]
     return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
+
+
+def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
+    """Which scorer or metric of a document is the reward.
+
+    Args:
+        names: Those that are there, the same one as often as it is.
+        request: What was asked for.
+        noun: What the format calls one.
+        otherwise: What to say of a document without any: "... has {otherwise}".
+
+    Returns:
+        The one that was named, else the first.
+
+    Raises:
+        InputError: There is none, or it is not among them.
+    """
+    present, named = list(dict.fromkeys(names)), request.columns.reward
+    if named is None and present:
+        return present[0]
+    if named in present:
+        return str(named)
+    raise InputError(
+        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
+        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column.",
+    )
 
 
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.cells import list_of, mapping_of, usable_reward
-from gradscope.rollouts.readers.columns import list_names
+from gradscope.rollouts.readers.columns import chosen_name
 from gradscope.rollouts.readers.generic import assemble
 from gradscope.rollouts.readers.grouping import Record
 from gradscope.rollouts.readers.inspect_archive import SUFFIX, is_log, read_samples
@@ -48,7 +47,8 @@ def read(request: ReadRequest) -> Run:
     files = tuple(file for file in _files(request.path) if is_log(file))
     quarantine = QuarantineLog()
     samples = [(file, place, sample) for file in files for place, sample in read_samples(file, quarantine)]
-    scorer = _scorer((sample for _, _, sample in samples), request)
+    names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
+    scorer = chosen_name(names, request, "scorer", "no scored samples")
     return assemble(
         request,
         records=[
@@ -66,31 +66,6 @@ def read(request: ReadRequest) -> Run:
 
 def _files(path: Path) -> tuple[Path, ...]:
     return files_like(path, f"*{SUFFIX}", "*.json")
-
-
-def _scorer(samples: Iterable[Mapping[str, Any]], request: ReadRequest) -> str:
-    """Which scorer counts.
-
-    Args:
-        samples: All samples.
-        request: What was asked for.
-
-    Returns:
-        The one that was named, else the first.
-
-    Raises:
-        InputError: There is none, or it is not among them.
-    """
-    names = list(dict.fromkeys(name for sample in samples for name in mapping_of(sample.get("scores"))))
-    named = request.columns.reward
-    if named is None and names:
-        return names[0]
-    if named in names:
-        return str(named)
-    raise InputError(
-        f"{request.path} has no scorer {named!r}." if named else f"{request.path} has no scored samples.",
-        hint=f"Its scorers are {list_names(names)}; name one with --reward-column.",
-    )
 
 
 def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quarantine: QuarantineLog) -> Record:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.cells import list_of, mapping_of, numbers_in, usable_reward
-from gradscope.rollouts.readers.columns import list_names
+from gradscope.rollouts.readers.columns import chosen_name
 from gradscope.rollouts.readers.generic import assemble, peek
 from gradscope.rollouts.readers.grouping import Record
 from gradscope.rollouts.readers.quarantine import QuarantineLog
@@ -50,7 +49,8 @@ def read(request: ReadRequest) -> Run:
     files = _files(request.path)
     quarantine = QuarantineLog()
     rows = [(place, row) for file in files for place, row in read_rows(file, quarantine)]
-    metric = _metric([row for _, row in rows], request)
+    names = (name for _, row in rows for name in numbers_in(row.get("metric")))
+    metric = chosen_name(names, request, "metric", "no metric that is a number")
     most = max((len(list_of(mapping_of(row.get("model_response")).get("text"))) for _, row in rows), default=1)
     return assemble(
         request,
@@ -66,31 +66,6 @@ def read(request: ReadRequest) -> Run:
 
 def _files(path: Path) -> tuple[Path, ...]:
     return files_like(path, "details_*.parquet")
-
-
-def _metric(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str:
-    """Which metric counts.
-
-    Args:
-        rows: All rows.
-        request: What was asked for.
-
-    Returns:
-        The one that was named, else the first.
-
-    Raises:
-        InputError: There is none, or it is not among them.
-    """
-    names = list(dict.fromkeys(name for row in rows for name in numbers_in(row.get("metric"))))
-    named = request.columns.reward
-    if named is None and names:
-        return names[0]
-    if named in names:
-        return str(named)
-    raise InputError(
-        f"{request.path} has no metric {named!r}." if named else f"{request.path} has no metric that is a number.",
-        hint=f"Its metrics are {list_names(names)}; name one with --reward-column.",
-    )
 
 
 def _records(rows: Sequence[tuple[str, Mapping[str, Any]]], metric: str, quarantine: QuarantineLog) -> Iterator[Record]:

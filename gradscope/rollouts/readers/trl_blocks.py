@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
+from gradscope.metrics.groups import EQUAL_REWARDS
 from gradscope.rollouts.run import TrainerSettings
-from gradscope.rollouts.types import REWARD_TOLERANCE
 
 _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
@@ -102,7 +102,7 @@ def _explains(block: Block, size: int) -> bool:
         return True
     advantages = np.array(block.advantages, dtype=float).reshape(-1, size)  # [groups, G]
     rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
-    varies = np.ptp(rewards, axis=1, keepdims=True) > REWARD_TOLERANCE
+    varies = np.ptp(rewards, axis=1, keepdims=True) > EQUAL_REWARDS
     centered = np.where(varies, rewards - rewards.mean(axis=1, keepdims=True), 0.0)
     energy = (centered**2).sum(axis=1, keepdims=True)
     slope = (advantages * centered).sum(axis=1, keepdims=True) / np.where(varies, energy, 1.0)
@@ -123,4 +123,4 @@ def _has_logged_share(block: Block, size: int) -> bool:
     if block.logged_share is None or None in block.rewards:
         return False
     rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
-    return bool(abs(np.mean(np.ptp(rewards, axis=1) <= REWARD_TOLERANCE) - block.logged_share) <= _SHARE_TOLERANCE)
+    return bool(abs(np.mean(np.ptp(rewards, axis=1) <= EQUAL_REWARDS) - block.logged_share) <= _SHARE_TOLERANCE)
