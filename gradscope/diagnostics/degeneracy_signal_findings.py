@@ -41,11 +41,13 @@ def cost_finding(report: DegeneracyReport) -> str:
     cost = report.starvation
     if not cost.frac_rollouts.value or cost.dilution.value is None:
         return ""
-    tokens = "" if cost.frac_tokens.value is None else f" and {percent(cost.frac_tokens.value)} of completion tokens"
+    shares = [(cost.frac_tokens.value, "completion tokens"), (cost.frac_generation_time.value, "generation time")]
+    further = [f"{percent(share)} of {what}" for share, what in shares if share is not None]
+    lost = " and ".join([f"{percent(cost.frac_rollouts.value)} of rollouts", *further])
     return (
-        f"Signal lost: {percent(cost.frac_rollouts.value)} of rollouts{tokens} were spent on groups without a "
-        f"gradient. Of {_number(cost.batch_size)} rollouts a step {_number(cost.effective_batch_size)} count, and a "
-        f"loss averaged over all of them is scaled by {cost.dilution.value:.2f}."
+        f"Signal lost: {lost} were spent on groups without a gradient. Of {_number(cost.batch_size)} rollouts a step "
+        f"{_number(cost.effective_batch_size)} count, and a loss averaged over all of them is scaled by "
+        f"{cost.dilution.value:.2f}."
     )
 
 

@@ -15,6 +15,7 @@ from gradscope.results.signal import Starvation
 Array = NDArray[np.float64]
 
 NO_TOKENS = "token ids of the completions were not logged"
+NO_TIMES = "no generation time of each rollout was read from the log"
 
 
 def measure_starvation(
@@ -30,16 +31,19 @@ def measure_starvation(
         seed: Seed of the resampling.
 
     Returns:
-        Shares of rollouts and tokens, batch sizes, dilution and the resampling factor.
+        Shares of rollouts, tokens and generation time, batch sizes, dilution and the resampling factor.
     """
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, num_resamples=num_resamples, seed=seed)
-    tokens = num_tokens(chosen)
+    tokens, seconds = num_tokens(chosen), num_seconds(chosen)
     unknown = Estimate.because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
     return Starvation(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, num_resamples=num_resamples, seed=seed),
+        frac_generation_time=Estimate.because(NO_TIMES, num_units=rollouts.num_units)
+        if seconds is None
+        else _share_lost(seconds, table, num_resamples=num_resamples, seed=seed),
         tokens_per_rollout=unknown
         if tokens is None
         else Estimate.exact(float(tokens.sum() / size.sum()), num_units=int(size.sum())),
@@ -65,6 +69,24 @@ def num_tokens(chosen: GroupRewards) -> Array | None:
             if rollout.completion_ids is None:
                 return None
             totals[row] += len(rollout.completion_ids)
+    return totals if totals.sum() > 0 else None
+
+
+def num_seconds(chosen: GroupRewards) -> Array | None:
+    """Seconds that each group took to generate, rollout after rollout.
+
+    Args:
+        chosen: The groups.
+
+    Returns:
+        Their times, [J]; None where a rollout was not timed.
+    """
+    totals = np.zeros(len(chosen.groups))
+    for row, (group, _) in enumerate(chosen.groups):
+        for rollout in group.rollouts:
+            if rollout.seconds is None:
+                return None
+            totals[row] += rollout.seconds
     return totals if totals.sum() > 0 else None
 
 

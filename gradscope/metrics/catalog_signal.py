@@ -30,6 +30,17 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         command=_DEGENERACY,
     ),
     Metric(
+        name="starvation.frac_generation_time",
+        title="generation time without a gradient",
+        formula="(seconds of generating rollouts of degenerate groups) / (seconds of generating all rollouts)",
+        meaning="Share of the sampler's time that gave no gradient, as if rollouts had been generated one by one.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Dead groups whose rollouts take long: failures that run to the length limit, or take many turns.",
+        source="A ratio of sums; needs logged times of single rollouts.",
+        command=_DEGENERACY,
+    ),
+    Metric(
         name="starvation.tokens_per_rollout",
         title="tokens a rollout",
         formula="(completion tokens) / (rollouts)",

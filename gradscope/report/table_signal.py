@@ -27,13 +27,16 @@ def cost_table(cost: Starvation, notes: Footnotes) -> Table:
     rows: list[tuple[str, Estimate, Style]] = [
         ("rollouts without a gradient", cost.frac_rollouts, "share"),
         ("completion tokens without a gradient", cost.frac_tokens, "share"),
+        ("generation time without a gradient", cost.frac_generation_time, "share"),
         ("rollouts a step", cost.batch_size, "rank"),
         ("  that count", cost.effective_batch_size, "rank"),
         ("scale of a loss averaged over all rollouts", cost.dilution, "share"),
         ("groups to sample for each live one", cost.resampling_factor, "rank"),
     ]
     for name, estimate, style in rows:
-        add_row(table, name, format_estimate(estimate, notes, style))
+        # Few logs time their rollouts: a dash would stand in nearly every table.
+        if estimate is not cost.frac_generation_time or estimate.value is not None:
+            add_row(table, name, format_estimate(estimate, notes, style))
     return table
 
 

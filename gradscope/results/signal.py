@@ -16,6 +16,8 @@ class Starvation:
     """Share of rollouts in degenerate groups."""
     frac_tokens: Estimate
     """Share of completion tokens in degenerate groups; undefined where token ids were not logged."""
+    frac_generation_time: Estimate
+    """Share of the generation time that was spent on degenerate groups; undefined where rollouts were not timed."""
     tokens_per_rollout: Estimate
     """Mean number of completion tokens."""
     batch_size: Estimate

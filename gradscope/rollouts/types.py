@@ -49,6 +49,8 @@ class Rollout:
     """Which completion tokens count in the loss, [T]; None: all."""
     status: Status = "unknown"
     """How the completion ended."""
+    seconds: float | None = None
+    """How long it took to generate; None where the log does not time its rollouts."""
     policy: str | None = None
     """Name of the policy that sampled it, where a log pools several; None: the only one."""
 

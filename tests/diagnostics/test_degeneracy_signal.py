@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_signal_lost_why_and_what_next_are_said() -> None:
 def test_tokens_are_unknown_without_ids() -> None:
     cost = degeneracy_of_run(SMALL).starvation
     assert cost.frac_tokens.undefined == "token ids of the completions were not logged"
+
+
+def test_generation_time_of_dead_groups_where_rollouts_are_timed(tmp_path: Path) -> None:
+    path = tmp_path / "timed.jsonl"
+    rows = [
+        {"group_id": group, "reward": reward, "generation_seconds": seconds}
+        for group, reward, seconds in (("a", 1, 2.0), ("a", 1, 4.0), ("b", 1, 1.0), ("b", 0, 1.0))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = measure_degeneracy(path)
+    assert report.starvation.frac_generation_time.value == pytest.approx(6 / 8)
+    assert "50.0 % of rollouts and 75.0 % of generation time were spent on groups without a gradient" in said(report)
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:3], {"group_id": "b", "reward": 0}]))
+    unknown = measure_degeneracy(path).starvation.frac_generation_time
+    assert unknown.undefined == "no generation time of each rollout was read from the log"
 
 
 def test_a_log_without_life_cannot_be_resampled() -> None:

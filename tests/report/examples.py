@@ -165,6 +165,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         starvation=Starvation(
             frac_rollouts=around(0.4125, 0.08, 128),
             frac_tokens=Estimate.because("token ids of the completions were not logged"),
+            frac_generation_time=around(0.52, 0.08, 128),
             tokens_per_rollout=Estimate.because("token ids of the completions were not logged"),
             batch_size=Estimate.exact(64.0, num_units=num_steps),
             effective_batch_size=Estimate.exact(37.6, num_units=num_steps),

@@ -54,6 +54,26 @@ def numbers_in(value: Any) -> dict[str, float | None]:
     return {name: finite_or_none(cell) for name, cell in mapping_of(value).items() if is_number(cell)}
 
 
+def generation_seconds(row: Mapping[str, Any]) -> float | None:
+    """How long a rollout took to generate, without its environment and its reward.
+
+    Args:
+        row: A row with ``generation_seconds``, or with a ``timing`` of ``llm_time`` (rLLM, in seconds) or of
+            ``generation_ms`` (verifiers).
+
+    Returns:
+        Seconds; None where the row does not say, or says less than none.
+
+    Example:
+        >>> generation_seconds({"timing": {"generation_ms": 1500.0, "scoring_ms": 20.0}})
+        1.5
+    """
+    timing = mapping_of(row.get("timing"))
+    found = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
+    seconds = [number * unit for cell, unit in found if (number := finite_or_none(cell)) is not None and number >= 0.0]
+    return seconds[0] if seconds else None
+
+
 def whole_number(value: Any) -> int | None:
     """A step or an index.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
-from gradscope.rollouts.readers.cells import whole_number
+from gradscope.rollouts.readers.cells import generation_seconds, whole_number
 from gradscope.rollouts.readers.columns import list_names, resolve_columns, reward_columns, sample_column
 from gradscope.rollouts.readers.grouping import Record, build_groups, describe_sizes
 from gradscope.rollouts.readers.quarantine import QuarantineLog
@@ -260,6 +260,7 @@ def _record(
         rewards=rewards,
         messages=parse_messages(prompt),
         advantage=finite_or_none(row.get(columns.advantage or "")),
+        seconds=generation_seconds(row),
     )
 
 

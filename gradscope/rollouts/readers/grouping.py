@@ -36,6 +36,8 @@ class Record:
     """The advantage that the optimizer saw."""
     status: Status = "unknown"
     """How the completion ended."""
+    seconds: float | None = None
+    """How long it took to generate, where the log says."""
     tokens: Tokens | None = None
     """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
     sample_id: str | None = None
@@ -82,6 +84,7 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 reward=record.reward,
                 rewards=record.rewards,
                 status=record.status,
+                seconds=record.seconds,
                 policy=record.policy,
                 **_token_fields(record),
             )

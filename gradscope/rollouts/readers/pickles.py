@@ -35,10 +35,9 @@ _KNOWN = (
         instead="Set trainer.rollout_data_dir=DIR; verl then writes <step>.jsonl, which is read.",
     ),
     _Pickled(
-        writer="slime's dump",
+        writer="slime's dump of training, which lacks the rewards as they were given, or a dump in an old form",
         patterns=("rollout_data/*.pt", "train_data/*.pt"),
-        instead="Where slime is installed, write each sample of rollout_data as a line of JSON with rollout_id, "
-        "group_index, prompt, response and reward, and read it with --step-column rollout_id.",
+        instead="Give the folder of --dump-details: its rollout_data/<rollout_id>.pt are read as plain data.",
     ),
     _Pickled(
         writer="RAGEN's evaluation rollouts",

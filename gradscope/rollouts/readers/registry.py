@@ -23,6 +23,7 @@ from gradscope.rollouts.readers import (
     ragen,
     rllm,
     samples,
+    slime,
     tinker,
     trl,
     verl,
@@ -97,6 +98,13 @@ TRAINERS = (
         looks_for="completions.jsonl with a list a column (ms-swift)",
         recognizes=ms_swift.recognizes,
         read=ms_swift.read,
+    ),
+    Reader(
+        name="slime",
+        looks_for="rollout_data/<step>.pt with samples (slime)",
+        recognizes=slime.recognizes,
+        read=slime.read,
+        takes=frozenset({"reward_column"}),
     ),
     Reader(
         name="rllm",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.cells import list_of, mapping_of, usable_reward, whole_number
+from gradscope.rollouts.readers.cells import generation_seconds, list_of, mapping_of, usable_reward, whole_number
 from gradscope.rollouts.readers.conversations import cut_conversation
 from gradscope.rollouts.readers.generic import assemble, peek
 from gradscope.rollouts.readers.grouping import Record
@@ -102,4 +102,6 @@ def _record(
         messages=said.messages,
         reward=usable_reward(trajectory.get("reward", ABSENT), place, quarantine),
         rewards={"is_correct": float(row["is_correct"])} if is_number(row.get("is_correct")) else {},
+        # The episode's time: where it holds several trajectories, each repeats it.
+        seconds=None if several else generation_seconds(row),
     )

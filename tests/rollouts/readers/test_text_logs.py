@@ -21,6 +21,7 @@ def test_rllm_groups_by_task_and_leaves_validation_out() -> None:
     assert rewards_of(run) == {"3:1f0c9a2b": (1.0, 0.0), "4:2a0c9a2b": (0.0, 0.0)}
     rollout = run.groups[0].rollouts[0]
     assert (rollout.prompt, rollout.completion, rollout.rewards) == ("2+2=?", "4", {"is_correct": 1.0})
+    assert rollout.seconds == 2.0
     assert "equal tasks at one step merge" in run.source.inferred[0]
 
 
@@ -32,10 +33,13 @@ def episode(folder: Path, name: str, **cells: Any) -> None:
 
 def test_rllm_trajectories_of_one_name_form_a_group(tmp_path: Path) -> None:
     for name in "ab":
-        episode(tmp_path, name, trajectories=[{"name": who, "reward": 1.0} for who in ("solver", "judge")])
+        both = [{"name": who, "reward": 1.0} for who in ("solver", "judge")]
+        episode(tmp_path, name, trajectories=both, timing={"llm_time": 1.0})
     run = read_run(tmp_path)
     assert rewards_of(run) == {"1:t/solver": (1.0, 1.0), "1:t/judge": (1.0, 1.0)}
     assert "several trajectories" in run.source.inferred[1]
+    # Each trajectory would repeat the time of the whole episode.
+    assert {rollout.seconds for group in run.groups for rollout in group.rollouts} == {None}
 
 
 def test_rllm_episodes_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
