@@ -21,6 +21,7 @@ EXAMPLES = (
     "gradscope report my-run --samples before.jsonl --samples after.jsonl --output my-run.html",
     "gradscope report outputs/trl-run --initial base-model --run-config args.json",
     "gradscope report rollouts.jsonl --no-gradients",
+    "gradscope report folder-of-runs --output runs.html",
 )
 
 PageOption = Annotated[
@@ -84,37 +85,46 @@ def report(
 
     Which groups, rollouts, rewards and lengths make the gradient, whether the log replays, and what other advantages
     would have done. Gradients are recomputed at up to four steps, unless --step names others. A question whose data
-    are missing says what to log.
+    are missing says what to log. A folder of several runs gives an index of their logs, with small curves of each.
     """
     from gradscope.diagnostics.report import report_run
+    from gradscope.diagnostics.report_index import report_index, runs_below
+    from gradscope.report.html.index_page import render_index
     from gradscope.report.html.page import render_page
 
     _refuse_existing(output, force=force)
+    runs = () if reader is not None else runs_below(run)
     with delivery(as_json=as_json, output=None, force=force, quiet=quiet) as result:
-        with result.progress() as progress:
-            found = report_run(
-                run,
-                steps="all" if "all" in (step or ()) else parse_steps(step),
-                gradients=gradients,
-                tokens=tokens,
-                samples=tuple(samples or ()),
-                success_threshold=success_threshold,
-                format=reader,
-                columns=column_names(prompt_column, reward_column, step_column, group_column),
-                model=model,
-                initial=initial,
-                run_config=run_config,
-                completion_ids=completion_ids,
-                device=device,
-                dtype=dtype,
-                precision=precision,
-                batch_tokens=batch_tokens,
-                notice=result.notice,
-                strict=strict,
-                progress=progress,
-            )
-        _write_page(render_page(found), output)
-        result.deliver(found)
+        if len(runs) > 1:
+            with result.progress() as progress:
+                index = report_index(run, runs, success_threshold=success_threshold, strict=strict, progress=progress)
+            _write_page(render_index(index), output)
+            result.deliver(index)
+        else:
+            with result.progress() as progress:
+                found = report_run(
+                    run,
+                    steps="all" if "all" in (step or ()) else parse_steps(step),
+                    gradients=gradients,
+                    tokens=tokens,
+                    samples=tuple(samples or ()),
+                    success_threshold=success_threshold,
+                    format=reader,
+                    columns=column_names(prompt_column, reward_column, step_column, group_column),
+                    model=model,
+                    initial=initial,
+                    run_config=run_config,
+                    completion_ids=completion_ids,
+                    device=device,
+                    dtype=dtype,
+                    precision=precision,
+                    batch_tokens=batch_tokens,
+                    notice=result.notice,
+                    strict=strict,
+                    progress=progress,
+                )
+            _write_page(render_page(found), output)
+            result.deliver(found)
     if not quiet:
         say(f"wrote {output}")
 

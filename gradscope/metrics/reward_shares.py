@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES, bootstrap_statistics, cluster_sums
@@ -115,6 +116,25 @@ def correlation_within(
         return correlation
     # few clusters of very different size know no better than the definition
     return replace(correlation, low=max(correlation.low, -1.0), high=min(correlation.high, 1.0))
+
+
+def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:
+    """The same of ranks among all, for numbers of which a few are far larger than the rest.
+
+    Args:
+        first: One number an item, [N].
+        second: Another, [N].
+        groups: The group of each item, [N].
+        clusters: The unit of resampling of each item, [N].
+
+    Returns:
+        A number from -1 to 1; undefined where one of the two never differs within a group.
+
+    Example:
+        >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
+        1.0
+    """
+    return correlation_within(rankdata(np.asarray(first)), rankdata(np.asarray(second)), groups, clusters)
 
 
 # A resample without anything that differs has no share; 0 keeps it in the middle.

@@ -14,9 +14,10 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
+from gradscope.results.report_index import RunIndex
 from gradscope.results.source import Source
 
-Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport | RunReport
+Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport | RunIndex | RunReport
 
 _COMMANDS: Mapping[type, str] = {
     CheckReport: "check",
@@ -25,6 +26,7 @@ _COMMANDS: Mapping[type, str] = {
     PassAtKReport: "passk",
     RankReport: "rank",
     ReplayReport: "replay",
+    RunIndex: "report_index",
     RunReport: "report",
 }
 
@@ -90,4 +92,6 @@ def _definitions(result: Report, command: str) -> dict[str, str]:
     if isinstance(result, Comparison):
         own = [entry.name for entry in CATALOG.values() if entry.command == command]
         return definitions(*dict.fromkeys((*result.metrics, *own)))
+    if isinstance(result, RunIndex):
+        return definitions("frac_reward_zero_std")
     return {entry.name: entry.formula for entry in CATALOG.values() if entry.command == command}

@@ -13,6 +13,7 @@ from gradscope.report.table_passk import pass_at_k_table
 from gradscope.report.table_rank import rank_table
 from gradscope.report.table_replay import replay_table
 from gradscope.report.table_report import report_table
+from gradscope.report.table_report_index import report_index_table
 from gradscope.results.check import CheckReport
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
@@ -20,6 +21,7 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
+from gradscope.results.report_index import RunIndex
 
 
 @singledispatch
@@ -45,3 +47,4 @@ render_table.register(PassAtKReport)(pass_at_k_table)
 render_table.register(RankReport)(rank_table)
 render_table.register(ReplayReport)(replay_table)
 render_table.register(RunReport)(report_table)
+render_table.register(RunIndex)(report_index_table)

@@ -100,7 +100,7 @@ def _recognize(request: ReadRequest) -> Reader:
     if found is not None:
         return found
     refuse_pickles(request.path)
-    below = _recognized_below(request.path)
+    below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
     columns = generic.column_names(generic.peek(request.path))
@@ -114,15 +114,27 @@ def _recognize(request: ReadRequest) -> Reader:
     )
 
 
-def _recognized_below(path: Path) -> Path | None:
-    """A run one folder below, for somebody who named the folder above it.
+def runs_below(path: str | Path) -> tuple[Path, ...]:
+    """The trainers' runs in a folder that is no run itself, one or two folders down.
 
     Args:
         path: What was given.
 
     Returns:
-        The first folder in it that holds a trainer's run.
+        Their folders in order of name; none where the path is a file or a run.
     """
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
-    requests = [ReadRequest(path=folder) for folder in folders]
-    return next((r.path for r in requests if any(reader.recognizes(r) for reader in TRAINERS)), None)
+    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in READERS):
+        return ()
+    return tuple(found for folder in _folders(Path(path)) for found in ([folder] if _is_run(folder) else _runs(folder)))
+
+
+def _runs(path: Path) -> list[Path]:
+    return [folder for folder in _folders(path) if _is_run(folder)]
+
+
+def _is_run(folder: Path) -> bool:
+    return any(reader.recognizes(ReadRequest(path=folder)) for reader in TRAINERS)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import pytest
+
 from gradscope.report.github import render_annotations, render_summary
 from gradscope.report.junit import render_junit
 from tests.report import examples
@@ -32,6 +34,25 @@ def test_what_may_be_unknown_is_skipped() -> None:
     suite = ElementTree.fromstring(render_junit(allowed))
     assert (suite.get("errors"), suite.get("skipped")) == ("0", "1")
     assert "::warning title=UNKNOWN (allowed) pass@4" in render_annotations(allowed)
+
+
+# What junit-10.xsd of Jenkins' xUnit plugin says of the elements that a check writes.
+_REQUIRED = {"testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name"}}
+_KNOWN = {
+    "testsuite": {"group", "time", "skipped", "timestamp", "hostname", "id", "package", "file", "log", "url"},
+    "testcase": {"time", "classname", "group"},
+    **{tag: {"type", "message"} for tag in ("failure", "error", "skipped")},
+}
+_CHILDREN = {"testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_junit_keeps_the_rules_of_the_schema(allowed: bool) -> None:
+    verdicts = tuple(replace(one, allowed=allowed and one.outcome == "unknown") for one in REPORT.verdicts)
+    for element in ElementTree.fromstring(render_junit(replace(REPORT, verdicts=verdicts))).iter():
+        required = _REQUIRED.get(element.tag, set())
+        assert required <= set(element.attrib) <= required | _KNOWN[element.tag]
+        assert {child.tag for child in element} <= _CHILDREN.get(element.tag, set())
 
 
 def test_junit_spells_out_what_xml_cannot_hold() -> None:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
 from gradscope.metrics.contributions import share_of_largest
-from gradscope.metrics.reward_shares import correlation_within
+from gradscope.metrics.reward_shares import rank_correlation_within
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
 
 def _entropy_correlation(rollouts: Sequence[RolloutTokens]) -> Estimate:
     number = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    return correlation_within(rankdata(_norms(rollouts)), rankdata(_entropies(rollouts)), number, number)
+    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), number, number)
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:

@@ -1,0 +1,62 @@
+"""`gradscope report` on a folder of runs: an index of their logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "logs" / "trl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs, one of them a folder further down, and a third that cannot be read."""
+    for name in ("b", "grid/a", "broken"):
+        shutil.copytree(FIXTURE, tmp_path / "runs" / name)
+    for file in (tmp_path / "runs/broken/completions").iterdir():
+        file.write_bytes(b"no parquet")
+    return tmp_path / "runs"
+
+
+def test_a_folder_of_runs_gives_an_index(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    done = cli("report", folder, "--output", page)
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    said = " ".join(done.out.split())
+    assert "not read: broken: " in said
+    assert "The reward rises beyond chance in" in said
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<article ") == 2
+    assert f"gradscope report {folder / 'grid/a'}" in text
+    assert "not read: broken: " in text
+
+
+def test_its_json_names_every_run(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    done = cli("report", folder, "--output", tmp_path / "a.html", "--json", "--quiet")
+    document = json.loads(done.out)
+    assert document["schema"] == "gradscope/report_index"
+    runs = document["result"]["runs"]
+    assert [run["name"] for run in runs] == ["b", "grid/a"]
+    assert runs[0]["frac_reward_zero_std"] == runs[1]["frac_reward_zero_std"]
+    assert len(runs[0]["reward_by_step"]) == len(runs[0]["steps"])
+
+
+def test_strict_refuses_a_run_that_cannot_be_read(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    done = cli("report", folder, "--output", tmp_path / "a.html", "--strict")
+    assert done.code == 2
+    assert "cannot be summarized" in done.err
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_one_run_below_is_named_instead(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "broken")
+    shutil.rmtree(folder / "grid")
+    done = cli("report", folder, "--output", tmp_path / "a.html")
+    assert done.code == 2
+    assert f"{folder / 'b'} is." in done.err
