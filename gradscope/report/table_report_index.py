@@ -25,8 +25,7 @@ def report_index_table(index: RunIndex) -> Group:
     notes = Footnotes()
     values = [value for run in index.runs for value in run.reward_by_step if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    titles = (("run", "left"), ("reward", "left"), ("mean", "right"), ("no gradient", "left"))
-    table = new_table(titles)
+    table = new_table([("run", "left"), ("reward", "left"), ("mean", "right"), ("no gradient", "left")])
     for run in index.runs:
         add_row(
             table,

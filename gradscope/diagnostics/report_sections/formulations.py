@@ -6,10 +6,14 @@ anew. The KL part is left out: it does not depend on the advantage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS
-from gradscope.diagnostics.parts import LOGGED, advantages_of, sub_groups
+from gradscope.diagnostics.null_values import null_values
+from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.report_sections.inputs import ReportInputs, unanswered
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.errors import GradscopeError
@@ -17,13 +21,17 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import metric
 from gradscope.metrics.contributions import cosine_of_updates
 from gradscope.metrics.geometry import batch_norm, gradient_gram
-from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
+from gradscope.metrics.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+
+Array = NDArray[np.float64]
 
 NAME = "formulations"
 QUESTION = "What would other advantages have done with the same rollouts?"
 
 _Row = tuple[Cell, ...]
+_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
+"""The null models shown beside a rank, and the heads of their columns."""
 
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:
@@ -33,7 +41,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         inputs: What was read and recomputed.
 
     Returns:
-        Norm, cosine with the logged update, effective rank and dead share, means over the steps.
+        Norm, cosine with the logged update, effective rank beside its null models, and dead share: means over steps.
     """
     if not inputs.grams:
         return unanswered(NAME, QUESTION, inputs.no_grams)
@@ -53,12 +61,12 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
-    """Norm, cosine with the logged update, effective rank and dead share of one step."""
+    """Norm, cosine with the logged update, effective rank, its null models and dead share of one step."""
     parts = sub_groups(rows, None)
     try:
         by_group = advantages_of(rows, parts, name)
     except GradscopeError as error:
-        return (Estimate.because(error.message.rstrip(".")),) * 4
+        return (Estimate.because(error.message.rstrip(".")),) * (4 + len(_NULLS))
     weights = np.zeros(len(rows.group_ids))
     for part, values in zip(parts, by_group, strict=True):
         weights[part.index] = values
@@ -70,8 +78,28 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         Estimate.exact(batch_norm(matrix)),
         cosine,
         effective_rank(singular_values_from_gram(matrix)),
+        *_null_ranks(rows, parts, by_group),
         Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
     )
+
+
+def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Array]) -> tuple[Estimate, ...]:
+    """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
+    live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
+    if not live:
+        return (Estimate.because(ZERO_MATRIX),) * len(_NULLS)
+    index = np.concatenate([part.index for part, _ in live])
+    weights = np.concatenate([values for _, values in live])
+    scores = rows.gram[np.ix_(index, index)]
+    values = null_values(
+        scores[None],
+        gradient_gram(scores, weights)[None],
+        weights[None],
+        np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
+        num_columns=rows.num_parameters,
+        centered=False,
+    )
+    return tuple(Estimate.exact(float(np.mean(effective_ranks(values[name])))) for name in _NULLS)
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
@@ -115,12 +143,15 @@ def _table(rows: list[_Row], steps: list[int]) -> ReportTable:
     shown = ", ".join(map(str, steps))
     return ReportTable(
         caption=f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
-        f"effective rank of the whole step = {metric('effective_rank').formula}",
+        f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
+        "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
+        "formulation's doing",
         columns=(
             Column(title="advantage"),
             Column(title="gradient norm", style="norm"),
             Column(title="update cosine", style="gap"),
             Column(title="effective rank", style="rank"),
+            *(Column(title=title, style="rank") for title in _NULLS.values()),
             Column(title="dead groups", style="share"),
         ),
         rows=tuple(rows),

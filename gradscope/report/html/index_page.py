@@ -70,14 +70,15 @@ def _card(run: RunSummary, number: int, scales: dict[str, tuple[float, float]]) 
 
 def _table(runs: Sequence[RunSummary]) -> ReportTable:
     return ReportTable(
-        caption="Change of the reward: along the least-squares line from the first to the last step",
+        caption="Change of the reward: along the least-squares line from the first to the last step; no gradient: share of groups "
+        "with equal rewards",
         columns=(
             Column(title="run"),
             Column(title="steps", style="count"),
             Column(title="rollouts", style="count"),
             Column(title="mean reward", style="norm"),
             Column(title="its change", style="gap"),
-            Column(title="groups without a gradient", style="share"),
+            Column(title="no gradient", style="share"),
         ),
         rows=tuple(
             (run.name, len(run.steps), run.num_rollouts, run.reward, run.reward_change, run.frac_reward_zero_std)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from gradscope.report.html.index_page import render_index
 from gradscope.report.html.page import render_page
+from tests.report.html.test_index_page import INDEX
 from tests.report.report_example import run_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -86,3 +88,20 @@ def test_it_is_drawn_narrow_and_dark(name: str, options: tuple[str, ...], tmp_pa
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}", *options]
     subprocess.run([*command, page.as_uri()], capture_output=True, timeout=120, check=True)
     assert picture.stat().st_size > 10_000
+
+
+def test_it_is_printed_without_its_scroll_boxes(tmp_path: Path) -> None:
+    page, paper = tmp_path / "report.html", tmp_path / "report.pdf"
+    page.write_text(render_page(run_report()), encoding="utf-8")
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={paper}"]
+    subprocess.run([*command, page.as_uri()], capture_output=True, timeout=120, check=True)
+    assert paper.read_bytes().startswith(b"%PDF-")
+
+
+def test_a_hostile_index_does_not_run(tmp_path: Path) -> None:
+    index = look_at(render_index(INDEX), tmp_path)
+    title = re.search(r"<title>(.*?)</title>", index.dom)
+    assert title is not None
+    assert not title[1].startswith("pwned")
+    assert index.console == []
+    assert not [url for url in index.urls if not url.startswith(("file:", "data:"))]
