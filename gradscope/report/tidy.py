@@ -21,6 +21,7 @@ from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunReport
+from gradscope.results.report_index import RunIndex, RunSummary
 
 Row = dict[str, Any]
 
@@ -84,7 +85,15 @@ def _tables(result: Report) -> dict[str, list[Any]]:
         return {"steps": list(result.steps)}
     if isinstance(result, RunReport):
         return {"sections": [_section(section) for section in result.sections]}
+    if isinstance(result, RunIndex):
+        return {"runs": [_run(run) for run in result.runs]}
     return _verdicts(result)
+
+
+def _run(run: RunSummary) -> Row:
+    """The numbers of a run; its curves are in the JSON."""
+    estimates = {name: getattr(run, name) for name in ("frac_reward_zero_std", "reward", "reward_change")}
+    return {"name": run.name, "num_steps": len(run.steps), "num_rollouts": run.num_rollouts, **estimates}
 
 
 def _section(section: ReportSection) -> Row:

@@ -142,7 +142,7 @@ def test_the_list_names_every_metric() -> None:
 
 def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
     """Bars fall as 1/step does; a chart of names and a section without data have no curve."""
-    lines = printed(run_report()).splitlines()
+    lines = printed(render_table(run_report())).splitlines()
     (curve,) = (line for line in lines if "▁" in line)
     assert curve.startswith("  █▄▃▂▂▁▁▁▁▁▁▁ 0.0833 to 1, Lines")
     assert max(map(len, lines)) <= 80

@@ -70,8 +70,8 @@ def _card(run: RunSummary, number: int, scales: dict[str, tuple[float, float]]) 
 
 def _table(runs: Sequence[RunSummary]) -> ReportTable:
     return ReportTable(
-        caption="Change of the reward: along the least-squares line from the first to the last step; no gradient: share of groups "
-        "with equal rewards",
+        caption="Change of the reward: along the least-squares line from the first to the last step. "
+        "No gradient: share of groups with equal rewards",
         columns=(
             Column(title="run"),
             Column(title="steps", style="count"),

@@ -6,6 +6,7 @@ import re
 
 from gradscope.estimate import Estimate
 from gradscope.report.html.index_page import render_index
+from gradscope.report.tidy import tidy_tables
 from gradscope.results.report_index import RunIndex, RunSummary
 from tests.report.examples import source
 from tests.report.report_example import ATTACK
@@ -55,3 +56,10 @@ def test_names_of_folders_stay_text() -> None:
     assert "<img" not in PAGE
     assert "not read: &lt;script&gt;" in PAGE
     assert render_index(INDEX) == PAGE
+
+
+def test_its_table_has_a_row_a_run() -> None:
+    rows = tidy_tables(INDEX)["report_index_runs"]
+    assert [row["name"] for row in rows] == ["quiet", ATTACK]
+    assert rows[0]["frac_reward_zero_std"] == 0.5
+    assert rows[0]["frac_reward_zero_std_low"] == 0.4
