@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
 from gradscope.diagnostics.passk import pass_at_k_of_samples
@@ -34,6 +34,9 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.result import StepGram
 
 MOST_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
@@ -116,6 +119,8 @@ def report_run(
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
+    if grams and not any(_has_gradient(gram) for gram in grams):
+        absent = _without_gradient(grams)
     known = _or_absent(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(
         run=run,
@@ -159,6 +164,24 @@ def _measured(
     reasons = [step.reason for step in found if step.reason] or [missing_weights(run, run.steps[0])]
     hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
     return found, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+
+
+def _has_gradient(gram: StepGram) -> bool:
+    return gram.policy_gram is not None and bool(gram.policy_gram.sum() > 0)
+
+
+def _without_gradient(grams: Sequence[StepGram]) -> Absent:
+    """Why steps that were recomputed have no gradient to look into."""
+    if all(gram.policy_gram is None for gram in grams):
+        return Absent(
+            reason="The log has no advantages, so no rollout's part of the gradient is known.",
+            hint="Log them with the completions (log_completions=True in TRL).",
+        )
+    steps = ", ".join(str(gram.step) for gram in grams)
+    return Absent(
+        reason=f"The policy gradient of every recomputed step ({steps}) is zero: no group there has unequal rewards.",
+        hint="Recompute a step that has a live group: --step N",
+    )
 
 
 def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:

@@ -44,9 +44,7 @@ def report_tokens(
     if not live:
         return absent
     largest = max(live, key=lambda step: 0.0 if step.gram is None else _squared_norm(step.gram))
-    found = _measure(run, largest, most, options)
-    hint = "Look at another step: --step N"
-    return found or Absent(reason=f"No token of step {largest.step} counts in the loss.", hint=hint)
+    return _measure(run, largest, most, options)
 
 
 def _squared_norm(gram: StepGram) -> float:

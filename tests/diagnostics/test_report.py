@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from gradscope.diagnostics import report
 from gradscope.diagnostics.report import report_run
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection, RunReport
+from gradscope.results.source import Source
+from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.types import Rollout, RolloutGroup
 
 NAMES = (
     *(
@@ -28,8 +34,8 @@ NAMES = (
 )
 
 
-def sections_of(report: RunReport) -> dict[str, ReportSection]:
-    return {section.name: section for section in report.sections}
+def sections_of(found: RunReport) -> dict[str, ReportSection]:
+    return {section.name: section for section in found.sections}
 
 
 def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -97,15 +103,15 @@ def test_a_step_that_is_not_there_is_refused(log: Path) -> None:
 @pytest.fixture(scope="module")
 def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     folder = shared_data / "runs" / "trl_lora"
-    report = report_run(
+    found = report_run(
         folder / "run",
         initial=folder / "init_adapter",
         run_config=folder / "RUN.json",
         model=str(folder / "base_model"),
         steps=[1, 6],
     )
-    assert report.recomputed == (1, 6)
-    return sections_of(report)
+    assert found.recomputed == (1, 6)
+    return sections_of(found)
 
 
 def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, ReportSection]) -> None:
@@ -141,3 +147,28 @@ def test_the_logged_advantage_is_the_formulation_that_trained(trl_lora: dict[str
 
 def test_the_kl_part_is_that_of_replay(trl_lora: dict[str, ReportSection]) -> None:
     assert "at step 6" in trl_lora["dilution"].findings[1]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "reason"),
+    [(None, "The log has no advantages"), (np.zeros((2, 2)), "every recomputed step (3, 3) is zero")],
+)
+def test_recomputed_steps_without_a_gradient_say_why(matrix: np.ndarray | None, reason: str) -> None:
+    grams = [SimpleNamespace(step=3, policy_gram=matrix)] * 2
+    assert not any(report._has_gradient(gram) for gram in grams)  # type: ignore[arg-type]
+    assert reason in report._without_gradient(grams).reason  # type: ignore[arg-type]
+
+
+def test_the_largest_logged_gradient_is_among_the_steps_that_are_recomputed() -> None:
+    """Eight checkpoints, the spike at step 5: it takes the place of the step next to it, the ends stay."""
+    weights = tuple(WeightsRef(num_updates=step - 1, path=Path("w"), kind="full") for step in range(1, 9))
+    rollout = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
+    run = Run(
+        path=Path("r"),
+        source=Source(path="r", format="trl", recognized="a run"),
+        groups=tuple(RolloutGroup(step=s, group_id="g", prompt_id="p", rollouts=(rollout,)) for s in range(1, 9)),
+        metrics={step: {"grad_norm": 9.0 if step == 5 else 1.0} for step in range(1, 9)},
+        weights=weights,
+    )
+    assert report._usable_steps(run, None) == (1, 3, 5, 8)
+    assert report._usable_steps(run, "all") == tuple(range(1, 9))
