@@ -15,7 +15,7 @@ Shapes: N token rows, C rows of a chunk, S tokens of its sequence, H width, O ou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from gradscope.errors import UsageError
 from gradscope.gradients.contributions import Contribution
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.layers import Use, fits
+from gradscope.gradients.token_columns import Part, add_token_parameter
 from gradscope.gradients.token_rows import Chunk
 from gradscope.gradients.trace import Trace, TracedUse, Tracer
 
@@ -54,11 +55,40 @@ def lockstep_gram(
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
     """
+
+    def add(name: str, parts: list[Part]) -> None:
+        add_token_parameter(accumulator, trainable[name].shape, trainable[name].dtype, parts)
+
+    return lockstep(model, trainable, chunks, temperature, add, max_layer_bytes=max_layer_bytes)
+
+
+def lockstep(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    chunks: Sequence[Chunk],
+    temperature: float,
+    consume: Callable[[str, list[Part]], None],
+    *,
+    max_layer_bytes: int = LAYER_BYTES,
+) -> frozenset[str]:
+    """Hand out what each row adds to each parameter that a layer rule covers.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        chunks: All rows.
+        temperature: Logits are divided by it.
+        consume: Called with a parameter's name and, by chunk, the contributions of all its uses.
+        max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
+
+    Returns:
+        Names of the parameters that no rule covers; nothing was handed out for them.
+    """
     tracer = Tracer(model, trainable, temperature)
-    lines = [_Line(tracer, chunk) for chunk in chunks]
+    lines = _lines(tracer, chunks)
     if not all(line.trace.is_cut for line in lines):
         return frozenset(trainable)
-    collected: dict[str, list[tuple[tuple[int, ...], list[Contribution]]]] = defaultdict(list)
+    collected: dict[str, list[Part]] = defaultdict(list)
     lowest = _lowest_segments(tracer, lines)
     for segment in reversed(range(len(lines[0].trace.segments))):
         _require_fit(lines, segment, max_layer_bytes)
@@ -68,17 +98,19 @@ def lockstep_gram(
         for name in [name for name in collected if lowest[name] == segment]:
             parts = collected.pop(name)
             if name not in tracer.layers.uncovered:
-                accumulator.add_parameter(trainable[name].shape, trainable[name].dtype, parts)
+                consume(name, parts)
     return frozenset(tracer.layers.uncovered | (set(trainable) - set(lowest)))
 
 
 class _Line:
     """One chunk on its way down: its graph and the cotangent of the hidden state that it has reached."""
 
-    def __init__(self, tracer: Tracer, chunk: Chunk) -> None:
+    def __init__(self, tracer: Tracer, chunk: Chunk, longest: _Line | None = None) -> None:
         self.chunk, self._tracer = chunk, tracer
         self.trace: Trace = tracer.trace(chunk.prefix)
         self._cotangent: torch.Tensor | None = None
+        if longest is not None:
+            self.trace.share_inputs(longest.trace)
 
     def descend(self, segment: int) -> dict[str, list[Contribution]]:
         """What the uses of one segment add to each parameter; the segments must come from the top down."""
@@ -144,7 +176,7 @@ class _Line:
             module=use.module,
             input=use.input.expand(size, *use.input.shape[1:]),
             grad=grad[:, 0],
-            spans=((0, self.trace.length),) * size,
+            spans=tuple((0, place + 1) for place in self._places),
             length=self.trace.length,
         )
 
@@ -159,6 +191,17 @@ class _Line:
         if not fits(use.module, given, returned, len(places), 1):
             return None
         return Use(module=use.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
+
+
+def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
+    """All chunks, each with the inputs of its sequence's longest: what follows a token changes nothing before it."""
+    longest: dict[int, _Line] = {}
+    lines = {}
+    for number in sorted(range(len(chunks)), key=lambda number: -chunks[number].positions[-1]):
+        chunk = chunks[number]
+        lines[number] = _Line(tracer, chunk, longest.get(chunk.sequence))
+        longest.setdefault(chunk.sequence, lines[number])
+    return [lines[number] for number in range(len(chunks))]
 
 
 def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:

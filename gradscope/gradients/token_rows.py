@@ -35,6 +35,8 @@ class Chunk:
     """Their indices among all rows, [C]."""
     positions: tuple[int, ...]
     """Their places in the completion, ascending, [C]."""
+    sequence: int
+    """Index of their sequence."""
     prefix: TokenSequence
     """The sequence up to the last of them."""
 
@@ -81,14 +83,14 @@ def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size
     for number in sorted(range(len(rows)), key=lambda number: rows[number].position):
         of_sequence[rows[number].sequence].append(number)
     return [
-        _chunk(numbers[first : first + size], rows, sequences[sequence])
+        _chunk(numbers[first : first + size], rows, sequence, sequences[sequence])
         for sequence, numbers in sorted(of_sequence.items())
         for first in range(0, len(numbers), size)
     ]
 
 
-def _chunk(numbers: Sequence[int], rows: Sequence[TokenRow], sequence: TokenSequence) -> Chunk:
+def _chunk(numbers: Sequence[int], rows: Sequence[TokenRow], number: int, sequence: TokenSequence) -> Chunk:
     positions = tuple(rows[number].position for number in numbers)
     kept = positions[-1] + 1
     prefix = replace(sequence, completion_ids=sequence.completion_ids[:kept], mask=sequence.mask[:kept])
-    return Chunk(rows=tuple(numbers), positions=positions, prefix=prefix)
+    return Chunk(rows=tuple(numbers), positions=positions, sequence=number, prefix=prefix)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,20 @@ class Trace:
         """Whether every decoder layer was called once with a hidden state of all tokens."""
         shapes = {cut.shape for cut in self.cuts}
         return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and self._of_all_tokens(next(iter(shapes)))
+
+    def share_inputs(self, longer: Trace) -> None:
+        """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.
+
+        Rows of both traces then have prefixes of one tensor.
+
+        Args:
+            longer: A pass over more of the sequence.
+        """
+        for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
+            for place, (use, other) in enumerate(zip(segment, others, strict=False)):
+                shape = (1, longer.length, *use.input.shape[2:])
+                if use.module is other.module and use.input.shape[1] == self.length and other.input.shape == shape:
+                    segment[place] = replace(use, input=other.input[:, : self.length])
 
     def _of_all_tokens(self, shape: torch.Size) -> bool:
         return len(shape) == 3 and tuple(shape[:2]) == (1, self.length)
