@@ -59,6 +59,14 @@ TokensOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+SketchOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        help="For --rows token: all tokens, however many, each row sketched in K numbers; the error is stated.",
+        rich_help_panel="Measure",
+    ),
+]
 MatrixFreeOption = Annotated[
     bool,
     typer.Option(
@@ -81,6 +89,7 @@ def rank(
     group_size: GroupSizesOption = None,
     center: CenterOption = False,
     tokens: TokensOption = None,
+    sketch: SketchOption = None,
     matrix_free: MatrixFreeOption = False,
     seed: SeedOption = 0,
     model: o.ModelOption = None,
@@ -118,6 +127,7 @@ def rank(
                 group_sizes=tuple(group_size or ()),
                 centered=center,
                 tokens=tokens,
+                sketch=sketch,
                 matrix_free=matrix_free,
                 seed=seed,
                 engine=engine,

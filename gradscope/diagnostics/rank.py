@@ -98,6 +98,7 @@ def measure_rank(
     group_sizes: Sequence[int] = (),
     centered: bool = False,
     tokens: int | None = None,
+    sketch: int | None = None,
     matrix_free: bool = False,
     seed: int = 0,
     output: str | Path | None = None,
@@ -115,8 +116,9 @@ def measure_rank(
             for token rows the logged size alone.
         centered: Whether to subtract the mean row first.
         tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
+        sketch: For token rows: all tokens, each kept as this many numbers.
         matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
-        seed: Decides which tokens are drawn, and the probes of ``matrix_free``.
+        seed: Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``.
         output: Folder for the Gram matrices, written step by step.
         progress: Told after each step.
         **options: How to read the run and to compute, see :class:`RunOptions`.
@@ -130,6 +132,12 @@ def measure_rank(
     """
     if tokens is not None and (rows != "token" or tokens < 2):
         raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
+    if sketch is not None and (rows != "token" or tokens is not None or matrix_free or sketch < 2):
+        raise UsageError(
+            "--sketch takes all tokens in 2 numbers each or more: it goes with --rows token, without --tokens and "
+            "--matrix-free.",
+            hint="Use --rows token --sketch 4096.",
+        )
     if matrix_free and (rows != "token" or tokens is not None or group_sizes):
         raise UsageError(
             "--matrix-free takes all tokens of the logged groups: it goes with --rows token, without --tokens and "
@@ -155,7 +163,8 @@ def measure_rank(
     wanted = replace(
         engine,
         weight_spectra=rows == "weight",
-        most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free else 0,
+        most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free and sketch is None else 0,
+        num_buckets=sketch,
         matrix_free=matrix_free,
         seed=seed,
     )

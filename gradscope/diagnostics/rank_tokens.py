@@ -104,7 +104,7 @@ def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
         step=first.step,
         advantage=first.advantage,
         group_size=first.group_size,
-        method=max((rows.method for rows in seen), key=("exact", "matrix_free", "sampled").index),
+        method=max((rows.method for rows in seen), key=("exact", "matrix_free", "sketch", "sampled").index),
         num_groups=len(spectra),
         num_dead=len(spectra) - len(live),
         num_rows=means[0],
@@ -112,6 +112,7 @@ def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
         effective_rank=means[1],
         stable_rank=means[2],
         participation_ratio=means[3],
+        energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
     )
 
 
@@ -140,6 +141,11 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
             f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
             f"is at most its size, so the groups' own may be larger. --tokens N takes more, --matrix-free all."
         )
+    if last.method == "sketch" and last.energy_error is not None:
+        found.append(
+            f"Rows were sketched: each squared singular value is known to {last.energy_error:.1%} of their sum, and "
+            f"the ranks count that error in. --sketch K with a K four times as large halves it."
+        )
     return tuple(found)
 
 
@@ -156,26 +162,49 @@ def _spectrum(
     """The spectrum of the tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
     weights = token_weights(gram.table, part.index, advantages, advantage)[inside]
+    weighted = weights[:, None] * gram.gram[np.ix_(inside, inside)] * weights
     frac_seen = len(gram.gram) / gram.table.num_tokens
+    error = None if gram.num_buckets is None else sketch_error(weighted, gram.num_buckets)
+    value_error = rows.relative_row_error if error is None else max(rows.relative_row_error, error**0.5)
     return spectrum_of(
-        weights[:, None] * gram.gram[np.ix_(inside, inside)] * weights,
+        weighted,
         step=rows.step,
         advantage=advantage,
         group_size=len(part.index),
         num_columns=gram.num_parameters,
-        relative_row_error=rows.relative_row_error,
+        relative_row_error=value_error,
         rows="token",
         group_id=part.group_id,
         samples=part.samples,
         centered=centered,
         tokens=TokenRows(
-            method="exact" if frac_seen == 1.0 else "sampled",
+            method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
             num_tokens=round(len(inside) / frac_seen),
             frac_seen=frac_seen,
             seed=seed,
-            value_error=rows.relative_row_error,
+            value_error=value_error,
+            num_buckets=gram.num_buckets,
+            energy_error=error,
         ),
     )
+
+
+def sketch_error(gram: Array, num_buckets: int) -> float:
+    """Root mean square of |K~ - K|_F / tr K where rows were sketched: sqrt((1 + 1/PR) / k).
+
+    Args:
+        gram: Inner products of the sketches, which give the participation ratio PR, [N, N].
+        num_buckets: k.
+
+    Returns:
+        The error; 0 of a zero matrix.
+
+    Example:
+        >>> round(sketch_error(np.eye(4), 125), 6)
+        0.1
+    """
+    energy = float(np.trace(gram))
+    return ((1.0 + float(np.sum(gram**2)) / energy**2) / num_buckets) ** 0.5 if energy > 0 else 0.0
 
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:

@@ -53,10 +53,12 @@ class EngineOptions:
     """Whether the spectra of dL/dW are wanted too."""
     most_tokens: int = 0
     """Token rows of a group that are wanted too; 0: none."""
+    num_buckets: int | None = None
+    """Numbers to sketch each of all token rows in; None: exact rows."""
     matrix_free: bool = False
     """Whether products with all token rows are wanted instead."""
     seed: int = 0
-    """Decides which tokens are drawn where a group has more."""
+    """Decides which tokens are drawn where a group has more, and the sketch."""
 
     def __post_init__(self) -> None:
         if self.precision not in ("auto", "high"):
@@ -241,8 +243,9 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
         budget = TokenBudget(gram.batch_tokens, fixed=options.batch_tokens is not None, notice=options.notice)
         spectra = measure_weight_spectra(policy, groups, objective, budget=budget)
     tokens: tuple[TokenGram, ...] = ()
-    if options.most_tokens:
-        tokens = measure_tokens(policy, groups, objective, gram, most=options.most_tokens, seed=options.seed)
+    if options.most_tokens or options.num_buckets:
+        most, buckets = options.most_tokens or None, options.num_buckets
+        tokens = measure_tokens(policy, groups, objective, gram, most=most, num_buckets=buckets, seed=options.seed)
     operators = token_operators(policy, groups, objective, gram) if options.matrix_free else ()
     return MeasuredStep(
         step=step,

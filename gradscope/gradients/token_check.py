@@ -21,6 +21,7 @@ from gradscope.gradients.result import Array, StepGram
 from gradscope.gradients.rows import RowPlan
 from gradscope.gradients.token_loop import token_loop_rows
 from gradscope.gradients.token_rows import TokenRow, chunks_of
+from gradscope.gradients.token_sketch import sketch_plain_rows
 from gradscope.gradients.token_table import TokenTable
 from gradscope.gradients.verify import tolerance
 
@@ -39,7 +40,7 @@ class TokenVerification:
     """Rows that were recomputed, one plain backward pass each."""
     sum_error: float | None
     """Largest difference between inner products of the sums of each rollout's token rows and the rollouts' own Gram
-    matrix, in units of the rows of undecided tokens; None where tokens were sampled."""
+    matrix, in units of the rows of undecided tokens; None where tokens were sampled or sketched."""
     tolerance: float
     """The largest difference that passes."""
 
@@ -76,6 +77,31 @@ def verify_token_gram(
     return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
 
 
+def verify_token_sketch(
+    policy: Policy, plan: RowPlan, table: TokenTable, gram: Array, num_buckets: int, seed: int
+) -> TokenVerification:
+    """Check sketches of token rows: a sketch is a fixed linear map, so plain rows must have the same ones.
+
+    Args:
+        policy: The model.
+        plan: The step's rows.
+        table: The tokens.
+        gram: Inner products of their sketches, [N, N].
+        num_buckets: k.
+        seed: Seed of the sketch.
+
+    Returns:
+        The outcome.
+    """
+    checked = _checked(len(table.rows))
+    chunks = chunks_of([table.rows[number] for number in checked], plan.sequences)
+    plain = sketch_plain_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
+    row_error = _require_close(policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
+    return TokenVerification(
+        row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_TOKEN_FACTOR * tolerance(policy.dtype)
+    )
+
+
 def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, products: TokenProducts) -> float:
     """Check products with a few unit vectors, which are entries of the Gram matrix.
 
@@ -95,6 +121,10 @@ def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, prod
 
 def _require_rows(policy: Policy, plan: RowPlan, table: TokenTable, found: Array) -> float:
     plain = _plain_gram(policy, plan, [table.rows[number] for number in _checked(len(table.rows))])
+    return _require_close(policy, found, plain)
+
+
+def _require_close(policy: Policy, found: Array, plain: Array) -> float:
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
     error = _largest_relative(np.abs(found - plain), np.sqrt(np.maximum(squares, squares.mean())))

@@ -24,9 +24,15 @@ from gradscope.gradients.policy import Policy
 from gradscope.gradients.prepare import plan_step
 from gradscope.gradients.result import Array, StepGram
 from gradscope.gradients.rows import RowPlan
-from gradscope.gradients.token_check import TokenVerification, verify_token_gram, verify_token_products
+from gradscope.gradients.token_check import (
+    TokenVerification,
+    verify_token_gram,
+    verify_token_products,
+    verify_token_sketch,
+)
 from gradscope.gradients.token_loop import token_loop_rows
 from gradscope.gradients.token_rows import TokenRow, chunks_of
+from gradscope.gradients.token_sketch import sketch_rows
 from gradscope.gradients.token_table import TokenTable, token_tables
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
@@ -46,6 +52,8 @@ class TokenGram:
     """Parameters without a layer rule, computed one backward pass a row."""
     verification: TokenVerification
     """The self-check."""
+    num_buckets: int | None = None
+    """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,8 @@ def measure_tokens(
     objective: Objective,
     step: StepGram,
     *,
-    most: int = 512,
+    most: int | None = 512,
+    num_buckets: int | None = None,
     seed: int = 0,
     rollouts: Collection[int] | None = None,
     progress: ProgressCallback | None = None,
@@ -80,8 +89,9 @@ def measure_tokens(
         groups: The step's rollouts.
         objective: The trainer's loss.
         step: The same rollouts' Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
-        most: Tokens of a group; of more, as many are drawn, each equally likely.
-        seed: Decides which tokens are drawn.
+        most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
+        num_buckets: Sketch each row in as many numbers instead of forming all inner products.
+        seed: Decides which tokens are drawn, and the sketch.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
         progress: Called as groups are done.
 
@@ -92,14 +102,20 @@ def measure_tokens(
     plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
     found = []
     for table in token_tables(plan, groups, step, most=most, seed=seed, rollouts=rollouts):
-        gram, slow = _gram(policy, plan, table.rows)
+        if num_buckets is None:
+            gram, slow = _gram(policy, plan, table.rows)
+            verification = verify_token_gram(policy, plan, table, gram, step)
+        else:
+            gram, slow = _sketched(policy, plan, table.rows, num_buckets, seed)
+            verification = verify_token_sketch(policy, plan, table, gram, num_buckets, seed)
         found.append(
             TokenGram(
                 table=table,
                 gram=gram,
                 num_parameters=policy.num_parameters,
                 slow_parameters=tuple(sorted(slow)),
-                verification=verify_token_gram(policy, plan, table, gram, step),
+                verification=verification,
+                num_buckets=num_buckets,
             )
         )
         tell(len(found), len(groups), "groups")
@@ -152,5 +168,13 @@ def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Arra
             f"The Gram matrix of token rows covers {accumulator.num_parameters} of {policy.num_parameters} parameters.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
-    whole = accumulator.gram.cpu().numpy()
-    return np.asarray((whole + whole.T) / 2), slow
+    return np.asarray(accumulator.gram.cpu().numpy()), slow
+
+
+def _sketched(
+    policy: Policy, plan: RowPlan, rows: Sequence[TokenRow], num_buckets: int, seed: int
+) -> tuple[Array, frozenset[str]]:
+    """Inner products of the sketches of all rows, and the names of parameters that went the slow way."""
+    chunks = chunks_of(rows, plan.sequences)
+    sketch, slow = sketch_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
+    return np.asarray(sketch.gram.cpu().numpy()), slow

@@ -7,9 +7,9 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 
-TokenMethod = Literal["exact", "sampled", "matrix_free"]
-"""``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``matrix_free``: all rows, by products
-with the matrix alone."""
+TokenMethod = Literal["exact", "sampled", "sketch", "matrix_free"]
+"""``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each kept as k
+numbers; ``matrix_free``: all rows, by products with the matrix alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,15 @@ class TokenRows:
     frac_seen: float
     """Share of them in the matrix. The effective rank of a sample is at most the sample's size."""
     seed: int
-    """What decided which tokens were drawn, or the probes of the quadrature."""
+    """What decided which tokens were drawn, the sketch, or the probes of the quadrature."""
     value_error: float
-    """Bound on the error of a singular value, over the Frobenius norm: arithmetic's, or that of Lanczos's residuals."""
+    """Error of a singular value, over the Frobenius norm: a bound of arithmetic's or of Lanczos's residuals; where rows
+    were sketched the root of ``energy_error``."""
+    num_buckets: int | None = None
+    """Numbers kept of each sketched row, k."""
+    energy_error: float | None = None
+    """Of a sketch sqrt((1 + 1/PR) / k), PR the participation ratio: the root mean square of |K~ - K|_F over tr K. It
+    bounds the error of every squared singular value, over their sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +60,5 @@ class TokenRankPoint:
     """Likewise."""
     participation_ratio: Estimate
     """Likewise."""
+    energy_error: float | None = None
+    """Of sketches the largest error of a squared singular value, over their sum, of any live group."""

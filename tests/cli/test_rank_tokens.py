@@ -40,6 +40,16 @@ def test_all_tokens_without_their_matrix(cli: Cli, tiny_run: Path) -> None:
     assert free["token_curve"][0]["method"] == "matrix_free"
 
 
+def test_all_tokens_sketched(cli: Cli, tiny_run: Path) -> None:
+    arguments = ("rank", tiny_run, "--rows", "token", "--step", "1", "--advantage", "logged", "--sketch", "512")
+    result = json.loads(cli(*arguments, "--json", "--quiet").out)["result"]
+    assert {spectrum["tokens"]["method"] for spectrum in result["spectra"]} == {"sketch"}
+    live = [spectrum["tokens"] for spectrum in result["spectra"] if spectrum["effective_rank"]["value"] is not None]
+    assert live
+    assert all((1 / 512) ** 0.5 < tokens["energy_error"] <= (2 / 512) ** 0.5 for tokens in live)
+    assert "Rows were sketched" in cli(*arguments).out
+
+
 def test_matrix_free_is_for_token_rows(cli: Cli, tiny_run: Path) -> None:
     done = cli("rank", tiny_run, "--matrix-free")
     assert done.code == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,31 @@ def test_groups_that_are_all_dead_have_no_rank() -> None:
 def test_a_number_of_tokens_needs_token_rows(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="--tokens is a number from 2 on, and goes with --rows token"):
         measure_rank("no/run", **options)
+
+
+def test_a_sketch_says_how_far_off_it_is() -> None:
+    sketched = [dataclasses.replace(gram, num_buckets=100) for gram in TOKENS]
+    spectra, (point,) = token_spectra(ROWS, sketched, "logged", None, seed=3)
+    assert spectra[0].tokens is not None
+    assert (spectra[0].tokens.method, spectra[0].tokens.num_buckets, spectra[0].tokens.frac_seen) == ("sketch", 100, 1)
+    assert spectra[0].tokens.energy_error == pytest.approx((1.25 / 100) ** 0.5)  # four equal values
+    assert spectra[0].noise_floor == pytest.approx((1.25 / 100) ** 0.25 * 0.5)
+    assert (point.method, point.energy_error) == ("sketch", pytest.approx((1.5 / 100) ** 0.5))
+    assert "each squared singular value is known to 12.2% of their sum" in token_findings([point])[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": "rollout"},
+        {"rows": "token", "tokens": 8},
+        {"rows": "token", "matrix_free": True},
+        {"rows": "token", "sketch": 1},
+    ],
+)
+def test_a_sketch_takes_all_tokens(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="--sketch takes all tokens in 2 numbers each or more"):
+        measure_rank("no/run", **{"sketch": 64, **options})
 
 
 @pytest.mark.parametrize(
