@@ -172,10 +172,16 @@ class _Line:
     def _by_row(self, use: TracedUse, grad: torch.Tensor) -> Use:
         """A use as if the chunk's rows had been a batch: one input, an output gradient for each."""
         size = len(self.chunk.rows)
+        if use.output.shape[0] == self.trace.length:  # tokens alone: experts and routers
+            given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (use.input, *use.beside))
+            grad = grad.flatten(0, 1)
+        else:
+            given, beside, grad = use.input.expand(size, *use.input.shape[1:]), [], grad[:, 0]
         return Use(
             module=use.module,
-            input=use.input.expand(size, *use.input.shape[1:]),
-            grad=grad[:, 0],
+            input=given,
+            beside=tuple(beside),
+            grad=grad,
             spans=tuple((0, place + 1) for place in self._places),
             length=self.trace.length,
         )
@@ -223,7 +229,7 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
     if segment == len(lines[0].trace.segments) - 1:
         return
     needed = sum(
-        len(line.chunk.rows) * use.output.numel() * use.output.element_size()
+        len(line.chunk.rows) * _kept_of_a_row(use) * use.output.element_size()
         for line in lines
         for use in line.trace.segments[segment]
     )
@@ -234,3 +240,11 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
             f"{limit / 2**30:.1f} GiB.",
             hint="Take fewer tokens: --tokens N",
         )
+
+
+def _kept_of_a_row(use: TracedUse) -> int:
+    """Elements that a row keeps of one use: its output gradients; of experts the factors of every routed token."""
+    if not use.beside:
+        return use.output.numel()
+    _, twice_inner, width = use.module.get_parameter("gate_up_proj").shape
+    return use.beside[0].numel() * (2 * width + twice_inner + twice_inner // 2)

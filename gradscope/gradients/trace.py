@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradscope.gradients.backward import gradients_on
 from gradscope.gradients.batches import pad_batch
+from gradscope.gradients.experts import returned_by
 from gradscope.gradients.forward import completion_logprobs
 from gradscope.gradients.layers import fits
 from gradscope.gradients.ruled import RuledLayers
@@ -29,9 +30,11 @@ class TracedUse:
     module: nn.Module
     """The module."""
     input: torch.Tensor
-    """What it was given, detached, [1, ...]."""
+    """What it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]."""
     output: torch.Tensor
-    """What it returned, [1, ...]."""
+    """What it returned, likewise."""
+    beside: tuple[torch.Tensor, ...] = ()
+    """What it was given beside its input: an expert layer's routes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,24 +159,27 @@ class Tracer:
         owned = self.layers.covered_by(module)
         if self._asking or self._trace is None or not owned:
             return
-        given = arguments[0] if len(arguments) == 1 else None
-        if not isinstance(given, torch.Tensor) or not isinstance(output, torch.Tensor):
-            self.layers.uncovered.update(owned.values())
-            return
-        if not self._fits(module, given, output):
+        output = returned_by(module, output)
+        if (
+            not arguments
+            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
+            or not self._fits(module, arguments, output)
+        ):
             self.layers.uncovered.update(owned.values())
             return
         if not output.requires_grad:
             output.requires_grad_(True)  # nothing below is trainable, so the graph starts here
-        self._trace.segments[self._segment].append(TracedUse(module=module, input=given.detach(), output=output))
+        given = tuple(part.detach() for part in arguments)
+        use = TracedUse(module=module, input=given[0], beside=given[1:], output=output)
+        self._trace.segments[self._segment].append(use)
 
-    def _fits(self, module: nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
         """Whether the rule is exact here; asking may call the module again."""
         assert self._trace is not None, "only called while a trace is made"
         self._asking = True
         try:
             with torch.no_grad():
-                return fits(module, given, output, 1, self._trace.length)
+                return fits(module, given[0], output, 1, self._trace.length, given[1:])
         finally:
             self._asking = False
 

@@ -11,6 +11,7 @@ from gradscope.gradients import experts, layers
 from gradscope.gradients.step import measure_step
 from gradscope.gradients.token_gram import measure_tokens
 from tests.gradients.models import DAPO, naive_rows, policy_of, relative, tiny_experts, tiny_groups
+from tests.gradients.test_token_gram import naive_token_rows
 
 MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
 
@@ -90,8 +91,12 @@ def test_only_the_known_layout_counts_as_experts():
     assert not experts.is_expert_layer(nn.Linear(2, 2))
 
 
-def test_token_rows_of_a_mixture_are_exact():
-    policy, groups = policy_of(tiny_experts("qwen3_moe")), tiny_groups(1, 2)
+@pytest.mark.parametrize("name", MIXTURES)
+def test_token_rows_equal_one_float64_backward_per_token(name):
+    policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
+    rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
     (found,) = measure_tokens(policy, groups, DAPO, measure_step(policy, groups, DAPO))
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+    assert found.slow_parameters == ()
+    assert found.num_parameters == rows.shape[1]
     assert found.verification.sum_error < 2e-5
-    assert any("experts" in name for name in found.slow_parameters)
