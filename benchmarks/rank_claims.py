@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope import measure_rank
 from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations
@@ -30,6 +31,7 @@ from gradscope.metrics.geometry import gradient_gram, row_norms
 from gradscope.metrics.sparsity import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
+from gradscope.results.sparsity import GradientSparsity
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -49,6 +51,7 @@ def main(paths: Sequence[str]) -> None:
     per_step = {size: rows_of([with_step_rewards(run, size) for run in runs]) for size in SIZES}
     print_ranks("Per-step rewards (return to go)", per_step, LOGGED)
     print_sparsity(outcome)
+    print_sparsity_below(paths)
     print_baselines(outcome)
     print_alignment(outcome)
 
@@ -133,6 +136,34 @@ def print_sparsity(steps: Steps) -> None:
         table = np.array([list(_sparsity(rows)) for rows in steps[step]])
         print(f"| {step} | {' | '.join(f'{value:.3f}' for value in table.mean(axis=0))} |")
     print()
+
+
+def print_sparsity_below(paths: Sequence[str]) -> None:
+    """The same of token rows and of the entries of weights' gradients, as trained, mean over runs and weights."""
+    found: dict[tuple[int, str], list[GradientSparsity]] = {}
+    for path in paths:
+        for report in (measure_rank(path, rows="token", advantages=[LOGGED]), measure_rank(path, rows="weight")):
+            for one in report.sparsity:
+                found.setdefault((one.step, one.parts), []).append(one)
+    print("### Sparsity below the rollout (as trained)\n")
+    print("| step | of | number | zero | below 1 % of the largest | Hoyer | Gini | most and least even weight |")
+    print("|---:|---|---:|---:|---:|---:|---:|---|")
+    for (step, parts), ones in sorted(found.items()):
+        table = np.array([[e.value or 0.0 for e in (one.zero, one.small, one.hoyer, one.gini)] for one in ones])
+        number = sum(one.num_parts for one in ones) // len(paths)
+        means = " | ".join(f"{value:.3f}" for value in table.mean(axis=0))
+        print(f"| {step} | {parts} | {number:,} | {means} | {_ends_of(ones) if parts == 'entries' else ''} |")
+    print()
+
+
+def _ends_of(ones: Sequence[GradientSparsity]) -> str:
+    """The weights with the lowest and the highest mean Gini."""
+    by_tensor: dict[str, list[float]] = {}
+    for one in ones:
+        by_tensor.setdefault(str(one.tensor), []).append(one.gini.value or 0.0)
+    means = sorted((float(np.mean(values)), name) for name, values in by_tensor.items())
+    short = [(gini, name.removeprefix("model.").removesuffix(".weight")) for gini, name in (means[0], means[-1])]
+    return ", ".join(f"{name} {gini:.2f}" for gini, name in short)
 
 
 def _sparsity(rows: StepRows) -> Iterator[float]:

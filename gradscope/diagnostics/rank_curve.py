@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.leave_one_out import rank_given_prompts
 from gradscope.diagnostics.null_values import null_values
 from gradscope.diagnostics.parts import SubGroup
 from gradscope.estimate import Estimate
@@ -38,6 +39,8 @@ class PartStack:
     """Gram matrices of their gradient rows, [n, G, G]."""
     weights: Array
     """Advantages, [n, G]; 1 and 0 where each token has its own."""
+    rewards: Array
+    """Scalar rewards, NaN where missing, [n, G]."""
     is_scalar: bool
     """Whether each rollout has one advantage."""
     num_columns: int
@@ -90,6 +93,7 @@ def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoin
         num_groups=len(stack.parts),
         num_dead=int(np.sum(~stack.is_live)),
         effective_rank=found.get("effective_rank", dead),
+        given_prompts=rank_given_prompts(stack, advantage, ranks, known) if known.any() else dead,
         stable_rank=found.get("stable_rank", dead),
         participation_ratio=found.get("participation_ratio", dead),
         profile=_profile(stack.values[known]) if known.any() else (),

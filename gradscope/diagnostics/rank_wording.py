@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradscope.diagnostics.parts import LOGGED
@@ -58,8 +59,22 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
         f"At step {last.step} the gradient matrix of a live group has effective rank "
         f"{_number(last.effective_rank)} of at most {last.group_size} rows (advantage {last.advantage}, mean over "
         f"{last.num_groups - last.num_dead} live groups).",
+        *_given_prompts(curve, last),
         *_against_nulls(last),
     ]
+
+
+def _given_prompts(curve: Sequence[RankCurvePoint], point: RankCurvePoint) -> list[str]:
+    """How far other rollouts of these prompts would move it; a formulation stands in for logged advantages like its."""
+    value = point.effective_rank.value or 0.0
+    for other in curve:
+        known, same = other.given_prompts, (other.step, other.group_size) == (point.step, point.group_size)
+        if same and known.low is not None and math.isclose(known.value or 0.0, value, rel_tol=1e-6):
+            return [
+                f"Other rollouts of these very prompts would leave it within [{known.low:.2f}, {known.high:.2f}]; "
+                "the interval above is for other prompts."
+            ]
+    return []
 
 
 def _against_nulls(point: RankCurvePoint) -> list[str]:

@@ -226,6 +226,7 @@ class _Question:
                     scores=self.rows.gram[index[:, :, None], index[:, None, :]],
                     gradients=self.gradients(index, weights),
                     weights=weights,
+                    rewards=self.rows.rewards[index],
                     is_scalar=self.is_scalar,
                     num_columns=self.rows.num_parameters,
                     centered=self.centered,

@@ -9,6 +9,20 @@ _COUNT = "[1, N]"
 
 NULL_METRICS: tuple[Metric, ...] = (
     Metric(
+        name="given_prompts",
+        title="effective rank given the prompts",
+        formula="mean effective rank +- t sqrt(sum over groups of (G-1)/G sum_i (v_i - mean v)^2), v_i without rollout "
+        "i",
+        meaning="The mean effective rank with the interval of other rollouts of the same prompts: each rollout is left "
+        "out once, and the others' advantages are computed anew. Rollouts are not drawn with repetition, because one "
+        "that is drawn twice is one direction.",
+        range=_COUNT,
+        better="neither",
+        moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
+        source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
+        command=_RANK,
+    ),
+    Metric(
         name="nulls.unweighted",
         title="null 'scores'",
         formula="effective rank of the score vectors s_i",

@@ -90,8 +90,7 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     figure, (ranks, shares) = new_figure(
         "The change of the weights over checkpoints",
         f"W_t - W_{since[0].first}, mean over {len({update.tensor for update in since})} matrices; band: from lowest "
-        "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, and of entries "
-        "that bfloat16 sees change",
+        "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, of entries",
         columns=2,
         height=4.0,
         width=7.6,
@@ -132,8 +131,8 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     shown = [one for one in trajectories if one.top_energy.value is not None][: _MOST_MATRICES + 1]
     figure, panels = new_figure(
         "The trajectory of the weights, beside a random walk",
-        f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: the same numbers of a random "
-        "walk, whose steps have no direction in common",
+        f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
+        "have no direction in common",
         columns=2,
         height=1.75 + 0.19 * len(shown),
         width=7.6,

@@ -92,8 +92,10 @@ class RankCurvePoint:
     """Those whose advantages are all zero: their matrix is zero and has no rank."""
     effective_rank: Estimate
     """Mean over the live sub-groups, interval by resampling groups."""
+    given_prompts: Estimate
+    """The same mean with the interval of other rollouts of the same prompts, by leaving each rollout out once."""
     stable_rank: Estimate
-    """Likewise."""
+    """As ``effective_rank``."""
     participation_ratio: Estimate
     """Likewise."""
     profile: tuple[float, ...] = ()

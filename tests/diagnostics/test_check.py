@@ -189,6 +189,7 @@ def rank_report() -> RankReport:
             num_groups=6,
             num_dead=0,
             effective_rank=estimate,
+            given_prompts=estimate,
             stable_rank=estimate,
             participation_ratio=estimate,
         )

@@ -366,6 +366,7 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             effective_rank=Estimate.because("no live group of 2 at step 41")
             if (advantage, size, step) == ("sign", 2, 41)
             else around(1 + (size - 1) * (0.9 - 0.003 * step) * scale, 0.15),
+            given_prompts=Estimate.because("leaving one of 2 out leaves too little"),
             stable_rank=around(1 + 0.2 * size, 0.1),
             participation_ratio=around(1 + 0.3 * size, 0.1),
             profile=profile(size, 0.55),

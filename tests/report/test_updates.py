@@ -11,7 +11,7 @@ from gradscope.report.figures import draw_figures
 from gradscope.report.tables import render_table
 from gradscope.report.tidy import tidy_tables
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
-from gradscope.results.update import UpdateTrajectory, WeightUpdate
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.report import examples
 from tests.report.test_tables import printed
 
@@ -138,4 +138,41 @@ def test_weight_updates_have_tables_of_80_columns() -> None:
     assert "1 more changes" in " ".join(text.split())
     assert "the base model of the adapter is not on this disk" in " ".join(text.split())
     assert tidy_tables(report)["rank_updates"][0]["principal_overlap"] == 0.123
-    assert draw_figures(report) == {}
+    figures = draw_figures(report)
+    assert set(figures) == {"update_layers", "update_trajectory"}
+    dead = dataclasses.replace(update, effective_rank=Estimate.because("the matrix is zero"))
+    assert draw_figures(dataclasses.replace(report, updates=(dead,))) == {}
+    later = dataclasses.replace(update, last=2000)
+    assert "update_curve" in draw_figures(dataclasses.replace(report, updates=(update, later)))
+
+
+def test_a_gradient_stands_beside_the_change_that_followed() -> None:
+    pair = GradientAndUpdate(
+        step=41,
+        tensor="model.layers.0.self_attn.q_proj.weight",
+        first=40,
+        last=60,
+        gradient_rank=Estimate.exact(8.79),
+        gradient_top_energy=Estimate.exact(0.463),
+        update_rank=Estimate.exact(24.98),
+        update_top_energy=Estimate.exact(0.219),
+        gaussian=Estimate.exact(51.53),
+    )
+    pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
+    report = dataclasses.replace(examples.weight_report(), gradient_updates=pairs)
+    text = printed(render_table(report))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "W_60 - W_40: rank" in text
+    assert "8.79  0.463              24.98  0.219  51.53" in text
+    assert "11 more pairs of a gradient and a change" in " ".join(text.split())
+    assert "rank_gradient_update" in draw_figures(report)
+    nothing = dataclasses.replace(pair, update_rank=Estimate.because("the matrix is zero"))
+    assert "rank_gradient_update" not in draw_figures(dataclasses.replace(report, gradient_updates=(nothing,)))
+    assert tidy_tables(report)["rank_gradient_updates"][0]["update_rank"] == 24.98
+
+
+def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> None:
+    report = examples.rank_report()
+    assert "rank_sizes" in draw_figures(report)
+    of_eight = dataclasses.replace(report, curve=tuple(p for p in report.curve if p.group_size == 8))
+    assert "rank_sizes" not in draw_figures(of_eight)
