@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.spectra import spectrum_of
 from gradscope.diagnostics.step_rows import StepRows
+from gradscope.diagnostics.token_nulls import token_nulls
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum
@@ -113,6 +114,7 @@ def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
         stable_rank=means[2],
         participation_ratio=means[3],
         energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
+        nulls=_mean_nulls(live),
     )
 
 
@@ -177,6 +179,15 @@ def _spectrum(
         group_id=part.group_id,
         samples=part.samples,
         centered=centered,
+        nulls=token_nulls(
+            gram.gram[np.ix_(inside, inside)],
+            weights,
+            gram.table.score_weights[inside],
+            None if advantage == LOGGED and rows.advantages is None else advantages,
+            np.searchsorted(part.index, gram.table.rollouts[inside]),
+            num_columns=gram.num_parameters,
+            centered=centered,
+        ),
         tokens=TokenRows(
             method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
             num_tokens=round(len(inside) / frac_seen),
@@ -205,6 +216,16 @@ def sketch_error(gram: Array, num_buckets: int) -> float:
     """
     energy = float(np.trace(gram))
     return ((1.0 + float(np.sum(gram**2)) / energy**2) / num_buckets) ** 0.5 if energy > 0 else 0.0
+
+
+def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
+    """Mean over live groups of the rank under each null; empty where products alone were had."""
+    found = {}
+    for name in spectra[0].nulls if spectra else ():
+        known = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
+        none = spectra[0].nulls[name]
+        found[name] = Estimate.exact(sum(known) / len(known), num_units=len(known)) if known else none
+    return found
 
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:

@@ -81,7 +81,7 @@ def rank_table(report: RankReport) -> Group:
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
     if report.rows == "update":
         blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
-    if report.rows not in {"token", "weight", "update"}:
+    if report.rows not in {"weight", "update"}:
         blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
     if report.formulations:
         blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))

@@ -14,6 +14,9 @@ from gradscope.results.rank_tokens import TokenRankPoint
 MOST_ROWS = 24
 """A longer table is cut to the last step, and says so; every row is in the JSON and the CSV."""
 
+_NULLS = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
+"""Null models with a column; ``signs`` is ``scores`` but for rollouts of zero advantage, and stands in the JSON."""
+
 
 def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Table:
     """Token rows: one line per step, advantage and group size.
@@ -31,10 +34,9 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
         ("G", "right"),
         ("live", "right"),
         ("N", "right"),
-        ("tokens", "right"),
+        ("seen", "right"),
         ("effective rank", "left"),
-        ("stable", "right"),
-        ("particip.", "right"),
+        *((title, "right") for title in _NULLS.values()),
     ]
     table = new_table(columns)
     last = max(point.step for point in points)
@@ -49,8 +51,10 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
             UNDEFINED if point.num_rows.value is None else format_number(point.num_rows.value, "count"),
             f"{point.frac_seen:.0%}",
             format_estimate(point.effective_rank, notes, "rank"),
-            format_estimate(point.stable_rank, notes, "rank", interval=False),
-            format_estimate(point.participation_ratio, notes, "rank", interval=False),
+            *(
+                format_estimate(point.nulls[name], notes, "rank", interval=False) if name in point.nulls else UNDEFINED
+                for name in _NULLS
+            ),
         )
     if len(shown) < len(points):
         notes.mark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
@@ -62,3 +63,5 @@ class TokenRankPoint:
     """Likewise."""
     energy_error: float | None = None
     """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
+    nulls: Mapping[str, Estimate] = field(default_factory=dict)
+    """Mean effective rank of the same groups under each null model; empty where products alone were had."""
