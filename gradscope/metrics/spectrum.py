@@ -305,9 +305,9 @@ def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
 # Singular values over the largest, descending; None for a zero matrix.
 def _scaled(singular_values: ArrayLike) -> Array | None:
     values = np.asarray(singular_values, dtype=np.float64)
-    if values.ndim != 1 or not np.all(np.isfinite(values)) or np.any(values < 0):
+    smallest, largest = float(np.min(values, initial=0.0)), float(np.max(values, initial=0.0))
+    if values.ndim != 1 or not (smallest >= 0.0 and largest < np.inf):  # not a number fails both
         raise ValueError("singular values are finite, non-negative numbers in one dimension")
-    largest = float(np.max(values, initial=0.0))
     return None if largest == 0.0 else np.sort(values / largest)[::-1]
 
 
