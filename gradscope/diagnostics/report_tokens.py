@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.report_sections.inputs import Absent
-from gradscope.diagnostics.steps import EngineOptions, MeasuredStep
+from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, policy_of
 from gradscope.metrics.contributions import projection_shares
 from gradscope.metrics.geometry import batch_norm
 from gradscope.rollouts.run import Run
@@ -54,7 +54,6 @@ def _squared_norm(gram: StepGram) -> float:
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
     from gradscope.gradients.objective import Objective
-    from gradscope.gradients.policy import load_policy
     from gradscope.gradients.token_parts import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
@@ -63,13 +62,7 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     shares = projection_shares(measured.gram.policy_gram)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
     objective = Objective.from_settings(run.settings)
-    policy = load_policy(
-        measured.weights,
-        device=options.device,
-        dtype="float32" if options.precision == "high" else options.dtype,
-        tokenizer=run.tokenizer,
-        initial=run.weights_before(1) if objective.beta else None,
-    )
+    policy = policy_of(run, measured.weights, objective, options)
     return measure_rollout_tokens(
         policy, measured.groups, objective, measured.gram, order, most=most, seed=options.seed
     )

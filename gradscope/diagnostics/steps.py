@@ -20,6 +20,7 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.objective import Objective
+    from gradscope.gradients.policy import Policy
     from gradscope.gradients.result import StepGram
     from gradscope.gradients.step import Engine, Verify
     from gradscope.gradients.token_gram import TokenGram, TokenOperator
@@ -213,21 +214,13 @@ def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> 
 
 
 def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
-    """The reference policy is loaded only where the loss has a KL term."""
+    """The step's Gram matrix, and what else is wanted of it."""
     from gradscope.gradients.budget import TokenBudget
-    from gradscope.gradients.policy import load_policy
     from gradscope.gradients.step import measure_step
     from gradscope.gradients.token_gram import measure_tokens, token_operators
     from gradscope.gradients.weights import measure_weight_spectra
 
-    groups = run.groups_at(step)
-    policy = load_policy(
-        weights,
-        device=options.device,
-        dtype="float32" if options.precision == "high" else options.dtype,
-        tokenizer=run.tokenizer,
-        initial=run.weights_before(1) if objective.beta else None,
-    )
+    groups, policy = run.groups_at(step), policy_of(run, weights, objective, options)
     gram = measure_step(
         policy,
         groups,
@@ -237,7 +230,7 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
         batch_tokens=options.batch_tokens,
         notice=options.notice,
     )
-    gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, weights, objective, gram)))
+    gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, policy, objective, gram)))
     spectra: tuple[WeightSpectrum, ...] = ()
     if options.weight_spectra:
         budget = TokenBudget(gram.batch_tokens, fixed=options.batch_tokens is not None, notice=options.notice)
@@ -259,13 +252,45 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
     )
 
 
-def _what_the_disk_cannot_tell(run: Run, weights: WeightsRef, objective: Objective, gram: StepGram) -> Iterator[str]:
+def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> Policy:
+    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term.
+
+    Args:
+        run: The run.
+        weights: The weights before a step's update.
+        objective: The trainer's loss.
+        options: Device and precision.
+
+    Returns:
+        The policy.
+    """
+    from gradscope.gradients.policy import load_policy
+
+    first = run.weights_before(1)
+    return load_policy(
+        weights,
+        device=options.device,
+        dtype="float32" if options.precision == "high" else options.dtype,
+        tokenizer=run.tokenizer,
+        initial=first if objective.beta else None,
+        origin=first.path if first is not None and first.kind == "full" else None,
+    )
+
+
+def _what_the_disk_cannot_tell(run: Run, policy: Policy, objective: Objective, gram: StepGram) -> Iterator[str]:
     """Where the trainer's forward pass may have been another one.
 
     Yields:
         Sentences.
     """
-    if objective.beta and weights.kind == "adapter" and run.weights_before(1) is None:
+    first, padding = run.weights_before(1), policy.model.get_input_embeddings().padding_idx
+    if policy.kind == "full" and first is None and _occurs(padding, run.groups_at(gram.step)):
+        yield (
+            f"Token {padding} is the padding token and occurs in the rollouts: its embedding is taken to have had no "
+            "gradient, as the checkpoint's configuration says; that of the model that training started from decides: "
+            "--initial."
+        )
+    if objective.beta and policy.kind == "adapter" and first is None:
         yield (
             "The KL reference is the base model alone; where training went on from an adapter, its reference was that "
             "adapter: --initial."
@@ -273,6 +298,14 @@ def _what_the_disk_cannot_tell(run: Run, weights: WeightsRef, objective: Objecti
     for dtype in ("bf16", "fp16"):
         if run.settings.get(dtype) and gram.precision == "high":
             yield f"The trainer computed in {dtype}, this is {gram.dtype}: grad_norm need not agree to the tolerance."
+
+
+def _occurs(token: int | None, groups: Sequence[RolloutGroup]) -> bool:
+    """Whether a token is read anywhere before the last of its rollout, as far as ids were logged."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return token is not None and any(
+        token in (*(rollout.prompt_ids or ()), *(rollout.completion_ids or ()))[:-1] for rollout in rollouts
+    )
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:

@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftConfig, get_peft_model, set_peft_model_state_di
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
@@ -130,6 +130,20 @@ def is_fresh(folder: Path) -> bool:
             if other is None or bool(other.any()):
                 return False
     return True
+
+
+def padding_id(folder: Path) -> int | None:
+    """The padding token that a model's configuration names: PyTorch gives its embedding no gradient.
+
+    Args:
+        folder: The model's folder.
+
+    Returns:
+        Its id; None where there is none.
+    """
+    with _quiet():
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return getattr(config.get_text_config(), "pad_token_id", None)
 
 
 def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:

@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.checkpoint import is_fresh, load_adapter, load_model, load_tokenizer, require_finite
+from gradscope.gradients.checkpoint import (
+    is_fresh,
+    load_adapter,
+    load_model,
+    load_tokenizer,
+    padding_id,
+    require_finite,
+)
 from gradscope.rollouts.run import WeightsRef
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -87,6 +94,7 @@ def load_policy(
     dtype: str = "auto",
     tokenizer: Path | None = None,
     initial: WeightsRef | None = None,
+    origin: Path | None = None,
 ) -> Policy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
@@ -97,6 +105,9 @@ def load_policy(
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
         initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
+        origin: The folder of the model that the trainer loaded. Its configuration says whether the padding token's
+            embedding got a gradient: TRL writes the tokenizer's padding token into the model's after loading it, so a
+            checkpoint names one that played no part in training. None: the weights' own configuration.
 
     Returns:
         The policy, in evaluation mode.
@@ -109,6 +120,8 @@ def load_policy(
     else:
         model = load_model(weights.path, wanted)
         model.requires_grad_(True)
+        if origin is not None:
+            model.get_input_embeddings().padding_idx = padding_id(origin)
     require_finite(model, str(weights.path))
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

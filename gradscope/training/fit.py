@@ -98,6 +98,7 @@ def _make_trainer(
         mark_complete(run, num_updates)
 
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
+    padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     trainer = RecordingTrainer(
         rule=rule,
         rewards=RewardFunctions(task),
@@ -109,6 +110,8 @@ def _make_trainer(
         peft_config=lora_config(config),
         callbacks=[StepCallback(on_step, on_checkpoint)],
     )
+    # TRL puts the tokenizer's padding token there, but the embedding was made without: checkpoints must not name it.
+    policy.model.config.get_text_config().pad_token_id = padding
     trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
     return trainer
 

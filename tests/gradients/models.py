@@ -51,13 +51,13 @@ def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.floa
     return model.eval()
 
 
-def tiny_experts(name: str, *, implementation: str = "grouped_mm") -> Any:
+def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: int = VOCAB, positions: int = 32) -> Any:
     """A two-layer mixture of four experts, two of them for each token; only ``eager`` computes in float64."""
     torch.manual_seed(5)
-    shape = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {"vocab_size": vocab_size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     if name == "mixtral":
         config = MixtralConfig(
-            **shape, intermediate_size=12, num_key_value_heads=1, num_local_experts=4, max_position_embeddings=32
+            **shape, intermediate_size=12, num_key_value_heads=1, num_local_experts=4, max_position_embeddings=positions
         )
         model: Any = MixtralForCausalLM(config)
     else:
@@ -70,7 +70,7 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm") -> Any:
             num_experts=4,
             num_experts_per_tok=2,
             norm_topk_prob=name == "qwen3_moe_normalized",
-            max_position_embeddings=32,
+            max_position_embeddings=positions,
         )
         model = Qwen3MoeForCausalLM(config)
     model.config._experts_implementation = implementation

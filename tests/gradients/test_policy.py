@@ -103,6 +103,14 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
     assert not torch.equal(policy.model(ids).logits, expected)
 
 
+def test_the_model_that_training_started_from_says_which_token_pads(saved, model):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    assert load_policy(full(saved)).model.get_input_embeddings().padding_idx == 0
+    assert load_policy(full(saved), origin=model).model.get_input_embeddings().padding_idx is None
+    assert load_policy(full(model), origin=saved).model.get_input_embeddings().padding_idx == 0
+
+
 def test_tied_parameters_count_once(tmp_path):
     tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
     policy = load_policy(full(tmp_path), device="cpu")

@@ -75,11 +75,15 @@ def save_model(
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+    from tests.gradients.models import tiny_experts
+
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if kind == "gpt2":
             sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": positions}
             model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, bos_token_id=1, eos_token_id=1, **sizes))
+        elif kind == "experts":
+            model = tiny_experts("qwen3_moe", vocab_size=vocab_size, positions=positions)
         else:
             shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
             model = LlamaForCausalLM(
@@ -94,6 +98,12 @@ def save_model(
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with byte-level BPE and a chat template."""
     return save_model(tmp_path_factory.mktemp("models") / "chat")
+
+
+@pytest.fixture(scope="session")
+def experts_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 mixture of experts."""
+    return save_model(tmp_path_factory.mktemp("models") / "experts", kind="experts")
 
 
 @pytest.fixture(scope="session")

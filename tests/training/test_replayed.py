@@ -46,3 +46,10 @@ def test_the_norm_is_reproduced_where_the_rewards_do_not_tell_the_advantages(
     verdicts = {quantity.name: quantity.verdict for step in report.steps for quantity in step.quantities}
     assert verdicts["advantage"] == "cannot"
     assert {verdict for name, verdict in verdicts.items() if name != "advantage"} == {"match"}
+
+
+def test_a_mixture_of_experts_is_reproduced(short_run: Callable[..., Path], experts_model: Path) -> None:
+    report = replay_run(short_run(model=str(experts_model), advantage="sign", beta=0.1), steps=(1, 3))
+    assert all(step.logged["grad_norm"] > 0.01 for step in report.steps)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+    assert report.verdict == "match"
