@@ -46,7 +46,7 @@ def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
     name = name_of(points[0].advantage)
     figure, axes = new_figure(
         "Effective rank against the number of rollouts",
-        f"effective rank = {metric('effective_rank').formula}; mean over live groups of G with 95 % interval\n"
+        f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n"
         "dotted: the ceiling, G, and the constant 2 that binary rewards have been said to give",
         columns=len(steps),
         height=3.9,
