@@ -34,7 +34,6 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
         ("G", "right"),
         ("live", "right"),
         ("N", "right"),
-        ("seen", "right"),
         ("effective rank", "left"),
         *((title, "right") for title in _NULLS.values()),
     ]
@@ -49,7 +48,6 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
             str(point.group_size),
             f"{point.num_groups - point.num_dead}/{point.num_groups}",
             UNDEFINED if point.num_rows.value is None else format_number(point.num_rows.value, "count"),
-            f"{point.frac_seen:.0%}",
             format_estimate(point.effective_rank, notes, "rank"),
             *(
                 format_estimate(point.nulls[name], notes, "rank", interval=False) if name in point.nulls else UNDEFINED
