@@ -24,10 +24,14 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
         "rank_spectra.safetensors",
         "rank_curve.png",
         "rank_curve.svg",
+        "rank_sizes.png",
+        "rank_sizes.svg",
         "rank_nulls.png",
         "rank_nulls.svg",
         "rank_spectrum.png",
         "rank_spectrum.svg",
+        "rank_sparsity.png",
+        "rank_sparsity.svg",
     ]
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
