@@ -224,7 +224,8 @@ class MetricValues:
         last = report.steps[-1]
         what, key = f"{name} at step {last.step}", _REPLAY[name]
         if key not in last.relative_error:
-            cause = last.cause or f"{key} could not be recomputed"
+            causes = [quantity.cause for quantity in last.quantities if quantity.name == key and quantity.cause]
+            cause = next(iter(causes), last.cause) or f"{key} could not be recomputed"
             return MetricValue(estimate=Estimate.because(cause), what=what, hint=_see(name))
         return MetricValue(estimate=Estimate.exact(last.relative_error[key]), what=what)
 

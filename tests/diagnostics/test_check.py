@@ -13,7 +13,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.catalog import CATALOG
 from gradscope.results.check import CheckReport, Requirement
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
-from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -262,6 +262,25 @@ def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float
     values = MetricValues(run=run_of(group_of([1, 0], step=6)), made={"replay": report})
     value = values.value("replay_grad_norm_error")
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
+
+
+def test_an_undecided_replay_names_the_cause_of_its_own_quantity() -> None:
+    causes = {"reward": "the trainer logged no mean reward", "grad_norm": "no weights are on disk"}
+    step = StepReplay(
+        step=6,
+        weights=None,
+        verdict="cannot",
+        cause=causes["reward"],
+        quantities=tuple(Quantity(name=name, verdict="cannot", cause=cause) for name, cause in causes.items()),
+        logged={},
+        recomputed={},
+        relative_error={},
+        num_inferred_ids=0,
+        frac_kl=None,
+    )
+    report = ReplayReport(source=SOURCE, steps=(step,), verdict="cannot", tolerance=1e-4, engine={})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), made={"replay": report})
+    assert values.value("replay_grad_norm_error").estimate.undefined == causes["grad_norm"]
 
 
 @pytest.mark.slow
