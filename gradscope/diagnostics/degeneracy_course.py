@@ -96,6 +96,8 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
     """
     rewards = [values for _, values in chosen.groups]
     size = np.array([len(values) for values in rewards], dtype=np.int64)
+    # A large log has few different groups of 0 and 1.
+    levels = {values: level_counts(values) for values in set(rewards)}
     num_passing = None
     if threshold is not None:
         passed = passes(list(chain.from_iterable(rewards)), threshold).astype(np.int64)
@@ -106,7 +108,7 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
         size=size,
         dead=np.array([all_equal(values) for values in rewards], dtype=np.bool_),
         num_passing=num_passing,
-        level_counts=[level_counts(values) for values in rewards],
+        level_counts=[levels[values] for values in rewards],
     )
 
 

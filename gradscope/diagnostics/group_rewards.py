@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.types import RolloutGroup
 
 TRAINER_REWARD = "reward"
 """How reports call the trainer's own scalar."""
@@ -25,17 +26,8 @@ class GroupRewards:
     """Groups with a missing reward: they could be of either kind."""
 
 
-def reward_of(rollout: Rollout, reward: str | None) -> float | None:
-    """One rollout's reward.
-
-    Args:
-        rollout: The rollout.
-        reward: A reward function's name; None: the trainer's scalar.
-
-    Returns:
-        The reward; None where it is missing.
-    """
-    return rollout.reward if reward is None else rollout.rewards.get(reward)
+def _is_complete(rewards: tuple[float | None, ...]) -> TypeGuard[tuple[float, ...]]:
+    return None not in rewards
 
 
 def check_reward_name(run: Run, reward: str | None) -> None:
@@ -77,8 +69,8 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     kept: list[tuple[RolloutGroup, tuple[float, ...]]] = []
     num_singletons = num_incomplete = 0
     for group in run.groups:
-        rewards = tuple(value for rollout in group.rollouts if (value := reward_of(rollout, reward)) is not None)
-        if len(rewards) < group.size:
+        rewards = group.rewards if reward is None else tuple(r.rewards.get(reward) for r in group.rollouts)
+        if not _is_complete(rewards):
             num_incomplete += 1
         elif len(rewards) < 2:
             num_singletons += 1

@@ -160,7 +160,7 @@ def assemble_groups(
         InputError: No row can be used.
     """
     set_aside = quarantine.result()
-    num_used = sum(reward is not None or not needs_reward for group in groups for reward in group.rewards)
+    num_used = sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
     if not num_used:
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(

@@ -46,6 +46,8 @@ class Record:
     """``file:line``, where ``sample_id`` is known."""
     policy: str | None = None
     """The policy that sampled it, where the log names one."""
+    count: int = 1
+    """How many rollouts it stands for, which then are one object."""
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
@@ -72,8 +74,8 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 continue
         prompts.setdefault(key, record.prompt_id)
         row = rows.get(record.step, 0)
-        rows[record.step] = row + 1
-        rollouts.append(
+        rows[record.step] = row + record.count
+        rollouts += [
             Rollout(
                 group_id=group_name(record.step, record.group),
                 sample=len(rollouts),
@@ -88,7 +90,7 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 policy=record.policy,
                 **_token_fields(record),
             )
-        )
+        ] * record.count
     ordered = sorted(members, key=lambda key: key[0])
     return tuple(
         RolloutGroup(

@@ -87,7 +87,15 @@ def _records(
                 samples = samples_of(part, name)
                 if isinstance(samples, Samples):
                     shapes[samples.shape] += 1
-                    yield from _expand(part, samples, place, request.columns, quarantine, identities)
+                    yield from _expand(
+                        part,
+                        samples,
+                        place,
+                        request.columns,
+                        quarantine,
+                        identities,
+                        by_reward=request.rewards_only,
+                    )
                 elif samples is not None:
                     quarantine.add(samples, place)
             if not found:
@@ -101,6 +109,8 @@ def _expand(
     columns: ColumnNames,
     quarantine: QuarantineLog,
     identities: Counter[str],
+    *,
+    by_reward: bool,
 ) -> Iterator[Record]:
     named = columns.group or columns.prompt_id or columns.prompt
     if named is not None and row.get(named) is None:
@@ -111,10 +121,10 @@ def _expand(
     policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
     prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
     prompt = next((row[key] for key in prompt_keys if key in row), None)
-    for at, cell in enumerate(samples.rewards):
-        reward = parse_reward(cell)
-        if isinstance(reward, str):
-            quarantine.add(reward, place)
+    for at, count in _distinct(samples, by_reward=by_reward):
+        reward = parse_reward(samples.rewards[at])
+        for _ in range(count if isinstance(reward, str) else 0):
+            quarantine.add(str(reward), place)
         yield Record(
             step=0,
             group=prompt_id if policy is None else f"{policy}/{prompt_id}",
@@ -125,7 +135,26 @@ def _expand(
             rewards={name: finite_or_none(cells[at]) for name, cells in samples.further.items()},
             messages=parse_messages(prompt),
             policy=samples.policies[at] if samples.policies else policy,
+            count=count,
         )
+
+
+def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
+    """The samples of a prompt, those of equal rewards as one where nobody looks at anything else.
+
+    Args:
+        samples: The samples.
+        by_reward: Whether rewards are all that is looked at.
+
+    Yields:
+        Index of a sample, and how many it stands for.
+    """
+    cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
+    if not by_reward or samples.policies or not all(map(_is_plain, samples.rewards)):
+        yield from ((at, 1) for at in range(len(cells)))
+        return
+    first = dict(zip(reversed(cells), reversed(range(len(cells))), strict=True))
+    yield from ((first[level], count) for level, count in Counter(cells).items())
 
 
 def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
@@ -150,3 +179,7 @@ def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
         if row.get(key):
             return digest(parse_messages(row[key]) or text_of(row[key])), f"the text of {key}"
     return place.rpartition(":")[2], "their lines"
+
+
+def _is_plain(cell: Any) -> bool:
+    return cell is None or isinstance(cell, (bool, int, float, str))

@@ -10,6 +10,9 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
+
+LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def read(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Run:
@@ -108,3 +111,22 @@ def test_our_own_held_out_samples(tmp_path: Path) -> None:
     assert run.source.format == "samples"
     assert {group.prompt_id: group.rewards for group in run.groups} == {"a": (1.0, 0.2), "b": (0.0,)}
     assert run.groups[0].rollouts[1].rewards == {"reward": 0.2, "correct": 0.0}
+
+
+@pytest.mark.parametrize("name", ["samples_lists.jsonl", "samples_counts.csv", "samples_policies.jsonl", "trials.json"])
+def test_samples_may_be_counted_where_only_rewards_are_looked_at(name: str) -> None:
+    by_row, bare = read_run(LOGS / name), read_run(LOGS / name, rewards_only=True)
+    for whole, group in zip(by_row.groups, bare.groups, strict=True):
+        assert (group.group_id, group.prompt_id, group.size) == (whole.group_id, whole.prompt_id, whole.size)
+        kept = [[(r.reward, sorted(r.rewards.items()), r.policy) for r in one.rollouts] for one in (whole, group)]
+        assert sorted(kept[0], key=repr) == sorted(kept[1], key=repr)
+    assert (bare.source.num_rows, bare.source.quarantined) == (by_row.source.num_rows, by_row.source.quarantined)
+
+
+def test_counted_samples_are_one_object_and_those_that_are_none_are_set_aside(tmp_path: Path) -> None:
+    odd = {"task_id": "t", "passed": [True, False, True, None, "x", "x", {}, [1, 2]]}
+    whole, bare = read(tmp_path, odd), read(tmp_path, odd, rewards_only=True)
+    assert bare.source.quarantined == whole.source.quarantined
+    (group,) = read(tmp_path, {"task_id": "t", "n": 300, "c": 100}, rewards_only=True).groups
+    assert (group.size, sum(reward or 0.0 for reward in group.rewards)) == (300, 100.0)
+    assert len({id(rollout) for rollout in group.rollouts}) == 2
