@@ -72,12 +72,14 @@ def reduce_files(
     """
     with tempfile.TemporaryDirectory(prefix="gradscope-") as spill, _connect(spill) as connection:
         parts, others = _scan_all(connection, files, keys, progress)
-        contradictory = _contradictory_files(connection, parts)
+        is_split = _has_split_groups(connection, parts)
+        contradictory = _contradictory_files(connection, parts) if is_split else []
         if contradictory:
             parts = parts.filter(pc.invert(pc.is_in(parts["file"], value_set=pa.array(contradictory))))
         # In their order: the row reader names the first row that it sets aside for a reason.
         by_row = [_of_records(number, read_file(files[number]), keys) for number in sorted({*others, *contradictory})]
-        return _merge(connection, pa.concat_tables([parts, *by_row]))
+        whole = pa.concat_tables([parts, *by_row])
+        return _merge(connection, whole) if is_split or by_row else _in_order(whole)
 
 
 def to_groups(table: pa.Table, names: Sequence[str]) -> tuple[RolloutGroup, ...]:
@@ -194,6 +196,12 @@ def _of_records(file: int, records: Iterable[Record], keys: Keys) -> pa.Table:
     return pa.table(columns, schema=_SCHEMA)
 
 
+def _has_split_groups(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> bool:
+    connection.register("parts", parts)
+    split = 'SELECT 1 FROM parts GROUP BY step, "group" HAVING count(*) > 1 LIMIT 1'
+    return bool(connection.sql(split).fetchall())
+
+
 def _contradictory_files(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> list[int]:
     """Files in which a group has two prompts: the first row names it, and DuckDB keeps no order.
 
@@ -209,6 +217,20 @@ def _contradictory_files(connection: duckdb.DuckDBPyConnection, parts: pa.Table)
     return sorted({number for (number,) in connection.sql(twice).fetchall()})
 
 
+def _in_order(parts: pa.Table) -> pa.Table:
+    """Groups of which each lies in one file.
+
+    Args:
+        parts: The groups.
+
+    Returns:
+        The groups of the log.
+    """
+    parts = parts.combine_chunks()
+    keys = [(name, "ascending") for name in ("step", "file", "group")]
+    return parts.drop_columns(["file"]).take(pc.sort_indices(parts, sort_keys=keys))
+
+
 def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
     """Groups that go on in another file become one; its first row, there, names their prompt.
 
@@ -220,12 +242,8 @@ def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
         The groups of the log.
     """
     connection.register("parts", parts)
-    is_split = 'SELECT 1 FROM parts GROUP BY step, "group" HAVING count(*) > 1 LIMIT 1'
-    if not connection.sql(is_split).fetchall():
-        whole = 'SELECT step, "group", prompt, rewards FROM parts ORDER BY step, file, "group"'
-    else:
-        whole = (
-            'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(rewards)) AS rewards '
-            'FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
-        )
+    whole = (
+        'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(rewards)) AS rewards '
+        'FROM parts GROUP BY step, "group" ORDER BY step, min(file), "group"'
+    )
     return connection.sql(whole).to_arrow_table()
