@@ -77,8 +77,8 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     started, used = time.perf_counter(), time.process_time()
     count = work()
     seconds, cpu = time.perf_counter() - started, time.process_time() - used
-    num_groups, num_dead = count()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    num_groups, num_dead = count()
     return {"seconds": seconds, "cpu": cpu, "peak_mb": peak / 1e6, "groups": num_groups, "dead": num_dead}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -152,7 +153,7 @@ def _plain_files(table: pa.Table, files: Files) -> list[int]:
     num_rows = dict(zip(counted["file"], counted["size_sum"], strict=True))
     odd = {*table.filter(table["is_odd"])["file"].to_pylist(), *_without_reward(table)}
     candidates = [number for number in files if number in num_rows and number not in odd]
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         num_lines = pool.map(_num_lines, (files[number] for number in candidates))
         return [
             number
