@@ -12,7 +12,7 @@ Shapes: B rows, S padded length, I inputs (the vocabulary of an embedding), O ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 
 from gradscope.gradients.contributions import Contribution, OuterProduct
-from gradscope.gradients.uses import Rule, Use
+from gradscope.gradients.uses import Rule, Use, once
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def adapter(use: Use) -> Mapping[str, Contribution]:
     """
     with torch.no_grad():
         layer = _Layer.of(use.module)
-        inner = _once(use.input, layer.inner)
+        inner = once(use.input, layer.inner)
         grad = use.grad * layer.gain * layer.scale
         below = grad @ layer.up
         found: dict[str, Contribution] = {
@@ -83,7 +83,7 @@ def adapter(use: Use) -> Mapping[str, Contribution]:
             else OuterProduct(left=use.tokens(below), right=use.tokens(use.input)),
         }
         if layer.norm is not None:
-            adapted = _once(use.input, layer.adapted)
+            adapted = once(use.input, layer.adapted)
             found[layer.names[2]] = use.summed(use.grad * (adapted / layer.norm))
         if isinstance(layer.bias, torch.Tensor):
             found["base_layer.bias"] = use.summed(use.grad)
@@ -183,11 +183,3 @@ def _active(module: lora.Linear | lora.Embedding) -> list[str]:
         return []
     held = module.lora_embedding_A if isinstance(module, lora.Embedding) else module.lora_A
     return [name for name in module.active_adapters if name in held]
-
-
-def _once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The same for each row; rows that are one input seen many times (token rows) are computed once."""
-    if len(given) > 1 and given.stride(0) == 0:
-        found = compute(given[:1])
-        return found.expand(len(given), *found.shape[1:])
-    return compute(given)

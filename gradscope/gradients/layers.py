@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from gradscope.gradients.adapters import adapter_rule, fits_adapter
 from gradscope.gradients.contributions import Contribution, OuterProduct
 from gradscope.gradients.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
-from gradscope.gradients.uses import Rule, Use
+from gradscope.gradients.uses import Rule, Use, once
 
 __all__ = ["Rule", "Use", "fits", "looks_up", "rule_for"]
 
@@ -158,9 +158,12 @@ def norm(use: Use) -> Mapping[str, Contribution]:
     Returns:
         Contributions to ``weight`` [H] and ``bias`` [H].
     """
-    normalized = _with_weight(use.module, use.input, 1.0) - _with_weight(use.module, use.input, 0.0)
     wide = torch.promote_types(use.grad.dtype, torch.float32)
-    return {"weight": use.summed(normalized.to(wide) * use.grad.to(wide)), **_bias(use)}
+
+    def normalized(given: torch.Tensor) -> torch.Tensor:
+        return (_with_weight(use.module, given, 1.0) - _with_weight(use.module, given, 0.0)).to(wide)
+
+    return {"weight": use.summed(once(use.input, normalized) * use.grad.to(wide)), **_bias(use)}
 
 
 def _bias(use: Use) -> Mapping[str, Contribution]:

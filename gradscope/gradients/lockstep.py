@@ -170,21 +170,8 @@ class _Line:
         return grads
 
     def _by_row(self, use: TracedUse, grad: torch.Tensor) -> Use:
-        """A use as if the chunk's rows had been a batch: one input, an output gradient for each."""
-        size = len(self.chunk.rows)
-        if use.output.shape[0] == self.trace.length:  # tokens alone: experts and routers
-            given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (use.input, *use.beside))
-            grad = grad.flatten(0, 1)
-        else:
-            given, beside, grad = use.input.expand(size, *use.input.shape[1:]), [], grad[:, 0]
-        return Use(
-            module=use.module,
-            input=given,
-            beside=tuple(beside),
-            grad=grad,
-            spans=tuple((0, place + 1) for place in self._places),
-            length=self.trace.length,
-        )
+        """A use below: each row ends at its own position."""
+        return use.as_rows(grad, [place + 1 for place in self._places], self.trace.length)
 
     def _by_position(self, use: TracedUse, grad: torch.Tensor) -> Use | None:
         """A use above the decoder layers: each row is one position. None where positions are not the second axis."""

@@ -20,7 +20,6 @@ from gradscope.errors import UsageError
 from gradscope.gradients.contributions import Contribution
 from gradscope.gradients.forward import Past, activations_kept, forward_arguments
 from gradscope.gradients.trace import TracedUse, Tracer, decoder_layers
-from gradscope.gradients.uses import Use
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 """Of one decoder layer, [rows, heads, Q, width of a head] each."""
@@ -110,7 +109,8 @@ class Prefix:
             found: dict[str, list[Contribution]] = defaultdict(list)
             for use, grad in zip(uses, grads, strict=True):
                 if grad is not None:
-                    contributions = self._layers.rules[use.module](self._of_rows(use, grad))
+                    rows = use.as_rows(grad, [self._length] * len(grad), self._length)
+                    contributions = self._layers.rules[use.module](rows)
                     for local, name in self._layers.covered_by(use.module).items():
                         found[name].append(contributions[local])
             segments[number] = []
@@ -148,36 +148,26 @@ class Prefix:
     def _of_past(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, each with its cotangents of all rows."""
         for kind in (0, 1):
-            parts = [leaves[layer][kind] for leaves in self._expanded]
-            yield self._past[layer][kind], torch.cat([_gradient(part) for part in parts])
-
-    def _of_rows(self, use: TracedUse, grad: torch.Tensor) -> Use:
-        """A use as if the rows had been a batch: one input, an output gradient for each."""
-        return Use(
-            module=use.module,
-            input=use.input,
-            grad=grad,
-            spans=((0, self._length),) * len(grad),
-            length=self._length,
-        )
+            parts = [_gradient(leaves[layer][kind]) for leaves in self._expanded]
+            yield self._past[layer][kind], torch.cat(parts).unsqueeze(1)
 
 
 def _row_by_row(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], targets: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """Gradients [R, ...] of some tensors [1, ...], from pairs of an output [1, ...] and its cotangents [R, ...]."""
+    """Gradients [R, ...] of some tensors, from pairs of an output and its cotangents [R, ...]."""
     outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
     stacked: list[torch.Tensor | None] = [None] * len(targets)
     for row in range(num_rows):
-        given = [cotangents[row : row + 1] for _, cotangents in pairs]
+        given = [cotangents[row] for _, cotangents in pairs]
         grads: Sequence[torch.Tensor | None] = torch.autograd.grad(
             outputs, targets, given, retain_graph=row < num_rows - 1, allow_unused=True
         )
         for place, grad in enumerate(grads):
             if grad is not None:
                 rows = stacked[place]
-                rows = grad.new_empty(num_rows, *grad.shape[1:]) if rows is None else rows
-                rows[row], stacked[place] = grad[0], rows
+                rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
+                rows[row], stacked[place] = grad, rows
     return stacked
 
 

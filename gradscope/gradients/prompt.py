@@ -33,6 +33,8 @@ from gradscope.gradients.trace import Tracer
 
 PREFIX_SHARE = 4
 """As many expanded tokens of the prefix, of which only keys and values exist, count as one token of a batch."""
+CPU_TOKENS = 1024
+"""Most tokens of a batch of completions on a CPU, where larger ones hold more memory and are not faster."""
 
 
 def prompt_gram(
@@ -98,7 +100,8 @@ def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, dev
     """
     behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
     expanded = len(group.prefix_ids) // PREFIX_SHARE
+    most = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens
     return [
         pad_batch([group.rows[i] for i in part], [behind[i] for i in part], device)
-        for part in split_rows([sequence.length + expanded for sequence in behind], batch_tokens)
+        for part in split_rows([sequence.length + expanded for sequence in behind], most)
     ]

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 
 from gradscope.gradients.rows import RowPlan
 
+MIN_SHARED = 0.1
+"""Share of a plain pass that running each prompt once must save to be worth it: 0.04 was measured to save nothing."""
+MIN_PREFIX = 128
+"""Tokens that a prompt must have for it: a shorter one costs less than the bookkeeping."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptGroup:
@@ -39,6 +44,21 @@ def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
     for number, row in enumerate(plan.rows):
         rows[plan.sequences[row.sequence].prompt_ids].append(number)
     return tuple(PromptGroup(rows=tuple(numbers), prompt_ids=prompt_ids) for prompt_ids, numbers in rows.items())
+
+
+def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:
+    """The cost rule by which ``prompt`` is chosen.
+
+    Args:
+        plan: The rows.
+        weight_gradients: Full parameters, not adapters.
+
+    Returns:
+        True where running each prompt once saves enough of a plain pass, and prompts are long.
+    """
+    groups = group_by_prompt(plan)
+    mean_prefix = sum(len(group.prefix_ids) for group in groups) / len(groups)
+    return mean_prefix >= MIN_PREFIX and frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED
 
 
 def frac_shared(plan: RowPlan, *, weight_gradients: bool) -> float:

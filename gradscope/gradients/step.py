@@ -22,7 +22,7 @@ from gradscope.gradients.precision import uses_tf32
 from gradscope.gradients.prefix import can_share
 from gradscope.gradients.prepare import batch_rows, plan_step
 from gradscope.gradients.prompt import prompt_gram
-from gradscope.gradients.prompt_groups import frac_shared
+from gradscope.gradients.prompt_groups import is_worth_sharing
 from gradscope.gradients.result import Array, Chosen, StepGram
 from gradscope.gradients.rows import RowPlan
 from gradscope.gradients.spill import KEPT_BYTES
@@ -34,9 +34,6 @@ from gradscope.rollouts.types import Rollout, RolloutGroup
 __all__ = ["Engine", "StepGram", "Verify", "measure_step"]
 
 Engine = Literal["auto", "loop", "stream", "prompt"]
-
-MIN_SHARED = 0.15
-"""Share of a plain pass that running each prompt once must save before ``prompt`` is chosen (docs/engine.md)."""
 
 
 def measure_step(
@@ -177,7 +174,7 @@ def _choose(engine: Engine, policy: Policy, plan: RowPlan, max_row_bytes: int) -
         raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
     if engine != "auto":
         return engine
-    if can_share(policy.model) and frac_shared(plan, weight_gradients=policy.kind == "full") >= MIN_SHARED:
+    if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
 

@@ -5,7 +5,7 @@ Shapes: S tokens of the sequence, T tokens of its completion, H width, L decoder
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +21,7 @@ from gradscope.gradients.forward import completion_logprobs
 from gradscope.gradients.layers import fits
 from gradscope.gradients.ruled import RuledLayers
 from gradscope.gradients.tokens import TokenSequence
+from gradscope.gradients.uses import Use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,32 @@ class TracedUse:
     """What it returned, likewise."""
     beside: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
+
+    def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> Use:
+        """The use as if many rows had been a batch: one input, an output gradient for each.
+
+        Args:
+            grads: The rows' gradients of the output, [R, 1, S, ...]; of tokens alone [R, S, ...].
+            stops: Tokens of each row, counted from the first, [R].
+            length: S.
+
+        Returns:
+            The use that a rule sees.
+        """
+        size = len(grads)
+        if self.output.shape[0] == length:  # tokens alone: experts and routers
+            given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (self.input, *self.beside))
+            grads = grads.flatten(0, 1)
+        else:
+            given, beside, grads = self.input.expand(size, *self.input.shape[1:]), [], grads[:, 0]
+        return Use(
+            module=self.module,
+            input=given,
+            beside=tuple(beside),
+            grad=grads,
+            spans=tuple((0, stop) for stop in stops),
+            length=length,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,7 @@ class Use:
     module: nn.Module
     """The module."""
     input: torch.Tensor
-    """What it was given, [B, ...], or [1, ...] where all rows share it."""
+    """What it was given, [B, ...]; one row expanded to B where all share it."""
     grad: torch.Tensor
     """The gradient of what it returned, [B, ...]."""
     beside: tuple[torch.Tensor, ...] = ()
@@ -39,15 +39,14 @@ class Use:
         A head that was only given the last positions has a shorter token axis, aligned at its end.
 
         Args:
-            tensor: [B, at most S, ...], or [1, ...] where all rows share it.
+            tensor: [B, at most S, ...].
 
         Returns:
             Per row, [B][T, ...].
         """
         missing = self.length - tensor.shape[1]
-        rows = tensor.expand(len(self.spans), *tensor.shape[1:])
         return tuple(
-            rows[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
+            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
         )
 
     def summed(self, grad: torch.Tensor) -> Summed:
@@ -81,6 +80,22 @@ class Use:
             ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
             rows = tuple(row[keep] for row, keep in zip(rows, kept, strict=True))
         return Scatter(ids=ids, grads=rows)
+
+
+def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What a function makes of each row; of one row that was expanded to many it is computed once.
+
+    Args:
+        given: [B, ...].
+        compute: The function; rows do not meet in it.
+
+    Returns:
+        The results, [B, ...].
+    """
+    if len(given) > 1 and given.stride(0) == 0:
+        found = compute(given[:1])
+        return found.expand(len(given), *found.shape[1:])
+    return compute(given)
 
 
 Rule = Callable[[Use], Mapping[str, Contribution]]

@@ -292,7 +292,7 @@ def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
         From 0 to 1; undefined for a zero matrix.
 
     Example:
-        >>> frac_energy_below([3.0, 1.0], floor=1.0).value
+        >>> round(frac_energy_below([3.0, 1.0], floor=1.0).value or 0.0, 6)
         0.1
     """
     scaled = _scaled(singular_values)

@@ -122,10 +122,10 @@ def test_batches_that_do_not_fit_are_halved_and_that_is_said(
 
     forward = stream.completion_logprobs
 
-    def limited(model, batch, *arguments):  # type: ignore[no-untyped-def]
+    def limited(model, batch, *arguments, **named):  # type: ignore[no-untyped-def]
         if batch.input_ids.numel() > 100:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return forward(model, batch, *arguments)
+        return forward(model, batch, *arguments, **named)
 
     monkeypatch.setattr(stream, "completion_logprobs", limited)
     done = cli("replay", tiny_run, "--step", "1", "--engine", "stream", "--json")

@@ -34,6 +34,7 @@ def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path
         "rank_curve.png",
         "rank_nulls.png",
         "rank_shares.png",
+        "rank_sizes.png",
         "rank_spectrum.png",
     }
     assert json.loads((folder / "rank.json").read_text()) == document

@@ -46,4 +46,5 @@ def test_a_run_with_importance_ratios_and_clipping_is_reproduced(tmp_path: Path)
     errors = [step.relative_error["grad_norm"] for step in report.steps]
     assert len(errors) == 3
     assert all(error is not None and error < 1e-5 for error in errors)
-    assert report.verdict == "match"
+    verdicts = {quantity.name: quantity.verdict for step in report.steps for quantity in step.quantities}
+    assert verdicts["grad_norm"] == "match"  # the recorder of this test keeps no rewards, so they cannot be replayed

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradscope.errors import UsageError
 from gradscope.gradients import prefix as prefix_module
+from gradscope.gradients import prompt_groups
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.prompt import PREFIX_SHARE, completion_batches
 from gradscope.gradients.prompt_groups import frac_shared, group_by_prompt
@@ -176,13 +177,16 @@ def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
     assert "--engine stream" in caught.value.hint
 
 
-def test_auto_shares_prompts_where_that_saves_enough():
+def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
     policy = tiny_policy("llama_untied_biases")
+    assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
+    monkeypatch.setattr(prompt_groups, "MIN_PREFIX", 20)
     assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
-    assert measure_step(policy, long_prompts(tiny_groups(1, 2), length=3), DAPO).engine == "loop"
+    assert measure_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
 
 
-def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past():
+def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
+    monkeypatch.setattr(prompt_groups, "MIN_PREFIX", 20)
     policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
     policy.model.config.layer_types = ["full_attention", "linear_attention"]
     assert measure_step(policy, groups, DAPO).engine == "loop"
