@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gram import build_model, peak_bytes, reset_peak, seconds
+from workload import build_model, peak_bytes, reset_peak, seconds
 
 PROMPT, COMPLETION = 32, 96
 METHODS = ("lockstep", "rows kept", "product")

@@ -33,7 +33,7 @@ class RunOptions(TypedDict, total=False):
     strict: bool
     """Whether a row that cannot be used is an error."""
     engine: Engine
-    """``auto``, ``loop`` or ``stream``."""
+    """``auto``, ``loop``, ``stream`` or ``prompt``."""
     verify: Verify
     """On which batches the engine checks itself: ``first`` or ``all``."""
     device: str

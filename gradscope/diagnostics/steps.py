@@ -35,7 +35,7 @@ class EngineOptions:
     """How the gradients are computed."""
 
     engine: Engine = "auto"
-    """``auto``, ``loop`` or ``stream``."""
+    """``auto``, ``loop``, ``stream`` or ``prompt``."""
     verify: Verify = "first"
     """On which batches the engine checks itself: ``first`` or ``all``."""
     device: str = "auto"

@@ -52,7 +52,8 @@ def backward(
 ) -> None:
     """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
 
-    Each tensor's gradient is handed out as soon as it is complete and then dropped.
+    Each tensor's gradient is handed out as soon as it is complete and then dropped. Gradients that the parameters hold
+    already, of a model in training, are no part of it and stay as they are.
 
     Args:
         model: The model.
@@ -68,6 +69,9 @@ def backward(
         consume(name, parameter.grad)
         parameter.grad = None
 
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    for parameter in trainable.values():
+        parameter.grad = None
     handles = [
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             lambda tensor, name=name: hand_out(name, tensor)
@@ -81,6 +85,8 @@ def backward(
     finally:
         for handle in handles:
             handle.remove()
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
 
 
 def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> None:

@@ -304,11 +304,12 @@ def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
 
 # Singular values over the largest, descending; None for a zero matrix.
 def _scaled(singular_values: ArrayLike) -> Array | None:
-    values = np.asarray(singular_values, dtype=np.float64)
-    smallest, largest = float(np.min(values, initial=0.0)), float(np.max(values, initial=0.0))
-    if values.ndim != 1 or not (smallest >= 0.0 and largest < np.inf):  # not a number fails both
+    values = np.array(singular_values, dtype=np.float64)
+    if values.ndim == 1:
+        values.sort()  # what is not a number comes last
+    if values.ndim != 1 or (values.size and not (values[0] >= 0.0 and values[-1] < np.inf)):
         raise ValueError("singular values are finite, non-negative numbers in one dimension")
-    return None if largest == 0.0 else np.sort(values / largest)[::-1]
+    return values[::-1] / values[-1] if values.size and values[-1] > 0.0 else None
 
 
 def _counted(value: float, scaled: Array) -> Estimate:

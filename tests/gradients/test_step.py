@@ -251,6 +251,16 @@ def test_loop_refuses_rows_beyond_its_budget():
         measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", max_row_bytes=1000)
 
 
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+def test_gradients_of_a_model_in_training_are_left_alone(engine):
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups()
+    expected = measure_step(policy, groups, DAPO, engine=engine).gram
+    for parameter in policy.trainable.values():
+        parameter.grad = torch.ones_like(parameter)
+    np.testing.assert_array_equal(measure_step(policy, groups, DAPO, engine=engine).gram, expected)
+    assert all(bool((parameter.grad == 1).all()) for parameter in policy.trainable.values())
+
+
 def test_unknown_engine_is_refused():
     with pytest.raises(UsageError, match="no engine 'fast'"):
         measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="fast")
