@@ -67,7 +67,7 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     if worst.frac_beyond == 0:
         return (
             f"The sampler's logged log-probabilities are those of these weights: the largest difference of a token is "
-            f"{max(difference.max for _, difference in known):.2g} at {len(known)} steps.",
+            f"{max(difference.max for _, difference in known):.2g} at {len(known)} step{'s' * (len(known) != 1)}.",
         )
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "
