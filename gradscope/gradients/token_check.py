@@ -17,6 +17,7 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.matfree import TokenProducts
 from gradscope.gradients.policy import Policy
+from gradscope.gradients.precision import uses_tf32
 from gradscope.gradients.result import Array, StepGram
 from gradscope.gradients.rows import RowPlan
 from gradscope.gradients.token_loop import token_loop_rows
@@ -69,7 +70,7 @@ def verify_token_gram(
         The outcome.
     """
     checked = _checked(len(table.rows))
-    limit = _TOKEN_FACTOR * tolerance(policy.dtype)
+    limit = _limit(policy)
     row_error = _require_rows(policy, plan, table, gram[np.ix_(checked, checked)])
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
@@ -97,9 +98,7 @@ def verify_token_sketch(
     chunks = chunks_of([table.rows[number] for number in checked], plan.sequences)
     plain = sketch_plain_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
     row_error = _require_close(policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
-    return TokenVerification(
-        row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_TOKEN_FACTOR * tolerance(policy.dtype)
-    )
+    return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(policy))
 
 
 def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, products: TokenProducts) -> float:
@@ -128,8 +127,13 @@ def _require_close(policy: Policy, found: Array, plain: Array) -> float:
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
     error = _largest_relative(np.abs(found - plain), np.sqrt(np.maximum(squares, squares.mean())))
-    _require("one backward pass a token", error, _TOKEN_FACTOR * tolerance(policy.dtype))
+    _require("one backward pass a token", error, _limit(policy))
     return error
+
+
+def _limit(policy: Policy) -> float:
+    """The largest difference that passes."""
+    return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
 
 
 def _require(what: str, error: float, limit: float) -> None:
