@@ -21,6 +21,12 @@ from gradscope.gradients.contributions import Contribution
 from gradscope.gradients.forward import Past, activations_kept, forward_arguments
 from gradscope.gradients.trace import TracedUse, Tracer, decoder_layers
 
+_NEEDS = (
+    "The engine `prompt` needs a model that keeps the keys and values of all tokens for each decoder layer; this one "
+    "does not."
+)
+_HINT = "Use --engine stream."
+
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 """Of one decoder layer, [rows, heads, Q, width of a head] each."""
 
@@ -58,6 +64,8 @@ class Prefix:
     """
 
     def __init__(self, model: Any, tracer: Tracer, ids: Sequence[int], device: torch.device) -> None:
+        if not can_share(model):
+            raise UsageError(_NEEDS, hint=_HINT)
         self._layers, self._length = tracer.layers, len(ids)
         self._expanded: list[list[KeysAndValues]] = []
         cache = DynamicCache()
@@ -66,11 +74,7 @@ class Prefix:
             model(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self._past = [(layer.keys, layer.values) for layer in cache.layers]
         if not self._trace.is_cut or not self._is_whole():
-            raise UsageError(
-                "The engine `prompt` needs a model that keeps the keys and values of all tokens for each decoder "
-                "layer; this one does not.",
-                hint="Use --engine stream.",
-            )
+            raise UsageError(_NEEDS, hint=_HINT)
 
     def expanded(self, num_rows: int) -> Past:
         """The keys and values for a batch; its backward pass must run before ``descend``.

@@ -25,7 +25,13 @@ def test_a_line_a_step_then_the_report_once_the_log_rests(cli: Cli, log: Path, t
 def test_ctrl_c_ends_it_with_130(log: Path) -> None:
     command = [sys.executable, "-m", "gradscope", "degeneracy", str(log), "--follow", "--every", "0.05"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert [process.stdout.readline().split()[0] for _ in range(3)] == ["step", "1", "2"]

@@ -190,6 +190,8 @@ def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkey
     policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
     policy.model.config.layer_types = ["full_attention", "linear_attention"]
     assert measure_step(policy, groups, DAPO).engine == "loop"
+    with pytest.raises(UsageError, match="keeps the keys and values of all tokens"):
+        measure_step(policy, groups, DAPO, engine="prompt")
 
 
 def test_rows_are_grouped_by_the_ids_of_their_prompts():
