@@ -85,6 +85,17 @@ def test_cancellation_runs_from_agreement_to_none() -> None:
     assert cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
 
 
+def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() -> None:
+    weights = np.array([3.0, -1.0, -1.0, -1.0])
+    apart = gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
+    np.testing.assert_allclose(apart, np.diag([9.0, 1.0, 1.0, 1.0]))
+    assert batch_norm(apart) == pytest.approx(12**0.5)
+    alike = gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
+    assert np.linalg.matrix_rank(alike) == 1
+    assert batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
+    assert cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
+
+
 def test_zero_row_has_no_cosine() -> None:
     angles = cosines([[1.0, 0.0], [0.0, 0.0]])
     assert angles[0, 0] == 1.0

@@ -86,6 +86,17 @@ def test_identical_rows_count_as_one() -> None:
     assert value(numerical_rank(spectrum, noise_floor(gram, 1e-15))) == 1.0
 
 
+def test_two_clusters_count_as_two_by_their_weight() -> None:
+    rows = np.array([[1.0, 0.0]] * 5 + [[0.0, 2.0]] * 3)  # singular values sqrt(3) 2 and sqrt(5)
+    spectrum = singular_values_from_gram(rows @ rows.T)
+    assert spectrum[:2] == pytest.approx([12**0.5, 5**0.5])
+    assert value(stable_rank(spectrum)) == pytest.approx(17 / 12)
+    assert value(participation_ratio(spectrum)) == pytest.approx(17**2 / (12**2 + 5**2))
+    assert value(numerical_rank(spectrum, noise_floor(rows @ rows.T, 1e-12))) == 2.0
+    shares = np.array([12**0.5, 5**0.5]) / (12**0.5 + 5**0.5)
+    assert value(effective_rank(spectrum)) == pytest.approx(float(np.exp(-np.sum(shares * np.log(shares)))), abs=1e-5)
+
+
 def test_worked_example_of_the_ladder() -> None:
     spectrum = [1.0, 1.0, 1.0, 0.1, 0.1]
     assert [round(value(rank(spectrum)), 2) for rank in LADDER] == [3.02, 3.04, 3.11, 3.70]
