@@ -12,6 +12,7 @@ import csv
 import io
 import os
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -147,10 +148,10 @@ def _plain_files(table: pa.Table, files: Files) -> list[int]:
     Returns:
         The plain ones.
     """
-    sizes = pa.table({"file": table["file"], "size": pc.list_value_length(table["rewards"])})
-    # As lists: on the way to an array pyarrow would import pandas, which takes longer than all of this.
-    counted = sizes.group_by("file").aggregate([("size", "sum")]).to_pydict()
-    num_rows = dict(zip(counted["file"], counted["size_sum"], strict=True))
+    # By hand: to group, pyarrow would import its query engine, which takes longer than all of this.
+    num_rows: Counter[int] = Counter()
+    for number, size in zip(table["file"].to_pylist(), pc.list_value_length(table["rewards"]).to_pylist(), strict=True):
+        num_rows[number] += size
     odd = {*table.filter(table["is_odd"])["file"].to_pylist(), *_without_reward(table)}
     candidates = [number for number in files if number in num_rows and number not in odd]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
