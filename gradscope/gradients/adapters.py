@@ -22,7 +22,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 
 from gradscope.gradients.contributions import Contribution, OuterProduct
-from gradscope.gradients.uses import Rule, Use, once
+from gradscope.gradients.uses import Rule, Use, is_close, once
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -102,10 +102,8 @@ def fits_adapter(module: nn.Module, given: torch.Tensor, returned: torch.Tensor)
         True where the output can be computed again.
     """
     with torch.no_grad():
-        layer, expected = _Layer.of(module), returned[:1].detach()
-        rebuilt = layer.bias + layer.gain * layer.adapted(given[:1].detach())
-        tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
-        return rebuilt.shape == expected.shape and bool((rebuilt - expected).abs().max() <= tolerance)
+        layer = _Layer.of(module)
+        return is_close(layer.bias + layer.gain * layer.adapted(given[:1].detach()), returned[:1].detach())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

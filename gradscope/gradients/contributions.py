@@ -185,3 +185,7 @@ class Summed:
             The contribution.
         """
         return Summed(rows=self.rows.to(device))
+
+
+Part = tuple[tuple[int, ...], list[Contribution]]
+"""The indices of some rows among the step's, and what each use of a parameter adds to them."""

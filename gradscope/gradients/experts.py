@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gradscope.gradients.contributions import Contribution, Routed, Summed
-from gradscope.gradients.uses import Use
+from gradscope.gradients.uses import Use, is_close
 
 
 def is_expert_layer(module: nn.Module) -> bool:
@@ -129,7 +129,7 @@ def fits_experts(
     numbers, _, _, _, inner = _pairs(module, given[few], index[few], weights[few], torch.zeros_like(returned[few]))
     down = module.get_parameter("down_proj").detach()
     outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[numbers], inner)
-    return _is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), returned[few].detach())
+    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), returned[few].detach())
 
 
 def fits_router(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_tokens: int) -> bool:
@@ -147,7 +147,7 @@ def fits_router(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, 
     if given.dim() != 2 or len(given) != num_tokens or len(returned) != num_tokens:
         return False
     alone = returned_by(module, module(given[:8]))
-    return isinstance(alone, torch.Tensor) and _is_close(alone, returned[:8].detach())
+    return isinstance(alone, torch.Tensor) and is_close(alone, returned[:8].detach())
 
 
 def _rows(use: Use, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -175,8 +175,3 @@ def _pairs(
         inner = module.act_fn(gate) * linear  # type: ignore[operator]
         (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
     return numbers, before_grad, tokens, outer, inner.detach()
-
-
-def _is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
-    return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)

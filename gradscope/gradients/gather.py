@@ -16,9 +16,9 @@ from typing import Self
 
 from torch import nn
 
-from gradscope.gradients.contributions import Contribution
+from gradscope.gradients.contributions import Contribution, Part
 from gradscope.gradients.gram import GramAccumulator
-from gradscope.gradients.spill import KEPT_BYTES, Part, PartStore
+from gradscope.gradients.spill import KEPT_BYTES, PartStore
 
 
 class Gatherer:

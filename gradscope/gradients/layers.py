@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from gradscope.gradients.adapters import adapter_rule, fits_adapter
 from gradscope.gradients.contributions import Contribution, OuterProduct
 from gradscope.gradients.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
-from gradscope.gradients.uses import Rule, Use, once
+from gradscope.gradients.uses import Rule, Use, is_close, once
 
 __all__ = ["Rule", "Use", "fits", "looks_up", "rule_for"]
 
@@ -184,11 +184,7 @@ def _is_affine(module: nn.Module, given: torch.Tensor, returned: torch.Tensor) -
     without = _with_weight(module, sample, 0.0)
     weight = module.get_parameter("weight").detach()
     rebuilt = without + weight * (_with_weight(module, sample, 1.0) - without)
-    expected = returned[few].detach()
-    if rebuilt.shape != expected.shape:
-        return False
-    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
-    return bool((rebuilt - expected).abs().max() <= tolerance)
+    return is_close(rebuilt, returned[few].detach())
 
 
 def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | None:

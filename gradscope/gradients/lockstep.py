@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.contributions import Contribution
+from gradscope.gradients.contributions import Contribution, Part
 from gradscope.gradients.gram import GramAccumulator
 from gradscope.gradients.layers import Use, fits
-from gradscope.gradients.token_columns import Part, add_token_parameter
+from gradscope.gradients.token_columns import add_token_parameter
 from gradscope.gradients.token_rows import Chunk
 from gradscope.gradients.trace import Trace, TracedUse, Tracer
 

@@ -16,13 +16,10 @@ from typing import Any, BinaryIO, Self, cast
 
 import torch
 
-from gradscope.gradients.contributions import Contribution
+from gradscope.gradients.contributions import Contribution, Part
 
 KEPT_BYTES = 4 * 2**30
 """Memory for what waits, where nothing else is said."""
-
-Part = tuple[tuple[int, ...], list[Contribution]]
-"""The rows of a batch, and what each use of a parameter adds to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,8 +161,7 @@ class _Work:
         return share
 
     def gram(self) -> Array:
-        whole = self._accumulator.gram.cpu().numpy()
-        return np.asarray((whole + whole.T) / 2)
+        return np.asarray(self._accumulator.gram.cpu().numpy())
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
         self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it

@@ -15,11 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.gradients.contributions import Contribution, OuterProduct, Scatter
+from gradscope.gradients.contributions import OuterProduct, Part, Scatter
 from gradscope.gradients.gram import GramAccumulator
-
-Part = tuple[tuple[int, ...], list[Contribution]]
-"""Indices of rows, and what the uses of a parameter add to them."""
 
 
 def add_token_parameter(

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 
 from gradscope.errors import VerificationError
+from gradscope.gradients.contributions import Part
 from gradscope.gradients.lockstep import lockstep
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.sketch import Sketch
-from gradscope.gradients.token_columns import Part
 from gradscope.gradients.token_loop import token_loop_rows
 from gradscope.gradients.token_rows import Chunk
 

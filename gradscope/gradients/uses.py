@@ -98,5 +98,19 @@ def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -
     return compute(given)
 
 
+def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a layer's output was computed again, to the rounding of its dtype.
+
+    Args:
+        found: The output as a rule takes it to come about.
+        expected: The output.
+
+    Returns:
+        True for the same shape and no difference beyond rounding.
+    """
+    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)
+
+
 Rule = Callable[[Use], Mapping[str, Contribution]]
 """From a use to the contribution of each of the module's own parameters, by their local names."""
