@@ -8,40 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-import gradscope
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files
+from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
 from gradscope.training.config import TrainConfig
 from gradscope.training.trainer import check_free, check_settings, is_finished
 
 _POLL = 0.3
 """Seconds between two looks at the processes."""
-_PATIENCE = 20.0
-"""Seconds that an interrupted cell gets to end by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A cell whose process runs."""
-
-    config: TrainConfig
-    """Its configuration."""
-    process: subprocess.Popen[bytes]
-    """The process."""
-    talk: IO[bytes]
-    """What it says on stderr."""
 
 
 def make_cells(
@@ -123,7 +103,7 @@ def train_grid(
         if not resume:
             check_free(Path(cell.output), force=force)
     waiting = [cell for cell in cells if not (resume and _has_manifest(cell) and is_finished(Path(cell.output), cell))]
-    failed = _run_all(waiting, num_processes or _cores(cells[0]), force, progress, on_cell)
+    failed = _run_all(waiting, num_processes, force, progress, on_cell)
     if failed:
         reasons = "; ".join(f"{Path(cell.output).name} ({reason})" for cell, reason in failed)
         raise InputError(
@@ -156,81 +136,49 @@ def command_of(cell: TrainConfig, *, resume: bool = False, force: bool = False) 
 
 def _run_all(
     cells: Sequence[TrainConfig],
-    num_processes: int,
+    num_processes: int | None,
     force: bool,
     progress: ProgressCallback,
     on_cell: Callable[[Path], None],
 ) -> list[tuple[TrainConfig, str]]:
     """Keep so many processes busy until no cell is left; the cells that failed, with their last words."""
-    waiting, running, failed = list(cells), list[Started](), list[tuple[TrainConfig, str]]()
+    on_gpu = any(map(_on_gpu, cells))
+    at_once = num_processes or (1 if on_gpu else _num_cores())
+    waiting, running, failed = list(cells), list[CellProcess](), list[tuple[TrainConfig, str]]()
     try:
         while waiting or running:
-            while waiting and len(running) < num_processes:
-                running.append(_start(waiting.pop(0), force=force))
+            while waiting and len(running) < at_once:
+                running.append(_start(waiting.pop(0), force=force, on_gpu=on_gpu))
             time.sleep(_POLL)
-            for started in [started for started in running if started.process.poll() is not None]:
-                running.remove(started)
-                if started.process.returncode:
-                    failed.append((started.config, _last_words(started)))
+            for ended in [cell for cell in running if cell.has_ended]:
+                running.remove(ended)
+                if ended.failure is not None:
+                    failed.append((ended.config, ended.failure))
                 else:
-                    on_cell(Path(started.config.output))
-                started.talk.close()
+                    on_cell(Path(ended.config.output))
+                ended.talk.close()
             done = sum(len(step_files(Path(cell.output))) for cell in cells)
             progress(done, sum(cell.steps for cell in cells), f"steps of {len(cells)} cells")
     finally:
-        _stop(running)
+        stop_cells(running)
     return failed
 
 
-def _start(cell: TrainConfig, *, force: bool) -> Started:
-    talk = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the cell has ended
+def _start(cell: TrainConfig, *, force: bool, on_gpu: bool) -> CellProcess:
     resume = not force and _has_manifest(cell)
-    arguments = [*command_of(cell, resume=resume, force=force), "--quiet"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gradscope", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=talk,
-        env=_environment(),
-    )
-    return Started(config=cell, process=process, talk=talk)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with one thread a cell, and with this very package in reach wherever it was imported from."""
-    package = str(Path(gradscope.__file__).parent.parent)
-    path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH")) if part)
-    return os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONPATH": path}
-
-
-def _stop(running: Sequence[Started]) -> None:
-    """Interrupt what still runs, as Ctrl-C would, and wait for it."""
-    for started in running:
-        started.process.send_signal(signal.SIGINT)
-    for started in running:
-        try:
-            started.process.wait(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            started.process.kill()
-            started.process.wait()
-        started.talk.close()
-
-
-def _last_words(started: Started) -> str:
-    started.talk.seek(0)
-    lines = started.talk.read().decode(errors="replace").strip().splitlines()
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or [f"exit code {started.process.returncode}"])[-1].rstrip(".")
+    return start_cell(cell, command_of(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
 
 
 def _has_manifest(cell: TrainConfig) -> bool:
     return manifest_path(Path(cell.output)).is_file()
 
 
-def _cores(cell: TrainConfig) -> int:
-    """Processes that do not wait for each other: one a core, and one on a GPU."""
+def _on_gpu(cell: TrainConfig) -> bool:
     import torch
 
-    if cell.device != "cpu" and torch.cuda.is_available():
-        return 1
+    return cell.device != "cpu" and torch.cuda.is_available()
+
+
+def _num_cores() -> int:
+    """As many processes as do not wait for each other."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
