@@ -87,6 +87,9 @@ def train(
         str | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
     ] = None,
     max_grad_norm: Annotated[float | None, _option("max_grad_norm", "Clip to this.", "Optimization", "X")] = None,
+    match_grad_norm: Annotated[
+        float | None, _option("match_grad_norm", "Scale each gradient to this norm.", "Optimization", "X")
+    ] = None,
     gradient_accumulation_steps: Annotated[
         int | None, _option("gradient_accumulation_steps", "Parts of a step.", "Optimization")
     ] = None,

@@ -53,6 +53,8 @@ class TrainConfig:
     """AdamW's learning rate, constant over the run."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm; the logged norm is the one before."""
+    match_grad_norm: float | None = None
+    """Each gradient is scaled to this norm, up or down, so that runs differ in its direction alone; null does not."""
     gradient_accumulation_steps: int = 1
     """Parts in which a step's rollouts go through the model."""
     lora_rank: int | None = None
@@ -158,7 +160,7 @@ _LEAST = {
     "heldout_prompts": 0,
     "heldout_samples": 1,
 }
-_ABOVE_ZERO = ("learning_rate", "temperature", "max_grad_norm", "lora_alpha")
+_ABOVE_ZERO = ("learning_rate", "temperature", "max_grad_norm", "match_grad_norm", "lora_alpha")
 
 
 def read_config(path: Path) -> TrainConfig:

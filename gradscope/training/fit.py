@@ -27,6 +27,7 @@ from gradscope.training.checkpoints import (
 )
 from gradscope.training.config import TrainConfig
 from gradscope.training.evaluate import sample, write_heldout
+from gradscope.training.grad_norm import NormMatch
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
 from gradscope.training.policy import Policy
 from gradscope.training.recorder import Recorder
@@ -97,6 +98,9 @@ def _make_trainer(
             write_memory(run, num_updates, rule.memory)
         mark_complete(run, num_updates)
 
+    callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
+    if config.match_grad_norm is not None:
+        callbacks.append(NormMatch(config.match_grad_norm))
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     trainer = RecordingTrainer(
@@ -108,7 +112,7 @@ def _make_trainer(
         args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
         train_dataset=Dataset.from_list([_row(policy, task.train[index]) for index in order]),
         peft_config=lora_config(config),
-        callbacks=[StepCallback(on_step, on_checkpoint)],
+        callbacks=callbacks,
     )
     # TRL puts the tokenizer's padding token there, but the embedding was made without: checkpoints must not name it.
     policy.model.config.get_text_config().pad_token_id = padding
