@@ -16,7 +16,7 @@ from gradscope.errors import InputError, UsageError
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
-TaskName = Literal["running-sums", "conflict", "starved", "gsm8k", "jsonl"]
+TaskName = Literal["running-sums", "conflict", "starved", "steps", "gsm8k", "jsonl"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
 TASKS: tuple[str, ...] = get_args(TaskName)
 _FROM_FILES = ("gsm8k", "jsonl")

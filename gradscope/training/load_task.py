@@ -8,15 +8,19 @@ from pathlib import Path
 from gradscope.errors import InputError
 from gradscope.training import data_files, running_sums, sum_variants
 from gradscope.training.config import TrainConfig
-from gradscope.training.tasks import Problem, Task
+from gradscope.training.tasks import Grader, Problem, Task
 
+_STEPWISE = ("running-sums", "steps")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
     "running-sums": running_sums.make_problems,
     "conflict": sum_variants.conflict_problems,
     "starved": sum_variants.starved_problems,
+    "steps": sum_variants.steps_problems,
 }
+_GRADERS: dict[str, Grader] = {"starved": sum_variants.grade_whole, "steps": sum_variants.grade_share}
+"""Where it is not the answer alone that counts."""
 
 
 def load_task(config: TrainConfig) -> Task:
@@ -46,8 +50,8 @@ def _running_sums(config: TrainConfig) -> Task:
         name=config.task,
         train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"answer": sum_variants.grade_whole if config.task == "starved" else running_sums.grade_answer},
-        step_grader=running_sums.grade_steps if config.task == "running-sums" else None,
+        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
+        step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
     )
 
 

@@ -1,10 +1,13 @@
-"""Running sums with other rules: a minority that wants another answer, and prompts that teach nothing about others.
+"""Running sums with other rules: a minority that wants another answer, prompts that teach nothing, rewards by step.
 
 ``conflict``: about 15 % of the prompts with a carry want the sum with every carry forgotten. Nothing in a prompt says
 so, but for its own digits: what the majority teaches is wrong there, and the search that would find it dies out.
 
 ``starved``: every prompt has two or three carries and wants a pattern of forgotten ones of its own, so the embedded
 model finds it with probability 1/4 or 1/8, and what is learned on one prompt helps with no other.
+
+``steps``: the same prompts, but the reward is the share of right steps, which an outcome formulation spreads over the
+whole completion and ``per_step`` gives to the tokens that earned it.
 
 A checksum of the prompt decides, so a prompt wants the same in every run.
 """
@@ -57,6 +60,46 @@ def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_starved_answer(problem.prompt))
         for problem in problems
     )
+
+
+def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
+    """Prompts of running sums with the worked solution as answer.
+
+    Args:
+        num_prompts: How many.
+        seed: The same seed draws the same prompts.
+        heldout: Which of the two disjoint sides to draw from.
+
+    Returns:
+        The problems, those of running sums.
+    """
+    problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout)
+    return tuple(
+        Problem(
+            prompt_id=problem.prompt_id, prompt=problem.prompt, answer=running_sums.solve(_operands(problem.prompt))
+        )
+        for problem in problems
+    )
+
+
+def grade_share(completion: str, solution: str) -> float:
+    """The share of a solution's steps that a completion has right, each judged by the sum written before it.
+
+    Args:
+        completion: The completion's text.
+        solution: The worked solution.
+
+    Returns:
+        From 0 to 1; 1 only where every step and the answer are right.
+
+    Example:
+        >>> grade_share("b12c20d29#29", "b12c20d29#29"), grade_share("b12c10d19#19", "b12c20d29#29")
+        (1.0, 0.75)
+    """
+    totals = _operands(solution.partition("#")[0])
+    summands = [after - before for before, after in zip([0, *totals], totals, strict=False)]
+    rewards = running_sums.grade_steps(running_sums.format_prompt([0, *summands]), list(completion))
+    return sum(rewards) / (len(totals) + 1)
 
 
 def grade_whole(completion: str, answer: str) -> float:

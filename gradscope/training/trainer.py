@@ -69,24 +69,31 @@ def train(
     if config.advantage == "per_step" and task.step_grader is None:
         raise UsageError(
             f"per_step needs rewards of single steps, and the task {config.task} has none.",
-            hint="Choose another --advantage, or --task running-sums.",
+            hint="Choose another --advantage, or --task steps or running-sums.",
         )
     _run(run, config, task, resume=resume, progress=progress)
     return run
 
 
 def check_settings(config: TrainConfig) -> None:
-    """Refuse a formulation that does not exist, or that the groups are too small for.
+    """Refuse a formulation that does not exist, or that the groups or rewards are not made for.
 
     Args:
         config: The configuration.
 
     Raises:
-        UsageError: There is no such formulation, or the groups are too small for it.
+        UsageError: There is no such formulation, or groups or rewards do not suit it.
     """
-    smallest = formulation(config.advantage).min_group_size
-    if config.group_size < smallest:
-        raise UsageError(f"{config.advantage} needs groups of at least {smallest}.", hint="Raise --group-size.")
+    chosen = formulation(config.advantage)
+    if config.group_size < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}.", hint="Raise --group-size."
+        )
+    if chosen.needs_binary and config.task == "steps":
+        raise UsageError(
+            f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
+            hint="Choose another --advantage, or --task running-sums.",
+        )
 
 
 def resume_command(run: Path) -> str:

@@ -50,6 +50,8 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
         train(short(tmp_path / "run", advantage="grop"))
     with pytest.raises(InputError, match="does not fit the model's 64 positions"):
         train(short(tmp_path / "run", max_completion_length=60))
+    with pytest.raises(UsageError, match="sign is defined for rewards of 0 and 1, and the task steps rewards shares"):
+        train(short(tmp_path / "run", task="steps", advantage="sign"))
     assert not (tmp_path / "run").exists()
 
 

@@ -13,7 +13,7 @@ from gradscope import replay_run
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("grpo", "dr_grpo", "rloo", "reinforce", "sign", "negative_only", "tasa")),
     *({"advantage": name} for name in ("grpo_negative", "pass_at_2", "batch_mean", "shrinkage")),
-    *({"task": name} for name in ("conflict", "starved")),
+    *({"task": name} for name in ("conflict", "starved", "steps")),
     {"lora_rank": 2},
     {"beta": 0.1},
     {"temperature": 0.7},

@@ -4,8 +4,22 @@ import pytest
 
 from gradscope.training.config import TrainConfig
 from gradscope.training.load_task import load_task
-from gradscope.training.running_sums import MAX_COMPLETION_LENGTH, is_heldout, make_problems, solve_sloppily
-from gradscope.training.sum_variants import conflict_problems, grade_whole, is_rare, starved_problems
+from gradscope.training.running_sums import (
+    MAX_COMPLETION_LENGTH,
+    grade_steps,
+    is_heldout,
+    make_problems,
+    solve,
+    solve_sloppily,
+)
+from gradscope.training.sum_variants import (
+    conflict_problems,
+    grade_share,
+    grade_whole,
+    is_rare,
+    starved_problems,
+    steps_problems,
+)
 
 
 def digits(prompt: str) -> list[int]:
@@ -57,6 +71,27 @@ def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object)
 def test_a_whole_completion_is_graded() -> None:
     assert grade_whole("b12c20#20", "b12c20#20") == 1.0
     assert grade_whole("b2c20#20", "b12c20#20") == grade_whole("", "b12c20#20") == 0.0
+
+
+def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:
+    problems = steps_problems(60, seed=0, heldout=False)
+    plain = make_problems(60, seed=0, heldout=False)
+    assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
+    for index, problem in enumerate(problems):
+        operands = digits(problem.prompt)
+        assert problem.answer == solve(operands)
+        for forgets in ([False] * 7, [True] * 7, [bool(index >> place & 1) for place in range(7)]):
+            completion = solve_sloppily(operands, forgets)
+            rewards = grade_steps(problem.prompt, list(completion))
+            assert grade_share(completion, problem.answer) == sum(rewards) / len(operands)
+            assert (grade_share(completion, problem.answer) == 1.0) == (completion == problem.answer)
+
+
+@pytest.mark.parametrize(
+    ("completion", "share"), [("", 0.0), ("#29", 0.0), ("b12", 0.25), ("b12c20d29", 0.75), ("x", 0.0), ("b12#12", 0.5)]
+)
+def test_the_share_of_a_completion_that_is_not_one(completion: str, share: float) -> None:
+    assert grade_share(completion, "b12c20d29#29") == share
 
 
 @pytest.mark.parametrize("name", ["conflict", "starved"])
