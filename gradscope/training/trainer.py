@@ -205,10 +205,11 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
     Raises:
         UsageError: The run was made with other settings.
     """
-    before, now = dict(read_manifest(run).config), config.to_json()
-    different = [name for name in now if name not in _FREE_ON_RESUME and before.get(name) != now[name]]
+    # A manifest of an older version lacks the settings that came later: it means their defaults.
+    before, now = TrainConfig.from_json(read_manifest(run).config, origin=str(run)).to_json(), config.to_json()
+    different = [name for name in now if name not in _FREE_ON_RESUME and before[name] != now[name]]
     if different:
-        listed = ", ".join(f"{name} ({before.get(name)!r}, now {now[name]!r})" for name in different)
+        listed = ", ".join(f"{name} ({before[name]!r}, now {now[name]!r})" for name in different)
         raise UsageError(
             f"{run} was started with other settings: {listed}.",
             hint=resume_command(run),

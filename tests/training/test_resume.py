@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, metrics_path, read_metrics, step_path
+from gradscope.rollouts.run_folder import (
+    checkpoint_path,
+    heldout_path,
+    manifest_path,
+    metrics_path,
+    read_metrics,
+    step_path,
+)
 from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import MARKER, MEMORY, complete_checkpoints
 from gradscope.training.config import TrainConfig
@@ -133,3 +140,14 @@ def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
     (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
     with pytest.raises(InputError, match=r"checkpoint-4 lacks optimizer\.pt"):
         train(config, resume=True)
+
+
+def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"))
+    manifest = manifest_path(tmp_path / "run")
+    document = json.loads(manifest.read_text())
+    del document["config"]["match_grad_norm"]
+    manifest.write_text(json.dumps(document))
+    train(config, resume=True)
+    with pytest.raises(UsageError, match=r"other settings: match_grad_norm \(None, now 1.0\)"):
+        train(config_for(tmp_path / "run", match_grad_norm=1.0), resume=True)
