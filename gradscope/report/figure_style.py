@@ -97,6 +97,7 @@ def new_figure(
     hspace: float = 0.35,
     height_ratios: Sequence[float] | None = None,
     panel_titles: bool = False,
+    share_x: bool = True,
 ) -> tuple[Figure, list[Axes]]:
     """A titled figure with room on the right for the labels of its lines.
 
@@ -111,6 +112,7 @@ def new_figure(
         hspace: Gap between rows, in axes heights.
         height_ratios: Relative heights of the rows.
         panel_titles: Whether the axes have titles of their own.
+        share_x: Whether all axes have one range of x.
 
     Returns:
         The figure and its axes, row by row.
@@ -124,7 +126,7 @@ def new_figure(
         rows,
         columns,
         squeeze=False,
-        sharex=True,
+        sharex=share_x,
         gridspec_kw={
             "left": 0.7 / width,
             "right": 1 - right / width,

@@ -1,4 +1,4 @@
-"""The quick version of the study: it runs, its tables hold every cell and pair, and a page takes them in."""
+"""The quick version of each study: it runs, its tables hold every arm, its figures are drawn, a page takes them in."""
 
 from __future__ import annotations
 
@@ -13,36 +13,47 @@ from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-BEGIN, END = "<!-- tables of benchmarks/study_sign.py -->", "<!-- end of tables -->"
+END = "<!-- end of tables -->"
+STUDIES = {"study_sign": 12}
+"""Study -> runs of its quick version."""
 
 
-def run_study(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "study_sign.py"), *map(str, arguments)]
+def run_study(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(REPOSITORY / "benchmarks" / f"{name}.py"), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_the_quick_study_fills_its_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
-    done = run_study("--quick", "--output", tmp_path / "grid", "--page", page)
+def begin(name: str) -> str:
+    return f"<!-- tables of benchmarks/{name}.py -->"
+
+
+@pytest.mark.parametrize(("name", "num_runs"), STUDIES.items(), ids=STUDIES)
+def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int) -> None:
+    page, images = tmp_path / "page.md", tmp_path / "images"
+    page.write_text(f"before\n\n{begin(name)}\n\nold\n\n{END}\n\nafter\n")
+    arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
+    done = run_study(name, *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("wrote ") == 6
+    assert done.stdout.count("wrote ") == num_runs
     text = page.read_text()
     assert text.startswith("before\n\n")
     assert text.endswith(f"{END}\n\nafter\n")
     assert "old" not in text
-    for part in ("| dr_grpo | 2 |", "| sign | 2 |", "| train_reward | sign - grpo |", "One task and one model"):
-        assert part in text
-    again = run_study("--quick", "--output", tmp_path / "grid", "--page", page)
+    assert "paired t tests, 2 seeds each" in text
+    again = run_study(name, *arguments)
     assert "wrote " not in again.stdout
     assert page.read_text() == text
+    published = (REPOSITORY / "docs" / f"{name}.md").read_text()
+    assert begin(name) in published
+    shown = {word.split(")")[0] for word in published.split("](images/")[1:]}
+    assert {path.name for path in images.glob("*.svg")} == shown
 
 
 def test_a_page_without_the_markers_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing\n")
-    done = run_study("--quick", "--output", tmp_path / "grid", "--page", page)
+    done = run_study("study_sign", "--quick", "--output", tmp_path / "runs", "--page", page)
     assert done.returncode == 2
     assert "has no line" in done.stderr
-    assert not (tmp_path / "grid").exists()
+    assert not (tmp_path / "runs").exists()
