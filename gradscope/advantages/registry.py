@@ -1,8 +1,9 @@
 """Every advantage formulation by name: the one list that training, rank and degeneracy choose from.
 
 A new formulation is one function and one row here. What a formulation needs is its ``scope``: the rewards of a group,
-those of the whole step, what the run remembers, or something of every token. The first two are functions of rewards and
-can be asked "what if" of any log; the others exist while a run is trained (:mod:`gradscope.advantages.rules`).
+those of the whole step, what the run remembers, something of every token, or a Gram matrix. The first two are functions
+of rewards and can be asked "what if" of any log; those of the run and of tokens exist while a run is trained
+(:mod:`gradscope.advantages.rules`), the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from gradscope.advantages import fixed, group, step
 from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
-Scope = Literal["group", "step", "run", "token"]
+Scope = Literal["group", "step", "run", "token", "gram"]
 
 _BEYOND_REWARDS = {
     "run": "it depends on earlier steps of the run, which the rewards of a group do not tell",
     "token": "it has one advantage per token, made of what the trainer knows of each token",
+    "gram": "it weighs rewards by the norms of score vectors, which `gradscope rank` has and rewards do not tell",
 }
 
 
@@ -44,10 +46,11 @@ class Formulation:
     zero_sum: bool
     """Whether the advantages of every group sum to zero."""
     scope: Scope = "group"
-    """What it needs: the rewards of a group, of all groups of a step, a memory of the run, or numbers of each token."""
+    """What it needs: the rewards of a group, of all groups of a step, a memory of the run, numbers of each token, or a
+    Gram matrix of score vectors."""
     function: Callable[[Array], Array] | None = None
-    """From rewards [..., G] to advantages [..., G], with ``step`` from [N, G] to [N, G]; None for ``run`` and
-    ``token``."""
+    """From rewards [..., G] to advantages [..., G], with ``step`` from [N, G] to [N, G]; None where rewards alone do
+    not decide."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why these rewards have no such advantage.
@@ -237,14 +240,36 @@ _ENTRIES: tuple[Formulation, ...] = (
         zero_sum=False,
         scope="token",
     ),
+    Formulation(
+        name="token_critic",
+        formula="grpo + b_t, b a linear head on the policy's hidden state at token t, trained on -grpo x b_t",
+        source="As stated; no publication is known to us. The head's form and its start at zero are ours.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="token",
+    ),
+    Formulation(
+        name="optimal_baseline",
+        formula="r - b, b = sum(q r) / sum(q) over the group, q the squared norm of a rollout's score vector",
+        source="Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004, JMLR 5, section 3.",
+        needs_binary=False,
+        min_group_size=1,
+        zero_sum=False,
+        scope="gram",
+    ),
 )
 
 ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in _ENTRIES}
-"""Name -> entry: what a run can be trained with."""
+"""Name -> entry: all there are; those of scope ``gram`` are for ``rank``, a run can be trained with any other."""
 FORMULATIONS: dict[str, Formulation] = {
     name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "group"
 }
 """Name -> entry of those that the rewards of one group decide: what any log can be asked afterwards."""
+GRAM_FORMULATIONS: dict[str, Formulation] = {
+    name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "gram"
+}
+"""Name -> entry of those that a Gram matrix and rewards decide: what any recomputed step can be asked as well."""
 
 
 def formulation(name: str) -> Formulation:

@@ -1,15 +1,16 @@
 """Advantages while a run is trained: step after step, with what a formulation remembers or wants to know of tokens.
 
-Every formulation of the registry is a rule here. Most are arithmetic on the step's rewards; the others say what else
-they read and, where they remember something, hand it to the checkpoint and take it back.
+Every formulation that a run can be trained with is a rule, those that need no torch are here. Most are arithmetic on
+the step's rewards; the others say what else they read and, where they remember something, hand it to the checkpoint and
+take it back.
 
-Legend: N groups of a step, G rollouts of a group, R = N G rollouts of a step, T tokens of a completion.
+Legend: N groups of a step, G rollouts of a group, R = N G rollouts of a step, T tokens of a completion, H width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,16 @@ Array = NDArray[np.float64]
 
 _MEMORY = 0.5
 """How much of the running mean of ``spo`` stays when its prompt is seen again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a formulation must keep to go on as it was, plain enough for JSON and safetensors."""
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Single numbers by name."""
+    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Arrays by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class StepRollouts:
     """Log-probability of the most likely token at each place, [R][T]."""
     token_rewards: Sequence[Sequence[float]] | None = None
     """Reward of each token, [R][T]; None where the task does not grade steps."""
+    states: Sequence[NDArray[np.float32]] | None = None
+    """The policy's last hidden state at each token, [R][T, H]; None unless the rule reads them."""
 
     def __post_init__(self) -> None:
         if self.rewards.ndim != 2 or not np.all(np.isfinite(self.rewards)):
@@ -77,15 +90,25 @@ class Rule:
         return formulation(self.name).scope == "run"
 
     @property
-    def memory(self) -> dict[str, float]:
-        """What it remembers, as plain JSON."""
+    def reads_states(self) -> bool:
+        """Whether it reads the policy's hidden states."""
+        return False
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What it has to say of the last step, for the run's metrics."""
         return {}
 
-    def recall(self, memory: Mapping[str, float]) -> None:
+    @property
+    def memory(self) -> Memory:
+        """What it remembers."""
+        return Memory()
+
+    def recall(self, memory: Memory) -> None:
         """Go on from what a rule of the same kind remembered.
 
         Args:
-            memory: Its :attr:`memory`.
+            memory: Its :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this kind.
         """
 
 
@@ -116,17 +139,17 @@ class RunningMean(Rule):
         return _by_rollout(step.rewards - baseline[:, None])
 
     @property
-    def memory(self) -> dict[str, float]:
+    def memory(self) -> Memory:
         """Prompt -> running mean of its rewards."""
-        return dict(self._means)
+        return Memory(numbers=dict(self._means))
 
-    def recall(self, memory: Mapping[str, float]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Go on from earlier running means.
 
         Args:
             memory: Prompt -> running mean.
         """
-        self._means = dict(memory)
+        self._means = dict(memory.numbers)
 
 
 class PerStep(Rule):
@@ -182,7 +205,7 @@ class Compensation(Rule):
 
 
 def make_rule(name: str) -> Rule:
-    """The rule of a formulation, with nothing remembered yet.
+    """The rule of a formulation that needs no torch, with nothing remembered yet.
 
     Args:
         name: The formulation's name; ``UsageError`` where there is none such.

@@ -86,6 +86,9 @@ def train(
     learning_rate: Annotated[
         str | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
     ] = None,
+    critic_learning_rate: Annotated[
+        float | None, _option("critic_learning_rate", "Of token_critic's head.", "Optimization", "X")
+    ] = None,
     max_grad_norm: Annotated[float | None, _option("max_grad_norm", "Clip to this.", "Optimization", "X")] = None,
     match_grad_norm: Annotated[
         float | None, _option("match_grad_norm", "Scale each gradient to this norm.", "Optimization", "X")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages, formulation
-from gradscope.diagnostics.parts import LOGGED
+from gradscope.advantages.registry import formulation
+from gradscope.diagnostics.parts import LOGGED, formulated
 from gradscope.estimate import Estimate
 from gradscope.metrics.jackknife import jackknife
 from gradscope.metrics.spectrum import center_grams, effective_ranks, singular_values_from_grams
@@ -43,9 +43,10 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: ND
         return Estimate.because(reason)
     own = np.where(known, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
+    norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)
     for place in range(size):
         kept = np.delete(np.arange(size), place)
-        weights = compute_advantages(advantage, stack.rewards[:, kept])
+        weights = formulated(advantage, stack.rewards[:, kept], norms[:, kept])
         found = effective_ranks(_values(stack, kept, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(found)
         sums = own.sum() - own + np.where(lives, found, 0.0)
@@ -58,7 +59,7 @@ def _why_not(advantage: str, size: int) -> str | None:
     if advantage == LOGGED:
         return "the logged advantages are relative to all rollouts of a group; name their formulation"
     entry = formulation(advantage)
-    if entry.scope != "group":
+    if entry.scope not in {"group", "gram"}:
         return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.gram import optimal_baseline
+from gradscope.advantages.registry import compute_advantages, formulation
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 
@@ -85,10 +86,27 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
         if np.isnan(rows.rewards[part.index]).any():
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
     found: dict[int, Array] = {}
+    norms = np.clip(np.diag(rows.gram), 0.0, None)
     for places in by_size(parts):
-        rewards = np.stack([rows.rewards[parts[place].index] for place in places])
-        found |= dict(zip(places, compute_advantages(advantage, rewards), strict=True))
+        index = np.stack([parts[place].index for place in places])
+        found |= dict(zip(places, formulated(advantage, rows.rewards[index], norms[index]), strict=True))
     return [found[place] for place in range(len(parts))]
+
+
+def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
+    """The advantages of groups of one size, of whatever a Gram matrix and rewards decide.
+
+    Args:
+        advantage: The formulation's name.
+        rewards: [n, G].
+        squared_norms: |s|^2 of each rollout's score vector, [n, G].
+
+    Returns:
+        Advantages, [n, G].
+    """
+    if formulation(advantage).scope == "gram":
+        return optimal_baseline(rewards, squared_norms)
+    return compute_advantages(advantage, rewards)
 
 
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:

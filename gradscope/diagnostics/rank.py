@@ -14,7 +14,7 @@ from typing import Unpack
 
 import numpy as np
 
-from gradscope.advantages.registry import FORMULATIONS, formulation
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, formulation
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations, measure_shares
 from gradscope.diagnostics.geometry import measure_geometry
@@ -229,7 +229,7 @@ def _sentences(
 def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
     """Names checked against the registry; ``all`` and None stand for the logged one and every formulation."""
     if names is None or "all" in names:
-        return (LOGGED, *FORMULATIONS)
+        return (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     for name in names:
         if name != LOGGED:
             formulation(name)

@@ -42,6 +42,26 @@ def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
     return Estimate.exact(float(np.sum(weights * values) / np.sum(weights)), num_units=values.shape[-1])
 
 
+def optimal_baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> Array:
+    """:func:`optimal_baseline` of several groups of one size; the mean reward where every score vector is zero.
+
+    Args:
+        rewards: [n, G].
+        squared_norms: [n, G].
+
+    Returns:
+        One baseline a group, [n, 1].
+
+    Example:
+        >>> optimal_baselines([[1.0, 0.0], [1.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]).tolist()
+        [[0.75], [0.5]]
+    """
+    values, weights = _checked(rewards, squared_norms)
+    total, weighted = weights.sum(axis=-1, keepdims=True), (weights * values).sum(axis=-1, keepdims=True)
+    best = np.divide(weighted, total, out=values.mean(axis=-1, keepdims=True), where=total > 0)
+    return np.asarray(best, dtype=np.float64)
+
+
 def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
     """Baselines that look at one group only.
 
@@ -70,7 +90,7 @@ def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
         "zero": np.zeros(values.shape),
         "group_mean": mean,
         "leave_one_out": others,
-        "optimal": np.divide(weighted, total, out=mean[..., :1].copy(), where=total > 0) + np.zeros(values.shape),
+        "optimal": np.broadcast_to(optimal_baselines(values, weights), values.shape),
         "optimal_leave_one_out": np.divide(
             weighted - weights * values, left, out=others.copy(), where=left > 1e-12 * total
         ),

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from gradscope.advantages.rules import Memory, Rule
 from gradscope.errors import InputError
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, read_metrics
@@ -19,8 +22,10 @@ from gradscope.rollouts.store import step_files
 
 MARKER = "gradscope_checkpoint.json"
 MEMORY = "gradscope_advantage.json"
-"""What an advantage formulation remembers of the steps before."""
-_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", MEMORY)
+"""What an advantage formulation remembers of the steps before: its numbers."""
+MEMORY_ARRAYS = "gradscope_advantage.safetensors"
+"""The arrays among it, where there are some."""
+_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", MEMORY, MEMORY_ARRAYS)
 _UNUSED = "training_args.bin"
 """A pickle that nothing needs: the manifest holds the arguments as JSON."""
 
@@ -41,7 +46,7 @@ def mark_complete(run: Path, num_updates: int) -> None:
                 (checkpoint_path(run, older) / name).unlink(missing_ok=True)
 
 
-def write_memory(run: Path, num_updates: int, memory: Mapping[str, float]) -> None:
+def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
     """Keep what an advantage formulation remembers, before the checkpoint is marked complete.
 
     Args:
@@ -49,27 +54,31 @@ def write_memory(run: Path, num_updates: int, memory: Mapping[str, float]) -> No
         num_updates: The checkpoint's number of updates.
         memory: What it remembers.
     """
-    atomic_write(checkpoint_path(run, num_updates) / MEMORY, json.dumps(dict(memory), indent=0) + "\n", force=True)
+    folder = checkpoint_path(run, num_updates)
+    atomic_write(folder / MEMORY, json.dumps(dict(memory.numbers), indent=0) + "\n", force=True)
+    if memory.arrays:
+        save_file(dict(memory.arrays), folder / MEMORY_ARRAYS)
 
 
-def read_memory(folder: Path) -> dict[str, float]:
-    """What an advantage formulation remembered.
+def recall_memory(folder: Path, rule: Rule) -> None:
+    """Give an advantage formulation back what it remembered.
 
     Args:
         folder: A checkpoint's folder.
-
-    Returns:
-        Its memory.
+        rule: The formulation, as it is at the start of a run.
 
     Raises:
-        InputError: It is not there or not readable; without it the run would go on differently and not say so.
+        InputError: It is not there, not readable, or not this formulation's; without it the run would go on
+            differently and not say so.
     """
+    file = folder / MEMORY
     try:
-        memory = json.loads((folder / MEMORY).read_bytes())
-        return {str(name): float(value) for name, value in memory.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        numbers = {str(name): float(value) for name, value in json.loads(file.read_bytes()).items()}
+        file = folder / MEMORY_ARRAYS
+        rule.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:
         raise InputError(
-            f"{folder / MEMORY} cannot be read, so the run cannot go on as it was.",
+            f"{file} cannot be read, so the run cannot go on as it was.",
             hint=f"Start it again: gradscope train --config {folder.parent.parent / 'manifest.json'} --force",
         ) from error
 

@@ -51,6 +51,8 @@ class TrainConfig:
     """Seed of prompts, their order, initial adapter weights and sampling."""
     learning_rate: float = 3e-4
     """AdamW's learning rate, constant over the run."""
+    critic_learning_rate: float = 1e-3
+    """That of the head of ``token_critic``, which has an AdamW of its own."""
     max_grad_norm: float = 1.0
     """Gradients are clipped to this norm; the logged norm is the one before."""
     match_grad_norm: float | None = None
@@ -160,7 +162,14 @@ _LEAST = {
     "heldout_prompts": 0,
     "heldout_samples": 1,
 }
-_ABOVE_ZERO = ("learning_rate", "temperature", "max_grad_norm", "match_grad_norm", "lora_alpha")
+_ABOVE_ZERO = (
+    "learning_rate",
+    "critic_learning_rate",
+    "temperature",
+    "max_grad_norm",
+    "match_grad_norm",
+    "lora_alpha",
+)
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -13,14 +13,14 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
-from gradscope.advantages.rules import Rule, make_rule
+from gradscope.advantages.rules import Rule
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.arguments import grpo_config, lora_config
 from gradscope.training.checkpoints import (
     complete_checkpoints,
     mark_complete,
-    read_memory,
+    recall_memory,
     resumable,
     rewind,
     write_memory,
@@ -31,6 +31,7 @@ from gradscope.training.grad_norm import NormMatch
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
 from gradscope.training.policy import Policy
 from gradscope.training.recorder import Recorder
+from gradscope.training.rules import make_rule
 from gradscope.training.tasks import Problem, Task, prompt_order
 
 
@@ -55,7 +56,7 @@ def fit(
         on_cpu: Whether to stay off the GPU.
         progress: Told after each step, and while held-out prompts are sampled.
     """
-    rule = make_rule(config.advantage)
+    rule = make_rule(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, rule, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
     newest = max(complete_checkpoints(run), default=None)
@@ -69,7 +70,7 @@ def fit(
     elif newest < config.steps:
         folder = resumable(run, newest)
         if rule.remembers:
-            rule.recall(read_memory(folder))
+            recall_memory(folder, rule)
         trainer.train(resume_from_checkpoint=str(folder))
     else:
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
@@ -90,7 +91,7 @@ def _make_trainer(
     recorder = Recorder(run, task, policy, config.group_size)
 
     def on_step(step: int, logs: dict[str, Any]) -> None:
-        recorder.write(step, logs)
+        recorder.write(step, logs | rule.metrics)
         progress(step, config.steps, "steps")
 
     def on_checkpoint(num_updates: int) -> None:

@@ -8,7 +8,8 @@ Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         totals = np.sum([np.asarray(values, dtype=np.float64) for values in per_function.values()], axis=0)
         prompt_ids = _unpad(output["prompt_ids"], output["prompt_mask"])
         completion_ids = _unpad(output["completion_ids"], output["completion_mask"])
-        logprobs, max_logprobs = self._sampler_logprobs(prompt_ids, completion_ids)
+        logprobs, max_logprobs, states = self._sampler_logprobs(prompt_ids, completion_ids)
         problems = [Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]) for row in inputs]
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
         advantages = self._rule.advantages(
@@ -93,6 +94,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 logprobs=logprobs,
                 max_logprobs=max_logprobs,
                 token_rewards=token_rewards,
+                states=states,
             )
         )
         shape = output["completion_ids"].shape
@@ -130,7 +132,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     @torch.no_grad()
     def _sampler_logprobs(
         self, prompt_ids: list[tuple[int, ...]], completion_ids: list[tuple[int, ...]]
-    ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+    ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], list[NDArray[np.float32]] | None]:
         """The log-probability of each sampled token and of the most likely one, by the weights that sampled it.
 
         Hugging Face's generation returns none. Rows are padded on the right, so that each token has the position it
@@ -142,17 +144,18 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
 
         Returns:
             Of each sampled token and of the most likely one at its place, both [R][T], at the sampling temperature, in
-            float32.
+            float32; and the last hidden state at each token, [R][T, H], where the rule reads them.
         """
-        size = self.args.per_device_train_batch_size
+        size, wanted = self.args.per_device_train_batch_size, self._rule.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
         ]
         logprobs: list[tuple[float, ...]] = []
         max_logprobs: list[tuple[float, ...]] = []
+        states: list[NDArray[np.float32]] = []
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
-            with self.accelerator.autocast():
+            with self.accelerator.autocast(), head_inputs(self.model, wanted=wanted) as seen:
                 logits = self.model(input_ids=ids).logits
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
             taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
@@ -161,7 +164,10 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 place = slice(begin, begin + len(completion_ids[start + index]))
                 logprobs.append(tuple(taken[index, place].tolist()))
                 max_logprobs.append(tuple(top[index, place].tolist()))
-        return logprobs, max_logprobs
+                if wanted:
+                    after = slice(begin + 1, begin + 1 + len(completion_ids[start + index]))
+                    states.append(seen[0][index, after].float().cpu().numpy())
+        return logprobs, max_logprobs, states if wanted else None
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -199,6 +205,28 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
             **_: What else the trainer passes.
         """
         self._on_checkpoint(state.global_step)
+
+
+@contextmanager
+def head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
+    """What the output layer reads in forwards inside: the last hidden states, without keeping those of all layers.
+
+    Args:
+        model: A causal language model, or an adapter around one.
+        wanted: Whether to keep anything at all.
+
+    Yields:
+        One tensor a forward, [R, T, H].
+    """
+    seen: list[torch.Tensor] = []
+    if not wanted:
+        yield seen
+        return
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:

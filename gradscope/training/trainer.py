@@ -76,15 +76,20 @@ def train(
 
 
 def check_settings(config: TrainConfig) -> None:
-    """Refuse a formulation that does not exist, or that the groups or rewards are not made for.
+    """Refuse a formulation that does not exist, or that this run cannot have.
 
     Args:
         config: The configuration.
 
     Raises:
-        UsageError: There is no such formulation, or groups or rewards do not suit it.
+        UsageError: There is no such formulation, it is none to train with, or groups or rewards do not suit it.
     """
     chosen = formulation(config.advantage)
+    if chosen.scope == "gram":
+        raise UsageError(
+            f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",
+            hint=f"Ask it of a run: gradscope rank RUN --advantage {config.advantage}",
+        )
     if config.group_size < chosen.min_group_size:
         raise UsageError(
             f"{config.advantage} needs groups of at least {chosen.min_group_size}.", hint="Raise --group-size."

@@ -153,9 +153,13 @@ def test_pass_weights_are_those_of_all_sets_of_k(k: int, num_pass: int) -> None:
     np.testing.assert_allclose(compute_advantages(f"pass_at_{k}", rewards), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.scope in {"run", "token"}])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in ALL_FORMULATIONS.items() if entry.scope in {"run", "token", "gram"}]
+)
 def test_what_rewards_alone_do_not_decide_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(UsageError, match=f"These rewards have no '{name}' advantage: it (depends on|has one)"):
+    with pytest.raises(
+        UsageError, match=f"These rewards have no '{name}' advantage: it (depends on|has one|weighs rewards by)"
+    ):
         compute_advantages(name, [1.0, 0.0])
 
 

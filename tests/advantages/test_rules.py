@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages
-from gradscope.advantages.rules import StepRollouts, make_rule
+from gradscope.advantages.rules import Memory, StepRollouts, make_rule
 from gradscope.errors import UsageError
 
 
@@ -23,7 +23,7 @@ def test_a_rule_of_rewards_is_its_formulation(name: str) -> None:
     rule = make_rule(name)
     advantages = rule.advantages(step(rewards))
     np.testing.assert_array_equal(np.concatenate(advantages), compute_advantages(name, rewards).ravel())
-    assert (rule.name, rule.by_token, rule.remembers, rule.memory) == (name, False, False, {})
+    assert (rule.name, rule.by_token, rule.remembers, rule.memory) == (name, False, False, Memory())
 
 
 def test_unknown_rule() -> None:
@@ -42,11 +42,11 @@ def test_spo_by_hand() -> None:
     # first visit: the step's mean, 1/2, is the baseline of both
     first = rule.advantages(step([[1.0, 1.0], [0.0, 0.0]], ("a", "b")))
     assert np.concatenate(first).tolist() == [0.5, 0.5, -0.5, -0.5]
-    assert rule.memory == {"a": 0.75, "b": 0.25}
+    assert rule.memory.numbers == {"a": 0.75, "b": 0.25}
     # a group of equal rewards still pushes, away from its prompt's past
     second = rule.advantages(step([[1.0, 1.0]], ("a",)))
     assert np.concatenate(second).tolist() == [0.25, 0.25]
-    assert rule.memory == {"a": 0.875, "b": 0.25}
+    assert rule.memory.numbers == {"a": 0.875, "b": 0.25}
     assert rule.remembers
 
 
@@ -54,7 +54,7 @@ def test_spo_goes_on_from_its_memory() -> None:
     rule = make_rule("spo")
     rule.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
     again = make_rule("spo")
-    again.recall(json.loads(json.dumps(rule.memory)))
+    again.recall(Memory(numbers=json.loads(json.dumps(rule.memory.numbers))))
     following = step([[0.7, 0.0], [1.0, 0.0]], ("b", "c"))
     np.testing.assert_array_equal(again.advantages(following), rule.advantages(following))
     assert again.memory == rule.memory

@@ -119,6 +119,14 @@ def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
     assert "shrinkage" in whole.relative_noise
 
 
+def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
+    (update,) = measure_formulations(rows, ["optimal_baseline"])
+    weights = rewards - (norms * rewards).sum(axis=1, keepdims=True) / norms.sum(axis=1, keepdims=True)
+    assert update.update_norm.value == pytest.approx(np.linalg.norm(weights.ravel() @ scores))
+
+
 def test_confident_passes_pull_the_optimal_baseline_down() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     scores[np.array(REWARDS) == 1.0] *= 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.diagnostics.parts import formulated
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.estimate import Estimate
 from gradscope.metrics.jackknife import jackknife
@@ -22,12 +22,14 @@ def given_prompts(advantage: str, rewards: list[float], groups: list[str], size:
     return point.given_prompts
 
 
-def test_it_is_the_jackknife_of_fresh_rows() -> None:
+@pytest.mark.parametrize("advantage", ["dr_grpo", "optimal_baseline"])
+def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
-    found = given_prompts("dr_grpo", REWARDS, GROUPS)
+    found = given_prompts(advantage, REWARDS, GROUPS)
 
     def rank(index: list[int]) -> float:
-        fresh = compute_advantages("dr_grpo", rows.rewards[index])[:, None] * scores[index]
+        norms = np.diag(rows.gram)[index]
+        fresh = formulated(advantage, rows.rewards[None, index], norms[None])[0][:, None] * scores[index]
         return effective_rank(np.linalg.svd(fresh, compute_uv=False)).value or 0.0
 
     both = [list(range(6)), list(range(6, 12))]

@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from gradscope.advantages.registry import ALL_FORMULATIONS
-from gradscope.advantages.rules import StepRollouts, make_rule
+from gradscope.advantages.rules import Memory, StepRollouts, make_rule
+from gradscope.diagnostics.parts import formulated
 from gradscope.diagnostics.rank_tokens import token_weights
 from gradscope.gradients.step import StepGram, measure_step
 from gradscope.gradients.token_gram import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.critic import TokenCritic
 from tests.gradients.models import DAPO, relative, tiny_groups, tiny_policy
 
 NUM_GROUPS, GROUP_SIZE = 2, 4
@@ -35,7 +37,7 @@ def measured(lora: bool) -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram,
 
 
 def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list[np.ndarray]:
-    """What a run would be trained with: one advantage a token, [R][T]. Running means have seen an earlier step."""
+    """What a run would be trained with, or `rank` asks: one advantage a token, [R][T]. What remembers has a past."""
     rng = np.random.default_rng(1)
     rewards = np.array([[rollout.reward for rollout in group.rollouts] for group in groups])
     assert set(rewards.ravel()) == {0.0, 1.0}
@@ -45,10 +47,18 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
         logprobs=[logprobs.tolist() for logprobs in step.logprobs],
         max_logprobs=[(logprobs + rng.exponential(size=len(logprobs))).tolist() for logprobs in step.logprobs],
         token_rewards=[rng.integers(0, 2, len(logprobs)).tolist() for logprobs in step.logprobs],
+        states=[rng.normal(size=(len(logprobs), 5)).astype(np.float32) for logprobs in step.logprobs],
     )
-    rule = make_rule(name)
-    if rule.remembers:
-        rule.recall({group.prompt_id: 0.3 for group in groups})
+    if name == "optimal_baseline":
+        norms = np.diag(step.score_gram).reshape(rewards.shape)
+        return [
+            np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
+        ]
+    rule = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else make_rule(name)
+    if name == "spo":
+        rule.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
+    if name == "token_critic":
+        rule.advantages(seen)
     advantages = rule.advantages(seen)
     return [np.broadcast_to(a, len(of)).astype(float) for a, of in zip(advantages, step.logprobs, strict=True)]
 

@@ -39,6 +39,7 @@ def test_whole_number_where_a_fraction_may_stand() -> None:
         ({"beta": float("nan")}, "beta is nan; the least is 0"),
         ({"lora_rank": 4, "lora_alpha": 0.0}, "lora_alpha is 0.0; it must be above zero"),
         ({"match_grad_norm": 0.0}, "match_grad_norm is 0.0; it must be above zero"),
+        ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; it must be above zero"),
         ({"temperature": -1.0}, "temperature is -1.0; it must be above zero"),
         ({"task": "gsm8k"}, "The task gsm8k needs a file of prompts"),
         ({"data": "x.jsonl"}, "running-sums makes its own prompts and reads no data"),

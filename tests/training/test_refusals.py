@@ -109,6 +109,12 @@ def test_formulation_that_needs_larger_groups(tmp_path: Path, monkeypatch: pytes
         train(short(tmp_path / "run", advantage="rloo"))
 
 
+def test_a_formulation_of_the_gram_is_none_to_train_with(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="optimal_baseline weighs rewards by the norms of score vectors") as caught:
+        train(short(tmp_path / "run", advantage="optimal_baseline"))
+    assert caught.value.hint == "Ask it of a run: gradscope rank RUN --advantage optimal_baseline"
+
+
 def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
     config = short(
         tmp_path / "run",

@@ -37,11 +37,17 @@ def test_every_logged_number_is_reproduced(short_run: Callable[..., Path], setti
     }
 
 
-@pytest.mark.parametrize("name", ["spo", "per_step", "compensation", "compensation_clipped"])
+BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
+    *({"advantage": name} for name in ("spo", "per_step", "compensation", "compensation_clipped", "token_critic")),
+    *({"advantage": "token_critic"} | more for more in ({"lora_rank": 2}, {"gradient_accumulation_steps": 4})),
+)
+
+
+@pytest.mark.parametrize("settings", BEYOND_REWARDS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_the_norm_is_reproduced_where_the_rewards_do_not_tell_the_advantages(
-    short_run: Callable[..., Path], name: str
+    short_run: Callable[..., Path], settings: dict[str, Any]
 ) -> None:
-    report = replay_run(short_run(advantage=name), steps=(1, 3))
+    report = replay_run(short_run(**settings), steps=(1, 3))
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
     verdicts = {quantity.name: quantity.verdict for step in report.steps for quantity in step.quantities}
     assert verdicts["advantage"] == "cannot"

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import (
@@ -20,7 +22,7 @@ from gradscope.rollouts.run_folder import (
     step_path,
 )
 from gradscope.rollouts.store import step_files
-from gradscope.training.checkpoints import MARKER, MEMORY, complete_checkpoints
+from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.trainer import train
 from tests.training.conftest import SHORT
@@ -87,6 +89,32 @@ def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: 
     config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
     whole = short_run(**LONG, lora_rank=2)
     assert_same_run(train(config, resume=True), whole, weights="adapter_model.safetensors")
+
+
+def test_the_critic_and_its_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), advantage="token_critic")
+    whole = short_run(**LONG, advantage="token_critic")
+    assert_same_run(train(config, resume=True), whole)
+    kept = [checkpoint_path(folder, 7) for folder in (tmp_path / "run", whole)]
+    assert (kept[0] / MEMORY_ARRAYS).read_bytes() == (kept[1] / MEMORY_ARRAYS).read_bytes()
+    assert json.loads((kept[0] / MEMORY).read_text()) == {"num_updates": 7.0}
+    assert [n for n in (2, 4, 6, 7) if (checkpoint_path(tmp_path / "run", n) / MEMORY_ARRAYS).is_file()] == [7]
+
+
+@pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
+def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="token_critic")
+    folder = checkpoint_path(tmp_path / "run", 2)
+    if damage == "absent":
+        (folder / MEMORY_ARRAYS).unlink()
+    elif damage == "garbled":
+        (folder / MEMORY_ARRAYS).write_bytes(b"\x07" + (folder / MEMORY_ARRAYS).read_bytes()[1:])
+    elif damage == "narrow":
+        save_file(dict.fromkeys(("head", "exp_avg", "exp_avg_sq"), np.zeros(3, np.float32)), folder / MEMORY_ARRAYS)
+    else:
+        (folder / MEMORY).write_text("{}")
+    with pytest.raises(InputError, match=r"gradscope_advantage\.safetensors cannot be read, so the run cannot go on"):
+        train(config, resume=True)
 
 
 def test_running_means_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import FORMULATIONS
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS
 from gradscope.diagnostics.null_values import null_values
 from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.report_sections.inputs import ReportInputs, unanswered
@@ -46,7 +46,8 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
     if not inputs.grams:
         return unanswered(NAME, QUESTION, inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
-    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in (LOGGED, *FORMULATIONS)]
+    names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
     return ReportSection(
         name=NAME,
         question=QUESTION,
