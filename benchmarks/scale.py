@@ -110,7 +110,8 @@ def reduction(files: list[Path]) -> Work:
 
     def work() -> Callable[[], tuple[int, int]]:
         table = reduce_files(files, keys, lambda _: ())
-        return lambda: (len(table), sum(max(rewards) == min(rewards) for rewards in table["rewards"].to_pylist()))
+        groups = table["rewards"].to_pylist
+        return lambda: (len(table), sum(len({rollout["0"] for rollout in group}) == 1 for group in groups()))
 
     return work
 

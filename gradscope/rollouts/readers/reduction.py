@@ -29,15 +29,6 @@ _BATCH_BYTES = 128 << 20
 """Files of JSON lines that one query reads, by their size on disk."""
 _MEMORY = "512MB"
 """What DuckDB may hold before it spills to a temporary folder."""
-_SCHEMA = pa.schema(
-    [
-        ("file", pa.int64()),
-        ("step", pa.int64()),
-        ("group", pa.string()),
-        ("prompt", pa.string()),
-        ("rewards", pa.list_(pa.list_(pa.float64()))),
-    ]
-)
 
 RowReader = Callable[[Path], Iterable[Record]]
 """A file's usable rows, for files that cannot be reduced; it also sets aside the rows that cannot be used."""
@@ -67,8 +58,8 @@ def reduce_files(
         progress: Told after each batch of files.
 
     Returns:
-        One row a group: step, group, prompt, and a list of rewards a rollout, the main one first (null: there is none);
-        by step, then by the first file of each.
+        One row a group: step, group, prompt, and a list of rollouts, each a structure with its rewards as ``"0"`` (the
+        main one), ``"1"``, ... (null: there is none); by step, then by the first file of each.
     """
     with tempfile.TemporaryDirectory(prefix="gradscope-") as spill, _connect(spill) as connection:
         parts, others = _scan_all(connection, files, keys, progress)
@@ -98,8 +89,8 @@ def to_groups(table: pa.Table, names: Sequence[str]) -> tuple[RolloutGroup, ...]
     for batch in table.to_batches(max_chunksize=1 << 14):
         steps, ids, prompt_ids = (batch[name].to_pylist() for name in ("step", "group", "prompt"))
         # A missing reward as infinity, which no reward is: so they can be sorted, and the missing come last.
-        numbers = pc.fill_null(batch["rewards"].flatten().flatten(), math.inf).to_pylist()
-        levels = list(zip(*(numbers[column :: len(names)] for column in range(len(names))), strict=True))
+        rewards = [pc.fill_null(column, math.inf).to_pylist() for column in batch["rewards"].flatten().flatten()]
+        levels = list(zip(*rewards, strict=True))
         first = 0
         sizes = pc.list_value_length(batch["rewards"]).to_pylist()
         for step, group, prompt, size in zip(steps, ids, prompt_ids, sizes, strict=True):
@@ -147,12 +138,14 @@ def _num_cores() -> int:
 def _scan_all(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], keys: Keys, progress: ProgressCallback
 ) -> tuple[pa.Table, list[int]]:
-    found = [_SCHEMA.empty_table()]
+    schema = _schema(keys)
+    # The empty tables that pyarrow makes are made from Python, for which it imports pandas.
+    found = [pa.Table.from_batches([], schema)]
     others: list[int] = []
     done = 0
     for batch in _batches(files):
         scanned = scan_groups(connection, batch, keys)
-        found += [table.cast(_SCHEMA) for table in scanned.groups]
+        found += [table.cast(schema) for table in scanned.groups]
         others += scanned.others
         done += len(batch)
         progress(done, len(files), "files")
@@ -179,13 +172,13 @@ def _size(files: Iterable[Path]) -> int:
 
 
 def _of_records(file: int, records: Iterable[Record], keys: Keys) -> pa.Table:
-    further = keys.rewards[1:]
     prompts: dict[tuple[int, str], str] = {}
-    rewards: dict[tuple[int, str], list[list[float | None]]] = defaultdict(list)
+    rewards: dict[tuple[int, str], list[dict[str, float | None]]] = defaultdict(list)
     for record in records:
         key = (record.step, record.group)
         prompts.setdefault(key, record.prompt_id)
-        rewards[key].append([record.reward, *(record.rewards[name] for name in further)])
+        further = {str(at): record.rewards[name] for at, name in enumerate(keys.rewards[1:], start=1)}
+        rewards[key].append({"0": record.reward, **further})
     columns = {
         "file": [file] * len(prompts),
         "step": [step for step, _ in prompts],
@@ -193,7 +186,20 @@ def _of_records(file: int, records: Iterable[Record], keys: Keys) -> pa.Table:
         "prompt": list(prompts.values()),
         "rewards": list(rewards.values()),
     }
-    return pa.table(columns, schema=_SCHEMA)
+    return pa.table(columns, schema=_schema(keys))
+
+
+def _schema(keys: Keys) -> pa.Schema:
+    rollout = pa.struct([(str(at), pa.float64()) for at in range(len(keys.rewards))])
+    return pa.schema(
+        [
+            ("file", pa.int64()),
+            ("step", pa.int64()),
+            ("group", pa.string()),
+            ("prompt", pa.string()),
+            ("rewards", pa.list_(rollout)),
+        ]
+    )
 
 
 def _has_split_groups(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> bool:
@@ -221,14 +227,12 @@ def _in_order(parts: pa.Table) -> pa.Table:
     """Groups of which each lies in one file.
 
     Args:
-        parts: The groups.
+        parts: The groups, by file, step and group.
 
     Returns:
         The groups of the log.
     """
-    parts = parts.combine_chunks()
-    keys = [(name, "ascending") for name in ("step", "file", "group")]
-    return parts.drop_columns(["file"]).take(pc.sort_indices(parts, sort_keys=keys))
+    return parts.drop_columns(["file"]).sort_by("step")
 
 
 def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:

@@ -12,8 +12,7 @@ import csv
 import io
 import os
 import zlib
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +30,12 @@ from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.readers.tables import suffix_of
 from gradscope.rollouts.readers.values import digest
 
-_BLOCK = 1 << 18
-"""Bytes that lines are counted in: a block and its comparison stay in the processor's cache."""
+_BLOCK = 1 << 20
+"""Bytes that lines are counted in: few enough for a processor's cache, and so many that threads do not wait for one
+another."""
 _END = ord("\n")
+_INDEX = "file_index"
+"""DuckDB's own column: which of the files a row is from."""
 _PATTERN_LETTERS = frozenset("*?[")
 """DuckDB takes a path with one of these for a pattern."""
 _UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
@@ -85,7 +87,8 @@ class Scanned:
     """What came of some files."""
 
     groups: tuple[pa.Table, ...]
-    """A row a file, step, group and prompt: the file's number, these, and a list of rewards a rollout, in no order."""
+    """A row a file, step, group and prompt, sorted by the first three: the file's number, these, and a list of rollouts
+    in no order, each a structure with its rewards as ``"0"``, ``"1"``, ..."""
     others: tuple[int, ...]
     """The files that the row reader has to read."""
 
@@ -108,8 +111,10 @@ def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
         source = _source(next(iter(files.values())), keys)
         if source is None:
             return _one_by_one(connection, files, keys)
-        table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
-        plain = _plain_files(table, files)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            num_lines = pool.map(_num_lines, files.values())
+            table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
+            plain = _plain_files(table, dict(zip(files, num_lines, strict=True)))
     except _UNREADABLE:
         return _one_by_one(connection, files, keys)
     if len(plain) < len(files):
@@ -138,66 +143,48 @@ def _one_by_one(connection: Any, files: Files, keys: Keys) -> Scanned:
     )
 
 
-def _plain_files(table: pa.Table, files: Files) -> list[int]:
+def _plain_files(table: pa.Table, num_lines: Mapping[int, int | None]) -> list[int]:
     """The files of which DuckDB saw every row, and found none odd.
 
     Args:
         table: The groups of all files.
-        files: All files.
+        num_lines: Each file's number of rows; None: DuckDB passes over none.
 
     Returns:
         The plain ones.
     """
-    # By hand: to group, pyarrow would import its query engine, which takes longer than all of this.
-    num_rows: Counter[int] = Counter()
-    for number, size in zip(table["file"].to_pylist(), pc.list_value_length(table["rewards"]).to_pylist(), strict=True):
-        num_rows[number] += size
-    odd = {*table.filter(table["is_odd"])["file"].to_pylist(), *_without_reward(table)}
-    candidates = [number for number in files if number in num_rows and number not in odd]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        num_lines = pool.map(_num_lines, (files[number] for number in candidates))
-        return [
-            number
-            for number, lines in zip(candidates, num_lines, strict=True)
-            if suffix_of(files[number]) == ".parquet" or lines == num_rows[number]
-        ]
-
-
-def _without_reward(table: pa.Table) -> list[int]:
-    """The files with a row whose reward is no finite number.
-
-    Args:
-        table: The groups of all files.
-
-    Returns:
-        Their numbers, each as often as that.
-    """
-    rewards = table["rewards"].combine_chunks()
-    is_finite = pc.fill_null(pc.is_finite(pc.list_element(rewards.flatten(), 0)), False)
-    groups = pc.list_parent_indices(rewards).filter(pc.invert(is_finite))
-    return [int(number) for number in table["file"].take(groups).to_pylist()]
+    sizes = pc.list_value_length(table["rewards"]).combine_chunks()
+    # Not by pyarrow's own way to numpy: it imports pandas, which takes as long as hundreds of thousands of rows.
+    seen = np.bincount(np.from_dlpack(table["file"].combine_chunks()), np.from_dlpack(sizes), max(num_lines) + 1)
+    odd = set(table.filter(table["is_odd"])["file"].to_pylist())
+    whole = (number for number, lines in num_lines.items() if lines is None or lines == seen[number])
+    return [number for number in whole if seen[number] > 0 and number not in odd]
 
 
 def _source(path: Path, keys: Keys) -> str | None:
     used = list(dict.fromkeys(name for name in (keys.step, keys.group, keys.prompt, *keys.rewards) if name is not None))
     match suffix_of(path):
         case ".parquet":
-            return "read_parquet($1, filename=true)" if _has_plain_types(path, keys) else None
+            return "read_parquet($1)" if _has_plain_types(path, keys) else None
         case ".csv":
             header = _header(path)
-            if not all(header.count(name) == 1 for name in used) or len(set(header)) < len(header):
+            if (
+                not all(header.count(name) == 1 for name in used)
+                or len(set(header)) < len(header)
+                or _hides_index(header)
+            ):
                 return None
             types = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in header)
-            options = (
-                "filename=true, auto_detect=false, header=true, delim=',', quote='\"', escape='\"', strict_mode=true"
-            )
+            options = "auto_detect=false, header=true, delim=',', quote='\"', escape='\"', strict_mode=true"
             return f"read_csv($1, {options}, columns={{{types}}})"
         case ".json":
+            return None
+        case _ if _hides_index(used):
             return None
         case _:
             # A reward keeps its JSON form: a number in quotes is text, and text is no reward.
             types = ", ".join(f"{_text(name)}: '{'JSON' if name in keys.rewards else 'VARCHAR'}'" for name in used)
-            return f"read_json($1, format='newline_delimited', filename=true, ignore_errors=true, columns={{{types}}})"
+            return f"read_json($1, format='newline_delimited', ignore_errors=true, columns={{{types}}})"
 
 
 def _query(keys: Keys, source: str) -> str:
@@ -211,22 +198,28 @@ def _query(keys: Keys, source: str) -> str:
         The query; its parameters are the files' names and their numbers.
     """
     is_typed = source.startswith("read_parquet")
-    main, *further = (_number(name, is_typed) for name in keys.rewards)
+    numbers = [f"{_number(name, is_typed)} AS x{at}" for at, name in enumerate(keys.rewards)]
     # Of further rewards one that is no finite number is null, as in the row reader; the main one is judged.
-    rewards = ", ".join([main, *(f"CASE WHEN isfinite({number}) THEN {number} END" for number in further)])
+    finite = [f"CASE WHEN isfinite(x{at}) THEN x{at} END" for at in range(1, len(numbers))]
+    rewards = ", ".join(f"'{at}': {number}" for at, number in enumerate(["x0", *finite]))
     odd_step = f"s IS NULL OR NOT isfinite(s) OR s <> floor(s) OR abs(s) > {LARGEST_STEP}"
     odd_key = "g IS NULL OR g = '' OR left(g, 1) IN ('[', '{')"
     odd_prompt = "p IS NULL OR left(p, 1) IN ('[', '{')"
     return f"""
-        WITH raw AS (
-            SELECT filename, {"0" if keys.step is None else _name(keys.step)} AS s, {_name(keys.group)} AS g,
-                   {_name(keys.prompt)} AS p, list([{rewards}]) AS rewards
-            FROM {source} GROUP BY ALL),
+        WITH rows AS (
+            SELECT {_INDEX}, {"0" if keys.step is None else _name(keys.step)} AS s, {_name(keys.group)} AS g,
+                   {_name(keys.prompt)} AS p, {", ".join(numbers)}
+            FROM {source}),
+        raw AS (
+            SELECT {_INDEX}, s, g, p, list({{{rewards}}}) AS rewards, bool_or(x0 IS NULL OR NOT isfinite(x0)) AS is_odd
+            FROM rows GROUP BY ALL),
         groups AS (
-            SELECT filename, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g, p::VARCHAR AS p, rewards FROM raw)
-        SELECT file::BIGINT AS file, try_cast(s AS BIGINT) AS step, g AS "group", p AS prompt, rewards,
-               {odd_step} OR {odd_key} OR {odd_prompt} AS is_odd
-        FROM groups JOIN (SELECT unnest($1) AS filename, unnest($2) AS file) USING (filename)"""
+            SELECT ($2::BIGINT[])[{_INDEX}::BIGINT + 1] AS file, try_cast(s AS DOUBLE) AS s, g::VARCHAR AS g,
+                   p::VARCHAR AS p, rewards, is_odd
+            FROM raw)
+        SELECT file, try_cast(s AS BIGINT) AS step, g AS "group", p AS prompt, rewards,
+               {odd_step} OR {odd_key} OR {odd_prompt} OR is_odd AS is_odd
+        FROM groups ORDER BY file, step, "group\""""
 
 
 def _number(column: str, is_typed: bool) -> str:
@@ -248,6 +241,8 @@ def _number(column: str, is_typed: bool) -> str:
 def _has_plain_types(path: Path, keys: Keys) -> bool:
     with path.open("rb") as stream:
         schema = pq.read_schema(stream)
+    if _hides_index(schema.names):
+        return False
     if not all(schema.names.count(name) == 1 for name in (keys.group, keys.prompt, *keys.rewards)):
         return False
     if keys.step is not None and not (schema.names.count(keys.step) == 1 and _is_number(schema.field(keys.step).type)):
@@ -256,6 +251,10 @@ def _has_plain_types(path: Path, keys: Keys) -> bool:
     plain = all(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in ids)
     rewards = [schema.field(name).type for name in keys.rewards]
     return plain and all(_is_number(kind) or pa.types.is_boolean(kind) for kind in rewards)
+
+
+def _hides_index(names: Iterable[str]) -> bool:
+    return _INDEX in map(str.lower, names)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -273,17 +272,17 @@ def _named(table: pa.Table, keys: Keys) -> pa.Table:
     return pa.table({**columns, "prompt": ids, **({"group": ids} if keys.group == keys.prompt else {})})
 
 
-def _num_lines(path: Path) -> int:
+def _num_lines(path: Path) -> int | None:
     """How many rows the row reader would see: DuckDB passes over blank lines without a word.
 
     Args:
         path: A file of lines.
 
     Returns:
-        Ends of line, and one more for a last line without; a CSV's header does not count, and Parquet has none.
+        Ends of line, and one more for a last line without; a CSV's header does not count. None for Parquet.
     """
     if suffix_of(path) == ".parquet":
-        return 0
+        return None
     number, last = 0, _END
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):

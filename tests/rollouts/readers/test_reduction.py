@@ -233,6 +233,26 @@ def test_named_columns_with_quotes_and_samples_without_steps(tmp_path: Path) -> 
     assert assert_same(path).source.format == "samples"
 
 
+def test_columns_that_have_the_names_of_the_query_or_of_duckdb(tmp_path: Path) -> None:
+    names = ColumnNames(reward="s", step="g", group="p", prompt_id="x0")
+    (tmp_path / "1.jsonl").write_text('{"s": 1, "g": 2, "p": "a", "x0": "b", "file": 9, "rows": 9}\n')
+    assert_same(tmp_path / "1.jsonl", columns=names)
+    (tmp_path / "2.csv").write_text("s,g,p,x0,file,rows\n1,2,a,b,9,9\n")
+    assert_same(tmp_path, columns=names)
+
+
+@pytest.mark.parametrize("name", ["file_index", "File_Index"])
+def test_a_column_that_hides_the_number_of_the_file_is_read_by_rows(tmp_path: Path, name: str) -> None:
+    names = ColumnNames(group=name)
+    for at in (1, 2):
+        (tmp_path / f"{at}.jsonl").write_text(f'{{"step": {at}, "{name}": 0, "reward": 1}}\n')
+    pq.write_table(pa.table({"step": [3], name: [1], "reward": [0.0]}), tmp_path / "3.parquet")
+    (tmp_path / "4.csv").write_text(f"step,{name},reward\n4,1,0\n")
+    assert [group.step for group in assert_same(tmp_path, columns=names).groups] == [1, 2, 3, 4]
+    keys = Keys(rewards=("reward",), step="step", group="step", prompt="step", from_text=False)
+    assert [is_plain(file, keys) for file in sorted(tmp_path.iterdir())] == [True, True, False, False]
+
+
 def test_a_name_that_duckdb_takes_for_a_pattern_is_read_by_rows(tmp_path: Path) -> None:
     (tmp_path / "[a].jsonl").write_text(ROW + "\n")
     assert not is_plain(tmp_path / "[a].jsonl", KEYS)
