@@ -24,14 +24,14 @@ ALLOWED = {
     "rollouts": {"results", "metrics.groups"},
     "gradients": {"rollouts", "metrics", "results"},
     "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "results"},
-    "training": {"rollouts", "advantages", "metrics.groups"},
+    "training": {"gradients", "rollouts", "advantages", "metrics"},
     "report": {"results", "metrics.catalog"},
     "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.request", "__main__"},
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` names columns in the
-readers' own type, and the demo calls `__main__` as a shell would. What makes rewards equal stands in `metrics.groups`
-alone."""
+readers' own type, and the demo calls `__main__` as a shell would. The recorder of somebody's own script measures
+gradients while they train."""
 
 THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},
@@ -40,7 +40,10 @@ THIRD_PARTY = {
     "rollouts": {"numpy", "pyarrow", "duckdb"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
     "diagnostics": {"numpy", "safetensors"},
-    "training": {"numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers"},
+    "training": {
+        *("numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers", "accelerate"),
+        "math_verify",
+    },
     "report": {"numpy", "matplotlib", "rich", "safetensors"},
     "cli": {"typer", "rich"},
     "__main__": {"typer"},

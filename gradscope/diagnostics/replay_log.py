@@ -12,6 +12,7 @@ from gradscope.diagnostics.steps import MeasuredStep
 from gradscope.metrics.groups import all_equal
 from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.rollouts.types import RolloutGroup
 
 LOG_TOLERANCE = 1e-5
@@ -122,6 +123,8 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     name = str(given) if given else FORMULATION_OF_SCALE.get(scale)
     if name is None and scale != "batch":
         return _outcome("advantage", f"scale_rewards = {scale} is not a formulation that gradscope knows")
+    if name == CUSTOM_ADVANTAGE:
+        return _outcome("advantage", "a subclass of the trainer made them, and how is not recorded")
     if name is not None and formulation(name).function is None:
         return _outcome("advantage", f"{name} needs more than the rewards of the step")
     value = _batch_scaled(measured.groups) if name is None else _formulated(name, measured.groups)

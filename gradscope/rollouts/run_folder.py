@@ -31,6 +31,10 @@ from gradscope.rollouts.weights import find_base, find_checkpoints
 
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1
+TRL_ADVANTAGE = "trl"
+"""A manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which."""
+CUSTOM_ADVANTAGE = "custom"
+"""The same where a subclass of the trainer makes it, so that nothing here can say how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class RunManifest:
     trainer_arguments: Mapping[str, Any]
     """The trainer's arguments, in TRL's names."""
     advantage: str
-    """The advantage formulation that the optimizer saw."""
+    """The advantage formulation that the optimizer saw; for somebody's own script also ``trl`` or ``custom``."""
     notes: tuple[str, ...] = ()
     """What a reader of the run should know, one sentence each: where log-probabilities come from, rows left out."""
 
@@ -258,11 +262,21 @@ def find_weights(run: Path) -> tuple[WeightsRef, ...]:
         run: The run's folder.
 
     Returns:
-        By number of updates. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's
-        config names, else the manifest's model.
+        By number of updates. A run that was recorded from somebody's own script also has the checkpoints in its
+        trainer's ``output_dir``, where it has none of its own. An adapter's base is ``RUN/base_model`` where that
+        exists, else what the adapter's config names, else the manifest's model.
     """
-    folder = checkpoints_path(run)
-    return tuple(find_checkpoints(folder, lambda adapter: _base_of(run, adapter))) if folder.is_dir() else ()
+    found: dict[int, WeightsRef] = {}
+    for folder in (_trainer_folder(run), checkpoints_path(run)):
+        if folder is not None and folder.is_dir():
+            found |= {ref.num_updates: ref for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter))}
+    return tuple(found[num_updates] for num_updates in sorted(found))
+
+
+def _trainer_folder(run: Path) -> Path | None:
+    """Where the trainer of somebody's own script saved its checkpoints."""
+    named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
+    return Path(named) if isinstance(named, str) else None
 
 
 def _base_of(run: Path, adapter: Path) -> str | None:

@@ -196,6 +196,11 @@ def read_config(path: Path) -> TrainConfig:
     values = document.get("config", document) if isinstance(document, dict) else None
     if not isinstance(values, dict):
         raise InputError(f"{file} holds no configuration.", hint="Expected: a JSON object of settings, or a manifest.")
+    if not values and "config" in document:
+        raise InputError(
+            f"{file} is of a run that was recorded from a script, which no configuration repeats.",
+            hint="Its command is in the manifest.",
+        )
     return TrainConfig.from_json(values, origin=str(file))
 
 

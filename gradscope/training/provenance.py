@@ -44,12 +44,8 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         seed=config.seed,
         model=config.model,
         task=config.task,
-        versions={
-            "gradscope": gradscope.__version__,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in _PACKAGES},
-        },
-        commit=_commit(),
+        versions=package_versions(),
+        commit=checkout_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
         notes=(LOGPROBS_NOTE, *notes),
@@ -63,8 +59,25 @@ def _command() -> str:
     return "gradscope.train"
 
 
-def _commit() -> str | None:
-    """The commit of the checkout that this file is in; None for an installed package."""
+def package_versions() -> dict[str, str]:
+    """What a run depends on.
+
+    Returns:
+        Package -> version, gradscope's and Python's own among them.
+    """
+    return {
+        "gradscope": gradscope.__version__,
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in _PACKAGES},
+    }
+
+
+def checkout_commit() -> str | None:
+    """The commit of the checkout that this file is in.
+
+    Returns:
+        The commit; None for an installed package.
+    """
     root = Path(gradscope.__file__).parent.parent
     if not (root / ".git").exists():
         return None

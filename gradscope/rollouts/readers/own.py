@@ -10,6 +10,8 @@ from gradscope.rollouts.readers.request import ReadRequest, read_settings
 from gradscope.rollouts.readers.wording import counted
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
+    TRL_ADVANTAGE,
+    RunManifest,
     base_model_path,
     find_weights,
     manifest_path,
@@ -72,12 +74,17 @@ def read(request: ReadRequest) -> Run:
         groups=groups,
         metrics=read_metrics(path),
         settings=TrainerSettings(
-            values={**manifest.trainer_arguments, "advantage": manifest.advantage, **given.values},
+            values={**manifest.trainer_arguments, **_formulation(manifest), **given.values},
             origin=given.origin or "the run's manifest",
         ),
         weights=weights,
         tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
     )
+
+
+def _formulation(manifest: RunManifest) -> dict[str, str]:
+    """How advantages were made; nothing where TRL's own arguments say it."""
+    return {} if manifest.advantage == TRL_ADVANTAGE else {"advantage": manifest.advantage}
 
 
 def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:

@@ -1,0 +1,105 @@
+"""What carries signal in the batch at hand, measured on the model while it trains: between sampling and the update.
+
+The same engine as of `gradscope rank`, on the live weights and in their own precision, whatever the trainer's autocast.
+Nothing of it shows in the training: modes, random state and gradients that wait for the optimizer are as they were.
+
+Shapes: R rollouts of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradscope.estimate import Estimate
+from gradscope.gradients.objective import Objective
+from gradscope.gradients.policy import Policy
+from gradscope.gradients.step import measure_step
+from gradscope.metrics.alignment import expected_updates
+from gradscope.metrics.geometry import batch_norm, cancellation
+from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
+from gradscope.rollouts.types import RolloutGroup
+
+
+def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Objective) -> dict[str, float]:
+    """The gradient that the coming update is made of.
+
+    Args:
+        trainer: The trainer, before the update.
+        groups: The groups of its step.
+        objective: Its loss.
+
+    Returns:
+        ``grad_norm`` of the whole; ``effective_rank``, ``cancellation`` and ``signal_to_noise`` of the reward part of
+        the rollouts' gradients, each left out where it is undefined.
+    """
+    with _as_it_sampled(trainer) as model:
+        gram = measure_step(_policy(trainer, model), groups, objective)
+    whole, reward_part = gram.logged_gram, gram.policy_gram
+    if whole is None or reward_part is None:  # an advantage that is no number
+        return {}
+    index = np.unique(np.array(gram.group_ids), return_inverse=True)[1]
+    estimates = {
+        "grad_norm": Estimate.exact(batch_norm(whole), num_units=len(whole)),
+        "effective_rank": effective_rank(singular_values_from_gram(reward_part)),
+        "cancellation": cancellation(reward_part),
+        "signal_to_noise": expected_updates(reward_part, np.ones((1, len(reward_part))), index).signal_to_noise(0),
+    }
+    return {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
+
+
+def _policy(trainer: Any, model: Any) -> Policy:
+    """The live model as the engine takes it."""
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    first = next(iter(trainable.values()))
+    return Policy(
+        model=model,
+        tokenizer=trainer.processing_class,
+        trainable=trainable,
+        kind="adapter" if hasattr(model, "peft_config") else "full",
+        device=first.device,
+        dtype=first.dtype,
+        reference=trainer.ref_model,
+    )
+
+
+@contextmanager
+def _as_it_sampled(trainer: Any) -> Iterator[Any]:
+    """The bare model in evaluation mode, outside of autocast; its modes and the random state come back.
+
+    Yields:
+        The model.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    modes = {module: module.training for module in model.modules()}
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), _without_autocast(model):
+        model.eval()
+        try:
+            yield model
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@contextmanager
+def _without_autocast(model: nn.Module) -> Iterator[None]:
+    """Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves.
+
+    Yields:
+        Nothing.
+    """
+    mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
+    if mixed is None or plain is None:
+        yield
+        return
+    model.forward = plain
+    try:
+        yield
+    finally:
+        model.forward = mixed

@@ -1,0 +1,166 @@
+"""From the batch of anybody's GRPOTrainer to rollouts: exact ids, each function's reward, what the loss saw.
+
+TRL pads prompts on the left and completions on the right, and leaves out of its mask what leaves the loss; the ids are
+therefore those that it handed to the reward functions. A row travels between processes as a plain dictionary.
+
+Shapes: R rollouts of a generation batch, G rollouts of a group, F reward functions, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+Row = dict[str, Any]
+"""The fields of a :class:`Rollout` that a process knows by itself; the rewards are gathered by the trainer."""
+
+
+def local_rows(
+    inputs: Sequence[Mapping[str, Any]],
+    output: Mapping[str, Any],
+    completion_ids: Sequence[Sequence[int]],
+    *,
+    tokenizer: Any,
+    end_ids: Collection[int],
+    corrected: bool,
+) -> list[Row]:
+    """The rows of one process.
+
+    Args:
+        inputs: The rows of the dataset, [R].
+        output: What ``_generate_and_score_completions`` returned for them.
+        completion_ids: Exact ids of the completions, [R][T].
+        tokenizer: The tokenizer.
+        end_ids: Tokens that end a completion.
+        corrected: Whether the loss is corrected for a sampler of its own, so that the sampler's log-probabilities are
+            what counts even where the trainer computed others.
+
+    Returns:
+        One row a completion, [R].
+    """
+    logprobs = _logprobs(output, corrected=corrected)
+    rows = []
+    for index, (source, ids) in enumerate(zip(inputs, completion_ids, strict=True)):
+        prompt = source.get("prompt", "")
+        kept = output["prompt_mask"][index].bool()
+        advantage = output["advantages"][index]
+        rows.append(
+            {
+                "prompt": prompt if isinstance(prompt, str) else _joined(prompt),
+                "messages": None if isinstance(prompt, str) else tuple(json.loads(json.dumps(prompt, default=str))),
+                "completion": tokenizer.decode(list(ids), skip_special_tokens=True),
+                "prompt_ids": tuple(output["prompt_ids"][index][kept].tolist()),
+                "completion_ids": tuple(int(token) for token in ids),
+                "advantage": None if advantage.dim() else _finite(float(advantage)),
+                "token_advantages": tuple(advantage[: len(ids)].tolist()) if advantage.dim() else None,
+                "logprobs": None if logprobs is None else tuple(logprobs[index, : len(ids)].tolist()),
+                "mask": _mask(output, index, len(ids)),
+                "status": "completed" if ids and ids[-1] in end_ids else "truncated",
+            }
+        )
+    return rows
+
+
+def make_groups(
+    step: int,
+    rows: Sequence[Row],
+    rewards: torch.Tensor,
+    *,
+    names: Sequence[str],
+    weights: Sequence[float],
+    group_size: int,
+) -> tuple[RolloutGroup, ...]:
+    """The groups of one step.
+
+    Args:
+        step: The step, counted from 1.
+        rows: The rows of all processes in their order, [R].
+        rewards: What each reward function gave, NaN where it gave nothing, [R, F].
+        names: The reward functions, [F].
+        weights: What each weighs in the scalar reward, [F].
+        group_size: Rollouts of a group, G.
+
+    Returns:
+        R / G groups; a prompt's id is a digest of its tokens.
+    """
+    table = rewards.double().tolist()
+    groups = []
+    for start in range(0, len(rows), group_size):
+        group_id = f"{step:05d}-{start // group_size:03d}"
+        groups.append(
+            RolloutGroup(
+                step=step,
+                group_id=group_id,
+                prompt_id=_prompt_id(rows[start]["prompt_ids"]),
+                rollouts=tuple(
+                    Rollout(
+                        group_id=group_id,
+                        sample=row - start,
+                        row=row,
+                        reward=_total(table[row], weights),
+                        rewards=dict(zip(names, map(_finite, table[row]), strict=True)),
+                        **rows[row],
+                    )
+                    for row in range(start, start + group_size)
+                ),
+            )
+        )
+    return tuple(groups)
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of reward functions, told apart where two are called the same.
+
+    Args:
+        names: As TRL has them, [F].
+
+    Returns:
+        Names, [F].
+
+    Example:
+        >>> unique_names(["reward", "length", "reward"])
+        ('reward', 'length', 'reward_2')
+    """
+    seen: list[str] = []
+    for name in names:
+        count = sum(earlier == name for earlier in names[: len(seen)])
+        seen.append(f"{name}_{count + 1}" if count else name)
+    return tuple(seen)
+
+
+def _logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:
+    """The sampler's log-probabilities, but those that the loss's ratio refers to where it has one; [R, T]."""
+    old, sampled = output.get("old_per_token_logps"), output.get("sampling_per_token_logps")
+    return old if old is not None and (sampled is None or not corrected) else sampled
+
+
+def _mask(output: Mapping[str, Any], index: int, num_tokens: int) -> tuple[bool, ...] | None:
+    """Which tokens the policy wrote itself; None where it wrote all of them."""
+    if "tool_mask" not in output:
+        return None
+    return tuple(output["tool_mask"][index, :num_tokens].bool().tolist())
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(str(message.get("content") or "") for message in messages)
+
+
+def _prompt_id(prompt_ids: Sequence[int]) -> str:
+    return hashlib.sha256(",".join(map(str, prompt_ids)).encode()).hexdigest()[:16]
+
+
+def _total(values: Sequence[float], weights: Sequence[float]) -> float | None:
+    """The weighted sum over the functions that gave a reward; None where none did."""
+    parts = [weight * value for value, weight in zip(values, weights, strict=True) if not math.isnan(value)]
+    return _finite(sum(parts)) if parts else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
