@@ -47,16 +47,12 @@ def measure_advantage_mass(chosen: GroupRewards, *, num_resamples: int, seed: in
         positive, negative, zero = bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
             cluster_sums(sums, prompts),
+            within=(0.0, [np.inf, np.inf, 1.0]),
             num_resamples=num_resamples,
             seed=seed,
         )
         masses.append(
-            AdvantageMass(
-                advantage=entry.name,
-                positive_mass=_positive(positive),
-                negative_mass=_positive(negative),
-                frac_zero=zero,
-            )
+            AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
         )
     return tuple(masses)
 
@@ -74,10 +70,3 @@ def _sums(
         parts = [np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0), advantages == 0.0]
         sums[rows] = np.column_stack([*(part.sum(axis=1) for part in parts), np.full(len(rows), size)])
     return sums
-
-
-def _positive(mass: Estimate) -> Estimate:
-    """A mean of numbers that are never negative, with an interval that is not either."""
-    if mass.low is None or mass.low >= 0.0:
-        return mass
-    return Estimate(value=mass.value, low=0.0, high=mass.high, num_units=mass.num_units)

@@ -94,12 +94,9 @@ def _share_lost(amount: Array, table: GroupTable, *, num_resamples: int, seed: i
     """The part of an amount per group that lies in degenerate groups."""
     units = cluster_sums(np.column_stack([amount * table.dead, amount]), table.prompt)
     (share,) = bootstrap_statistics(
-        lambda sums: sums[..., :1] / sums[..., 1:], units, num_resamples=num_resamples, seed=seed
+        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), num_resamples=num_resamples, seed=seed
     )
-    low, high = ends_of(share)
-    if share.low is None:
-        return share
-    return Estimate(value=share.value, low=max(low, 0.0), high=min(high, 1.0), num_units=share.num_units)
+    return share
 
 
 def _complement(share: Estimate) -> Estimate:

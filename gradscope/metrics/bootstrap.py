@@ -34,13 +34,20 @@ FEW_INFORMATIVE = 6
 
 
 def bootstrap_statistics(
-    statistic: Statistic, units: ArrayLike, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+    statistic: Statistic,
+    units: ArrayLike,
+    *,
+    within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
 ) -> tuple[Estimate, ...]:
     """Functions of sums over units, with studentized intervals from the same resamples.
 
     Args:
         statistic: From column sums [..., m] to the statistics [..., q]; called on all resamples at once.
         units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
+        within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
+            size know no better, and their studentized interval runs away.
         num_resamples: Resamples, B.
         seed: Seed of the resampling.
 
@@ -66,7 +73,11 @@ def bootstrap_statistics(
     if num_units > MAX_UNITS:
         table = cluster_sums(table, merged_units(num_units))
     intervals = student_intervals(statistic, table, values, num_resamples=num_resamples, seed=seed)
-    return tuple(_estimate(value, ends, num_units) for value, ends in zip(values, intervals, strict=True))
+    ranges = zip(*(np.broadcast_to(end, values.shape) for end in within), strict=True)
+    return tuple(
+        _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), num_units)
+        for value, ends, (least, greatest) in zip(values, intervals, ranges, strict=True)
+    )
 
 
 def bootstrap_means(

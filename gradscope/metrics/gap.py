@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import (
@@ -99,7 +99,9 @@ def estimate_gap(
     """
     if base == "step":
         cells = _Cells.of(draws)
-        by_step, gap = cells.bootstrap(lambda parts: [parts.by_step, parts.degenerate - parts.by_step], resampling)
+        by_step, gap = cells.bootstrap(
+            lambda parts: [parts.by_step, parts.degenerate - parts.by_step], ([0.0, -1.0], 1.0), resampling
+        )
         return Gap(prediction=by_step, gap=gap)
     prediction = _prediction(draws.size, pass_rate, base)
     share, predicted = degenerate.value or 0.0, prediction.value or 0.0
@@ -180,6 +182,7 @@ def estimate_gap_parts(
             parts.degenerate - parts.by_step,
             parts.by_step - (parts.pooled if base is None else parts.at(base)),
         ],
+        (-1.0, 1.0),
         resampling,
     )
     return between, over_time
@@ -226,10 +229,13 @@ class _Cells:
         in_step = (keys[:, :1] == steps[None, :]).astype(np.float64)
         return cls(np.concatenate(sums, axis=1), keys[:, 1], in_step, num_prompts)
 
-    def bootstrap(self, choose: Callable[[_Parts], list[Array]], resampling: Resampling) -> tuple[Estimate, ...]:
+    def bootstrap(
+        self, choose: Callable[[_Parts], list[Array]], within: tuple[ArrayLike, ArrayLike], resampling: Resampling
+    ) -> tuple[Estimate, ...]:
         estimates = bootstrap_statistics(
             lambda sums: np.stack(choose(self.parts(sums)), axis=-1),
             self.units,
+            within=within,
             num_resamples=resampling.num_resamples,
             seed=resampling.seed,
         )

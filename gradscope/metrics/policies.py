@@ -71,5 +71,7 @@ def estimate_policy_gap(
         predicted, by_policy = ((counts * chance).sum(axis=-1) / total for chance in (at_pooled, at_own))
         return np.stack([sums[..., 0] / total - by_policy, by_policy - predicted], axis=-1)
 
-    between_prompts, between_policies = bootstrap_statistics(parts, units, num_resamples=num_resamples, seed=seed)
+    between_prompts, between_policies = bootstrap_statistics(
+        parts, units, within=(-1.0, 1.0), num_resamples=num_resamples, seed=seed
+    )
     return between_prompts, between_policies

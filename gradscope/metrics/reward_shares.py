@@ -6,8 +6,6 @@ so every number here is made of deviations from the group's mean.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
@@ -109,13 +107,11 @@ def correlation_within(
     (correlation,) = bootstrap_statistics(
         lambda sums: _ratio(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
         units,
+        within=(-1.0, 1.0),
         num_resamples=num_resamples,
         seed=seed,
     )
-    if correlation.low is None or correlation.high is None:
-        return correlation
-    # few clusters of very different size know no better than the definition
-    return replace(correlation, low=max(correlation.low, -1.0), high=min(correlation.high, 1.0))
+    return correlation
 
 
 def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:

@@ -105,6 +105,15 @@ def test_a_share_is_never_less_certain_than_wilsons_interval() -> None:
     assert bootstrap_mean(values, share=False).low < 0.7  # the studentized end by itself
 
 
+def test_intervals_stay_within_the_range_of_each_statistic() -> None:
+    units = np.column_stack([draws(0, 12), np.ones(12)])
+    free = bootstrap_statistics(lambda sums: sums / 12, units)[0]
+    assert free.low < 0.3 < 0.4 < free.high
+    cut, constant = bootstrap_statistics(lambda sums: sums / 12, units, within=([0.3, -1.0], 0.4))
+    assert (cut.low, cut.value, cut.high) == (min(0.3, free.value), free.value, max(0.4, free.value))
+    assert constant.low is None
+
+
 def test_many_units_are_merged() -> None:
     values = draws(0, 30_000)
     mean = bootstrap_mean(values)

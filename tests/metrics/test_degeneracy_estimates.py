@@ -65,6 +65,16 @@ def test_given_pass_rate_replaces_that_of_the_log() -> None:
     assert found.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)
 
 
+def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
+    # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
+    rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
+    found = estimate_degeneracy(table_of(rows), base_pass_rate="step")
+    assert 0.0 <= found.iid_prediction.low < found.iid_prediction.value < found.iid_prediction.high <= 1.0
+    parts = estimate_degeneracy(table_of(rows))
+    for part in (found.jensen_gap, parts.between_prompts, parts.over_time):
+        assert -1.0 <= part.low < part.value < part.high <= 1.0
+
+
 def test_repeated_prompts_widen_the_interval() -> None:
     rng = np.random.default_rng(0)
     passing = [0 if rng.random() < 0.5 else 2 for _ in range(20)]
