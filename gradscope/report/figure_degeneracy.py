@@ -125,13 +125,13 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
         if not known:
             continue
         sizes, values = [size for size, _ in known], [e.value or 0.0 for _, e in known]
-        axes.plot(sizes, values, color=color, linestyle=line, marker=marker)
+        axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
         axes.fill_between(sizes, *_ends([e for _, e in known]), color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], name, color))
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
     if hollow:
-        axes.plot(*zip(*hollow, strict=True), linestyle="", marker="o", color=BLUE, markerfacecolor="white")
+        axes.plot(*zip(*hollow, strict=True), linestyle="", marker="o", color=BLUE, markerfacecolor="white", zorder=4)
         labels[0] = (labels[0][0], "observed\n(hollow: forecast)", BLUE)
     axes.axhline(0, color=FAINT, linewidth=0.6)
     label_lines(axes, labels)

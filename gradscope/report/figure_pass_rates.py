@@ -49,7 +49,17 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
         ("beta-binomial", BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
         ("binomial", ORANGE, "--", "s", [bar.binomial for bar in bars]),
     ):
-        axes.plot(places, shares, color=color, linestyle=line, marker=marker, linewidth=1.4, path_effects=halo())
+        axes.plot(
+            places,
+            shares,
+            color=color,
+            linestyle=line,
+            marker=marker,
+            linewidth=1.4,
+            path_effects=halo(),
+            zorder=3,
+            clip_on=False,
+        )
         labels.append((shares[-1], name, color))
     axes.set_ylim(0, 1.1 * max(max(bar.observed, bar.beta_binomial, bar.binomial) for bar in bars))
     axes.set_ylabel("share of groups")

@@ -55,7 +55,7 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
         if not known:
             continue
         places, values = [k for k, _, _ in known], [value for _, value, _ in known]
-        axes.plot(places, values, color=color, linestyle=line, marker=marker)
+        axes.plot(places, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
         lows = [value if e.low is None else e.low for _, value, e in known]
         highs = [value if e.high is None else e.high for _, value, e in known]
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
