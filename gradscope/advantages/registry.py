@@ -9,9 +9,9 @@ of rewards and can be asked "what if" of any log; those of the run and of tokens
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,8 +48,8 @@ class Formulation:
     scope: Scope = "group"
     """What it needs: the rewards of a group, of all groups of a step, a memory of the run, numbers of each token, or a
     Gram matrix of score vectors."""
-    function: Callable[[Array], Array] | None = None
-    """From rewards [..., G] to advantages [..., G], with ``step`` from [N, G] to [N, G]; None where rewards alone do
+    function: Callable[[Any], Any] | None = None
+    """From rewards [..., G] to advantages [..., G], with ``step`` from [N][G] to [N][G]; None where rewards alone do
     not decide."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
@@ -317,12 +317,45 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
     """
     chosen = formulation(name)
     values = np.asarray(rewards, dtype=np.float64)
+    return np.asarray(_function(chosen, values)(values), dtype=np.float64)
+
+
+def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Array, ...]:
+    """The advantages of all groups of a step, which may differ in size.
+
+    Args:
+        name: The formulation's name.
+        rewards: Finite rewards of each group, [N][G]; refused for the reasons of :func:`compute_advantages`.
+
+    Returns:
+        Advantages in float64, [N][G].
+
+    Example:
+        >>> found = compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])
+        >>> [group.tolist() for group in found]
+        [[0.25, 0.25, 0.25], [-0.75]]
+    """
+    chosen, groups = formulation(name), [np.asarray(group, dtype=np.float64) for group in rewards]
+    sizes = sorted({len(group) for group in groups})
+    places = [[place for place, group in enumerate(groups) if len(group) == size] for size in sizes]
+    stacks = [np.stack([groups[place] for place in of_size]) for of_size in places]
+    functions = [_function(chosen, stack) for stack in stacks]
+    if chosen.scope == "step":
+        return tuple(functions[0](groups))
+    found: dict[int, Array] = {}
+    for of_size, stack, function in zip(places, stacks, functions, strict=True):
+        found |= dict(zip(of_size, function(stack), strict=True))
+    return tuple(found[place] for place in range(len(groups)))
+
+
+def _function(chosen: Formulation, values: Array) -> Callable[[Any], Any]:
+    """The formulation's function, once these rewards have such an advantage."""
     if values.ndim < 1 or values.shape[-1] < 1 or not np.all(np.isfinite(values)):
         raise ValueError("advantages need at least one reward, and all of them finite")
     reason = chosen.why_not(values)
     if reason is not None or chosen.function is None:
         raise UsageError(
-            f"These rewards have no {name!r} advantage: {reason}.",
+            f"These rewards have no {chosen.name!r} advantage: {reason}.",
             hint="'grpo', 'dr_grpo' and 'reinforce' are defined for any reward.",
         )
-    return chosen.function(values)
+    return chosen.function

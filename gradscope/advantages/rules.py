@@ -4,7 +4,8 @@ Every formulation that a run can be trained with is a rule, those that need no t
 the step's rewards; the others say what else they read and, where they remember something, hand it to the checkpoint and
 take it back.
 
-Legend: N groups of a step, G rollouts of a group, R = N G rollouts of a step, T tokens of a completion, H width.
+Legend: N groups of a step, G rollouts of a group, which may differ from group to group, R rollouts of a step, T tokens
+of a completion, H width.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.group import grpo
-from gradscope.advantages.registry import compute_advantages, formulation
+from gradscope.advantages.registry import compute_step_advantages, formulation
 from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, return_to_go
 
 Array = NDArray[np.float64]
@@ -39,8 +39,8 @@ class Memory:
 class StepRollouts:
     """What the advantages of a step may depend on."""
 
-    rewards: Array
-    """Scalar rewards, [N, G]."""
+    rewards: Sequence[Array]
+    """Scalar rewards by group, [N][G]."""
     prompt_ids: tuple[str, ...]
     """The prompt of each group, [N]."""
     logprobs: Sequence[Sequence[float]]
@@ -53,7 +53,7 @@ class StepRollouts:
     """The policy's last hidden state at each token, [R][T, H]; None unless the rule reads them."""
 
     def __post_init__(self) -> None:
-        if self.rewards.ndim != 2 or not np.all(np.isfinite(self.rewards)):
+        if any(np.ndim(group) != 1 or not np.all(np.isfinite(group)) for group in self.rewards):
             raise ValueError("the rewards of a step are finite and one row a group")
 
 
@@ -77,7 +77,7 @@ class Rule:
         Returns:
             One number a rollout, [R][1], or one a token, [R][T].
         """
-        return _by_rollout(compute_advantages(self.name, step.rewards))
+        return _by_rollout(compute_step_advantages(self.name, step.rewards))
 
     @property
     def by_token(self) -> bool:
@@ -132,11 +132,11 @@ class RunningMean(Rule):
         Returns:
             One number a rollout, [R][1].
         """
-        first = float(step.rewards.mean())
-        baseline = np.array([self._means.get(prompt, first) for prompt in step.prompt_ids])
+        first = float(np.concatenate(step.rewards).mean())
+        baseline = [self._means.get(prompt, first) for prompt in step.prompt_ids]
         for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
             self._means[prompt] = float(_MEMORY * before + (1 - _MEMORY) * rewards.mean())
-        return _by_rollout(step.rewards - baseline[:, None])
+        return _by_rollout([rewards - before for rewards, before in zip(step.rewards, baseline, strict=True)])
 
     @property
     def memory(self) -> Memory:
@@ -172,8 +172,8 @@ class PerStep(Rule):
         """
         if step.token_rewards is None:
             raise ValueError("per_step needs a reward of every token")
-        size = step.rewards.shape[1]
-        groups = (step.token_rewards[start : start + size] for start in range(0, len(step.token_rewards), size))
+        ends = np.cumsum([len(group) for group in step.rewards])
+        groups = (step.token_rewards[end - len(group) : end] for group, end in zip(step.rewards, ends, strict=True))
         return tuple(advantage for group in groups for advantage in return_to_go(group))
 
 
@@ -198,9 +198,10 @@ class Compensation(Rule):
         Returns:
             One number a token, [R][T].
         """
+        advantages = np.concatenate(compute_step_advantages("grpo", step.rewards))
         return tuple(
             advantage * compensation(taken, top, limit=self._limit)
-            for advantage, taken, top in zip(grpo(step.rewards).ravel(), step.logprobs, step.max_logprobs, strict=True)
+            for advantage, taken, top in zip(advantages, step.logprobs, step.max_logprobs, strict=True)
         )
 
 
@@ -216,7 +217,7 @@ def make_rule(name: str) -> Rule:
     Example:
         >>> nothing = [[0.0], [0.0]]
         >>> step = StepRollouts(
-        ...     rewards=np.array([[1.0, 0.0]]), prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
+        ...     rewards=[np.array([1.0, 0.0])], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
         ... )
         >>> [advantage.tolist() for advantage in make_rule("dr_grpo").advantages(step)]
         [[0.5], [-0.5]]
@@ -232,5 +233,5 @@ def make_rule(name: str) -> Rule:
     return Rule(formulation(name).name)
 
 
-def _by_rollout(advantages: Array) -> tuple[Array, ...]:
-    return tuple(advantages.reshape(-1, 1))
+def _by_rollout(advantages: Sequence[Array]) -> tuple[Array, ...]:
+    return tuple(np.concatenate(advantages).reshape(-1, 1))

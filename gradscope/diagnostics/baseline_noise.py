@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages
+from gradscope.advantages.registry import compute_step_advantages
 from gradscope.diagnostics.parts import by_size, sub_groups
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.estimate import Estimate
@@ -62,15 +62,15 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     Returns:
         One per group of two or more rollouts.
     """
-    parts = [part for part in sub_groups(rows, None) if not np.isnan(rows.rewards[part.index]).any()]
+    known = [part for part in sub_groups(rows, None) if not np.isnan(rows.rewards[part.index]).any()]
+    parts = [part for part in known if len(part.index) > 1]
     norms, found = np.clip(np.diag(rows.gram), 0.0, None), []
+    shrunk = compute_step_advantages(_SHRINKAGE, [rows.rewards[part.index] for part in parts]) if parts else ()
     for places in by_size(parts):
-        if len(parts[places[0]].index) < 2:
-            continue
         index = np.stack([parts[place].index for place in places])
         rewards = rows.rewards[index]
         tables = baselines(rewards, norms[index])
-        tables[_SHRINKAGE] = rewards - compute_advantages(_SHRINKAGE, rewards)
+        tables[_SHRINKAGE] = rewards - np.stack([shrunk[place] for place in places])
         moments = {name: second_moment(rewards, norms[index], table) for name, table in tables.items()}
         found += [
             BaselineGroup(

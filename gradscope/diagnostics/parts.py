@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.gram import optimal_baseline
-from gradscope.advantages.registry import compute_advantages, formulation
+from gradscope.advantages.registry import compute_advantages, compute_step_advantages, formulation
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 
@@ -67,7 +67,7 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
     """The advantages of the rollouts of each part.
 
-    Parts of one size are computed together: a formulation may look at all groups of the step.
+    They are computed together: a formulation may look at all groups of the step.
 
     Args:
         rows: The step.
@@ -85,6 +85,8 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
     for part in parts:
         if np.isnan(rows.rewards[part.index]).any():
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
+    if formulation(advantage).scope != "gram":
+        return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     found: dict[int, Array] = {}
     norms = np.clip(np.diag(rows.gram), 0.0, None)
     for places in by_size(parts):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_advantages, formulation
+from gradscope.advantages.registry import compute_step_advantages, formulation
 from gradscope.diagnostics.steps import MeasuredStep
 from gradscope.metrics.groups import all_equal
 from gradscope.results.replay import Quantity, ReplayVerdict
@@ -72,7 +72,7 @@ def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
-    """The share of rollouts in groups of equal reward, as TRL counts it.
+    """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so.
 
     Args:
         run: The run.
@@ -92,7 +92,8 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
         return _outcome(name, "the trainer logged no frac_reward_zero_std at this step")
     if run.settings.get("scale_rewards") == "batch":
         return _outcome(name, "with scale_rewards = batch the trainer logs the std of the whole batch, not of groups")
-    sizes = np.array([group.size for group in measured.groups])
+    by_group = run.settings.get("sampling") == "reallocated"
+    sizes = np.array([1 if by_group else group.size for group in measured.groups])
     flat = np.array([all_equal(_known(group)) for group in measured.groups])
     return _compare(name, float(sizes[flat].sum() / sizes.sum()), logged)
 
@@ -140,11 +141,8 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
 
 
 def _formulated(name: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
-    """Advantages of all rollouts, group by group or, where the formulation is relative to the step, at once."""
-    rewards = [np.array(group.rewards, dtype=float) for group in groups]
-    if formulation(name).scope == "step":
-        return compute_advantages(name, np.stack(rewards)).ravel()
-    return np.concatenate([compute_advantages(name, values) for values in rewards])
+    """Advantages of all rollouts of a step, in the order of its groups."""
+    return np.concatenate(compute_step_advantages(name, [np.array(group.rewards, dtype=float) for group in groups]))
 
 
 def _batch_scaled(groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.advantages.registry import ALL_FORMULATIONS, FORMULATIONS, compute_advantages, formulation
+from gradscope.advantages.registry import (
+    ALL_FORMULATIONS,
+    FORMULATIONS,
+    compute_advantages,
+    compute_step_advantages,
+    formulation,
+)
 from gradscope.errors import UsageError
 
 binary_groups = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
@@ -80,6 +86,31 @@ def test_claimed_sums_and_order_hold(name: str, rewards: list[float]) -> None:
 def test_groups_at_once_equal_one_by_one(name: str, groups: list[list[float]]) -> None:
     together = compute_advantages(name, groups)
     np.testing.assert_array_equal(together, [compute_advantages(name, group) for group in groups])
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
+@pytest.mark.parametrize("size", [4, 9, 33])
+def test_groups_of_one_size_are_an_array(name: str, size: int) -> None:
+    draw = np.random.default_rng(size)
+    binary = formulation(name).needs_binary
+    rewards = draw.integers(0, 2, (6, size)).astype(np.float64) if binary else draw.normal(size=(6, size))
+    np.testing.assert_array_equal(compute_step_advantages(name, list(rewards)), compute_advantages(name, rewards))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_group_has_its_own_size(name: str) -> None:
+    groups = [[1.0, 0.0, 0.0, 1.0, 0.0], [1.0] * 4, [0.0, 1.0, 1.0, 1.0], [0.0] * 7]
+    for found, group in zip(compute_step_advantages(name, groups), groups, strict=True):
+        np.testing.assert_array_equal(found, compute_advantages(name, group))
+
+
+def test_groups_of_a_step_are_refused_as_groups_are() -> None:
+    with pytest.raises(UsageError, match="rloo needs groups of at least 2, this one has 1"):
+        compute_step_advantages("rloo", [[1.0, 0.0], [1.0]])
+    with pytest.raises(UsageError, match="shrinkage needs groups of at least 2, this one has 1"):
+        compute_step_advantages("shrinkage", [[1.0, 0.0], [1.0]])
+    with pytest.raises(ValueError, match="advantages need at least one reward"):
+        compute_step_advantages("grpo", [[1.0, 0.0], []])
 
 
 @settings(deadline=None)
@@ -183,6 +214,19 @@ def test_shrinkage_by_hand() -> None:
     np.testing.assert_allclose(first, [1.0 - target, 0.0 - (5 / 9 * 1.0 + target)])
 
 
+def test_ragged_steps_by_hand() -> None:
+    groups = [[1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0]]
+    # five of eight rollouts pass
+    assert [found.tolist() for found in compute_step_advantages("batch_mean", groups)] == [
+        [3 / 8, -5 / 8],
+        [3 / 8, 3 / 8, -5 / 8, -5 / 8],
+        [3 / 8, 3 / 8],
+    ]
+    # Others of group 1: means 1/2 and 1, sampling variances (1/3) / 4 and 0: v = 1/24, s = 1/16, l = 2/3 * 2/5 = 4/15.
+    first = compute_step_advantages("shrinkage", groups)[0]
+    np.testing.assert_allclose(first, [1.0 - 0.75 * 4 / 15, -(11 / 15 + 0.75 * 4 / 15)])
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=5), st.floats(0.1, 10))
 def test_shrinkage_scales_and_its_baseline_does_not_see_its_own_reward(groups: list[list[float]], scale: float) -> None:
@@ -195,6 +239,7 @@ def test_shrinkage_scales_and_its_baseline_does_not_see_its_own_reward(groups: l
 
 
 def test_shrinkage_of_one_group_or_of_groups_without_noise_is_rloo() -> None:
-    for step in ([[1.0, 0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]):
+    steps = ([[1.0, 0.0, 0.0]], [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.0] * 3, [0.1] * 3])
+    for step in steps:
         expected = [compute_advantages("rloo", group) for group in step]
-        np.testing.assert_allclose(compute_advantages("shrinkage", step), expected)
+        np.testing.assert_allclose(compute_advantages("shrinkage", step), expected, atol=1e-15)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages
+from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages, compute_step_advantages
 from gradscope.advantages.rules import Memory, StepRollouts, make_rule
 from gradscope.errors import UsageError
 
@@ -14,7 +14,15 @@ def step(rewards: list[list[float]], prompt_ids: tuple[str, ...] = (), **tokens:
     array = np.array(rewards)
     ids = prompt_ids or tuple(f"p{index}" for index in range(len(array)))
     numbers: dict[str, object] = {name: [[0.0, 0.0]] * array.size for name in ("logprobs", "max_logprobs")}
-    return StepRollouts(rewards=array, prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
+    return StepRollouts(rewards=list(array), prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
+
+
+def ragged(rewards: list[list[float]], **tokens: object) -> StepRollouts:
+    groups = [np.array(group) for group in rewards]
+    nothing: list[list[float]] = [[0.0]] * sum(map(len, groups))
+    numbers: dict[str, object] = {"logprobs": nothing, "max_logprobs": nothing}
+    ids = tuple("abcdef"[: len(groups)])
+    return StepRollouts(rewards=groups, prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
@@ -67,6 +75,18 @@ def test_per_step_by_hand() -> None:
     token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0], [1.0], [1.0]]
     advantages = rule.advantages(step([[1.0, 0.0], [1.0, 1.0]], token_rewards=token_rewards))
     assert [advantage.tolist() for advantage in advantages] == [[0.5, 0.0, 0.5], [-0.5, 0.0], [0.0], [0.0]]
+
+
+def test_rules_of_tokens_and_of_the_run_take_groups_of_any_size() -> None:
+    rewards = [[1.0], [1.0, 0.0, 0.0]]
+    assert np.concatenate(make_rule("spo").advantages(ragged(rewards))).tolist() == [0.5, 0.5, -0.5, -0.5]
+    token_rewards = [[1.0, 1.0], [2.0], [1.0, 3.0], [0.0]]
+    # one alone has nothing to be compared with; returns 2, 4 3, 0 have the means 2 and 1
+    found = make_rule("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
+    assert [advantage.tolist() for advantage in found] == [[0.0, 0.0], [0.0], [2.0, 2.0], [-2.0]]
+    base = compute_step_advantages("grpo", rewards)
+    halved = make_rule("compensation").advantages(ragged(rewards, logprobs=[np.log([0.5])] * 4))
+    np.testing.assert_allclose(np.concatenate(halved), 1.5 * np.concatenate(base))
 
 
 def test_per_step_sums_to_zero_where_all_are_as_long() -> None:
