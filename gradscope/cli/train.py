@@ -12,7 +12,7 @@ from gradscope.cli.options import QuietOption
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
 from gradscope.errors import UsageError
-from gradscope.training.config import LOSS_TYPES, TASKS, TrainConfig, read_config
+from gradscope.training.config import LOSS_TYPES, SAMPLINGS, TASKS, TrainConfig, read_config
 
 EXAMPLES = (
     "gradscope train --output my-run",
@@ -82,6 +82,12 @@ def train(
     ] = None,
     group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
     num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
+    sampling: Annotated[
+        str | None, _option("sampling", "What becomes of dead groups.", "Optimization", "|".join(SAMPLINGS))
+    ] = None,
+    max_resampling: Annotated[
+        int | None, _option("max_resampling", "Rounds of dynamic sampling; 4 by default.", "Optimization")
+    ] = None,
     steps: Annotated[int | None, _option("steps", "Optimizer updates.", "Optimization")] = None,
     learning_rate: Annotated[
         str | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")

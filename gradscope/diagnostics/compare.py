@@ -61,7 +61,11 @@ def compare_runs(*paths: str | Path, ks: Sequence[int] = (), strict: bool = Fals
         )
     cells = _cells(runs)
     budgets = _budgets(runs, ks)
-    values = {cell: {seed: run.values(budgets) for seed, run in of_seed.items()} for cell, of_seed in cells.items()}
+    with_cost = _has_cost(runs)
+    values = {
+        cell: {seed: run.values(budgets, with_cost=with_cost) for seed, run in of_seed.items()}
+        for cell, of_seed in cells.items()
+    }
     metrics = tuple(next(iter(next(iter(values.values())).values())))
     pairs = _corrected([pair for first, second in _pairs(list(cells)) for pair in _compare(first, second, values)])
     comparison = Comparison(
@@ -101,6 +105,12 @@ def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
     if large:
         raise InputError(f"pass@{large[0]} needs more than the {most} samples of a prompt.", hint=f"--k 1 --k {most}")
     return tuple(dict.fromkeys(ks or (1, most)))
+
+
+def _has_cost(runs: Sequence[ComparedRun]) -> bool:
+    """Whether runs cost differently by design, and all say what: else lengths of completions are all that differs."""
+    by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
+    return by_design and all(run.kilotokens is not None for run in runs)
 
 
 def cell_name(cell: Cell) -> str:

@@ -48,6 +48,8 @@ class ComparedRun:
     """Share of degenerate groups of each step, [S]."""
     heldout: Samples | None
     """Samples of the held-out prompts after training; None where there are none."""
+    kilotokens: float | None
+    """Thousands of tokens that a step sampled, prompts included; None where the trainer did not count them."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -55,11 +57,12 @@ class ComparedRun:
         files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
         return tuple(str(file) for file in files if file.is_file())
 
-    def values(self, ks: Sequence[int]) -> dict[str, float]:
+    def values(self, ks: Sequence[int], *, with_cost: bool = False) -> dict[str, float]:
         """The run's numbers.
 
         Args:
             ks: Budgets of pass@k, which every held-out prompt has samples for.
+            with_cost: Whether what a step sampled is one of them, where it was counted.
 
         Returns:
             Metric -> value.
@@ -68,10 +71,12 @@ class ComparedRun:
         if self.heldout is not None:
             counts = (self.heldout.num_samples, self.heldout.num_correct)
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
+        cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
         return values | {
             "train_reward": float(self.reward.mean()),
             "reward_drawdown": drawdown(self.reward),
             "mean_frac_reward_zero_std": float(self.degenerate.mean()),
+            **cost,
         }
 
 
@@ -151,6 +156,7 @@ def _read_run(folder: Path) -> ComparedRun:
         reward=_series(metrics, "reward"),
         degenerate=_series(metrics, "num_degenerate_groups") / _series(metrics, "num_groups"),
         heldout=_read_heldout(folder, manifest),
+        kilotokens=metrics[steps]["num_tokens"] / steps / 1000 if "num_tokens" in metrics[steps] else None,
     )
 
 

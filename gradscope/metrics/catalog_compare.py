@@ -41,6 +41,17 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         command=_COMMAND,
     ),
     Metric(
+        name="kilotokens_per_step",
+        title="1000 tokens a step",
+        formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",
+        meaning="What a step cost to sample: more under dynamic sampling, which throws dead groups away.",
+        range="[0, inf)",
+        better="lower",
+        moved_by="Dead groups that are resampled, and the length of completions.",
+        source="TRL's num_tokens, over the run.",
+        command=_COMMAND,
+    ),
+    Metric(
         name="paired_difference",
         title="paired difference",
         formula="mean over seeds of (second - first), 95 % interval +- t(n-1) sd / sqrt(n)",

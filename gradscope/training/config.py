@@ -18,9 +18,12 @@ EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
 TaskName = Literal["running-sums", "conflict", "starved", "steps", "gsm8k", "jsonl"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
+Sampling = Literal["fixed", "dynamic", "reallocated"]
 TASKS: tuple[str, ...] = get_args(TaskName)
 _FROM_FILES = ("gsm8k", "jsonl")
 LOSS_TYPES: tuple[str, ...] = get_args(LossType)
+SAMPLINGS: tuple[str, ...] = get_args(Sampling)
+DEFAULT_MAX_RESAMPLING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,11 @@ class TrainConfig:
     """Rollouts of a prompt, G."""
     num_prompts: int = 16
     """Prompts of a step."""
+    sampling: Sampling = "fixed"
+    """``dynamic`` replaces dead groups by other prompts' groups, ``reallocated`` moves rollouts of solved prompts to
+    unsolved ones."""
+    max_resampling: int | None = None
+    """Under ``dynamic``, most rounds of replacing; null is 4."""
     steps: int = 60
     """Optimizer updates."""
     train_prompts: int | None = None
@@ -112,6 +120,17 @@ class TrainConfig:
                 f"{self.gradient_accumulation_steps} parts.",
                 hint="Choose --gradient-accumulation-steps so that it divides prompts x rollouts.",
             )
+        if self.max_resampling is not None and self.sampling != "dynamic":
+            raise UsageError(
+                f"max_resampling is given, and {self.sampling} sampling has no rounds of replacing.",
+                hint="Give --sampling dynamic too.",
+            )
+        if self.sampling == "reallocated" and (self.group_size % 2 or self.num_prompts < 2):
+            raise UsageError(
+                "Reallocated sampling probes with half of each group and moves the rest between prompts; "
+                f"{self.num_prompts} prompts x {self.group_size} rollouts do not allow that.",
+                hint="Choose an even --group-size and at least --num-prompts 2.",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as plain JSON values; nulls are kept, so it round-trips exactly.
@@ -152,6 +171,7 @@ _LEAST = {
     "group_size": 2,
     "num_prompts": 1,
     "steps": 1,
+    "max_resampling": 1,
     "train_prompts": 1,
     "seed": 0,
     "gradient_accumulation_steps": 1,

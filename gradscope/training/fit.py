@@ -31,6 +31,7 @@ from gradscope.training.grad_norm import NormMatch
 from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
 from gradscope.training.policy import Policy
 from gradscope.training.recorder import Recorder
+from gradscope.training.rounds import make_sampling
 from gradscope.training.rules import make_rule
 from gradscope.training.tasks import Problem, Task, prompt_order
 
@@ -88,7 +89,7 @@ def _make_trainer(
     on_cpu: bool,
     progress: ProgressCallback,
 ) -> RecordingTrainer:
-    recorder = Recorder(run, task, policy, config.group_size)
+    recorder = Recorder(run, task, policy)
 
     def on_step(step: int, logs: dict[str, Any]) -> None:
         recorder.write(step, logs | rule.metrics)
@@ -103,15 +104,17 @@ def _make_trainer(
     if config.match_grad_norm is not None:
         callbacks.append(NormMatch(config.match_grad_norm))
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
+    rows = [_row(policy, problem) for problem in task.train]
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     trainer = RecordingTrainer(
         rule=rule,
         rewards=RewardFunctions(task),
         recorder=recorder,
+        sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
         model=policy.model,
         processing_class=policy.tokenizer,
         args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
-        train_dataset=Dataset.from_list([_row(policy, task.train[index]) for index in order]),
+        train_dataset=Dataset.from_list([rows[index] for index in order]),
         peft_config=lora_config(config),
         callbacks=callbacks,
     )

@@ -3,7 +3,7 @@
 One method of the training is overridden, ``_generate_and_score_completions``; its name and the keys of its result have
 been stable where its body was not. Rewards come through ordinary reward functions that keep what they return.
 
-Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
+Shapes: R rollouts of a step, T tokens of a completion.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from trl import GRPOTrainer
 
 from gradscope.advantages.rules import Rule, StepRollouts
 from gradscope.training.recorder import Recorder, SampledRow
+from gradscope.training.rounds import FixedSampling, Row
+from gradscope.training.scored import Scored
 from gradscope.training.tasks import Grader, Problem, Task
 
 
@@ -69,28 +71,35 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         rule: How rewards become advantages.
         rewards: The reward functions, which also go to TRL.
         recorder: Where each step's rollouts go.
+        sampling: How they are sampled.
         **trl: The arguments of TRL's trainer.
     """
 
-    def __init__(self, *, rule: Rule, rewards: RewardFunctions, recorder: Recorder, **trl: Any) -> None:
+    def __init__(
+        self, *, rule: Rule, rewards: RewardFunctions, recorder: Recorder, sampling: FixedSampling, **trl: Any
+    ) -> None:
         super().__init__(reward_funcs=rewards.functions, **trl)
         self._rule = rule
         self._rewards = rewards
         self._recorder = recorder
+        self._sampling = sampling
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        per_function = self._rewards.last
-        totals = np.sum([np.asarray(values, dtype=np.float64) for values in per_function.values()], axis=0)
+        step = self.state.global_step + 1
+        batch = self._sampling.batch(inputs, step, self._sample)
+        output, per_function = batch.scored.output, batch.scored.rewards
+        starts = np.cumsum(batch.sizes)[:-1]
         prompt_ids = _unpad(output["prompt_ids"], output["prompt_mask"])
         completion_ids = _unpad(output["completion_ids"], output["completion_mask"])
         logprobs, max_logprobs, states = self._sampler_logprobs(prompt_ids, completion_ids)
-        problems = [Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]) for row in inputs]
+        problems = [
+            Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]) for row in batch.scored.rows
+        ]
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
         advantages = self._rule.advantages(
             StepRollouts(
-                rewards=totals.reshape(-1, self.num_generations),
-                prompt_ids=tuple(problem.prompt_id for problem in problems[:: self.num_generations]),
+                rewards=np.split(batch.scored.totals, starts),
+                prompt_ids=tuple(problems[start].prompt_id for start in (0, *starts)),
                 logprobs=logprobs,
                 max_logprobs=max_logprobs,
                 token_rewards=token_rewards,
@@ -101,7 +110,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         seen = _padded(advantages, shape) if self._rule.by_token else torch.as_tensor(np.concatenate(advantages))
         output["advantages"] = seen.to(output["advantages"])
         self._recorder.stage(
-            self.state.global_step + 1,
+            step,
             [
                 SampledRow(
                     problem=problem,
@@ -114,8 +123,21 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 )
                 for index, problem in enumerate(problems)
             ],
+            batch.sizes,
+            batch.cost,
         )
         return output
+
+    def _sample(self, rows: Sequence[Row]) -> Scored:
+        """One round of a step: TRL's own method on these rows."""
+        num_generations: int = self.args.num_generations
+        if len(rows) % num_generations:  # TRL's own statistics want whole groups; of such a round they are not used
+            self.num_generations = len(rows)
+        try:
+            output = super()._generate_and_score_completions(list(rows))
+        finally:
+            self.num_generations = num_generations
+        return Scored(rows=rows, output=output, rewards=dict(self._rewards.last))
 
     def _seen(self, advantage: torch.Tensor, num_tokens: int) -> float | tuple[float, ...]:
         """One rollout's advantage as the loss sees it: a number, or one a token without the padding."""

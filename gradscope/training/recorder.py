@@ -3,7 +3,7 @@
 A step is first staged, when its completions are sampled and scored, and kept aside while the update is made. It is
 written together with the step's metrics once the trainer logs it, so a file on disk always stands for a finished step.
 
-Shapes: R rollouts of a step, G rollouts of a group, T tokens of a completion.
+Shapes: R rollouts of a step, N groups of a step, T tokens of a completion.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gradscope.metrics.groups import all_equal
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.training.batch_numbers import batch_numbers
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
 
@@ -48,17 +49,15 @@ class Recorder:
         run: The run's folder.
         task: The task, whose steps are graded where it can.
         policy: The policy, for its tokenizer.
-        group_size: Rollouts of a group, G.
     """
 
-    def __init__(self, run: Path, task: Task, policy: Policy, group_size: int) -> None:
+    def __init__(self, run: Path, task: Task, policy: Policy) -> None:
         self._run = run
         self._task = task
         self._policy = policy
-        self._group_size = group_size
         self._eos_ids = policy.eos_ids()
         self._pieces: dict[int, str] = {}
-        self._staged: dict[int, tuple[RolloutGroup, ...]] = {}
+        self._staged: dict[int, tuple[tuple[RolloutGroup, ...], Mapping[str, int]]] = {}
 
     def grade_steps(
         self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]
@@ -80,14 +79,21 @@ class Recorder:
             for problem, ids in zip(problems, completion_ids, strict=True)
         ]
 
-    def stage(self, step: int, rows: Sequence[SampledRow]) -> None:
+    def stage(self, step: int, rows: Sequence[SampledRow], sizes: Sequence[int], cost: Mapping[str, int]) -> None:
         """Keep a step's rollouts until the step is done.
 
         Args:
             step: The step, counted from 1.
-            rows: Its rows, [R], each G in a row a group.
+            rows: Its rows, group by group, [R].
+            sizes: Rollouts of each group, [N].
+            cost: What was sampled for it; empty where the rows are all that was.
         """
-        self._staged = {step: tuple(self._group(step, rows, start) for start in range(0, len(rows), self._group_size))}
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        groups = (
+            self._group(f"{step:05d}-{place:03d}", step, start, rows[start : start + size])
+            for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
+        )
+        self._staged = {step: (tuple(groups), cost)}
 
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
         """Write the step that is now done.
@@ -96,25 +102,23 @@ class Recorder:
             step: The step.
             logs: What the trainer logged for it.
         """
-        groups = self._staged.pop(step)
+        groups, cost = self._staged.pop(step)
         write_step(self._run, step, groups, force=True)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        if cost:
+            numbers |= {**batch_numbers(groups), **cost}
         append_metrics(
             self._run,
             step,
             numbers | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))},
         )
 
-    def _group(self, step: int, rows: Sequence[SampledRow], start: int) -> RolloutGroup:
-        group_id = f"{step:05d}-{start // self._group_size:03d}"
+    def _group(self, group_id: str, step: int, start: int, rows: Sequence[SampledRow]) -> RolloutGroup:
         return RolloutGroup(
             step=step,
             group_id=group_id,
-            prompt_id=rows[start].problem.prompt_id,
-            rollouts=tuple(
-                self._rollout(group_id, sample, start + sample, rows[start + sample])
-                for sample in range(self._group_size)
-            ),
+            prompt_id=rows[0].problem.prompt_id,
+            rollouts=tuple(self._rollout(group_id, sample, start + sample, row) for sample, row in enumerate(rows)),
         )
 
     def _rollout(self, group_id: str, sample: int, row: int, sampled: SampledRow) -> Rollout:

@@ -71,6 +71,11 @@ def train(
             f"per_step needs rewards of single steps, and the task {config.task} has none.",
             hint="Choose another --advantage, or --task steps or running-sums.",
         )
+    if config.sampling == "dynamic" and len({problem.prompt_id for problem in task.train}) <= config.num_prompts:
+        raise UsageError(
+            f"Dynamic sampling replaces dead groups by those of other prompts, and a step takes all {len(task.train)}.",
+            hint="Raise --train-prompts or lower --num-prompts.",
+        )
     _run(run, config, task, resume=resume, progress=progress)
     return run
 
@@ -82,7 +87,8 @@ def check_settings(config: TrainConfig) -> None:
         config: The configuration.
 
     Raises:
-        UsageError: There is no such formulation, it is none to train with, or groups or rewards do not suit it.
+        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, or
+            the sampling needs one process.
     """
     chosen = formulation(config.advantage)
     if chosen.scope == "gram":
@@ -98,6 +104,19 @@ def check_settings(config: TrainConfig) -> None:
         raise UsageError(
             f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
             hint="Choose another --advantage, or --task running-sums.",
+        )
+    if config.sampling == "reallocated" and config.group_size // 2 < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}, and reallocated sampling leaves "
+            f"{config.group_size // 2} to a solved prompt.",
+            hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
+        )
+    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if config.sampling != "fixed" and num_processes > 1:
+        raise UsageError(
+            f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
+            f"{num_processes}.",
+            hint="Call gradscope itself, or leave out --sampling.",
         )
 
 

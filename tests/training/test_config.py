@@ -46,6 +46,11 @@ def test_whole_number_where_a_fraction_may_stand() -> None:
         ({"heldout_data": "x.jsonl"}, "running-sums makes its own prompts and reads no data"),
         ({"lora_alpha": 16.0}, "lora_alpha is given without lora_rank"),
         ({"gradient_accumulation_steps": 3}, "16 prompts x 8 rollouts do not divide into 3 parts"),
+        ({"sampling": "adaptive"}, "sampling = 'adaptive', which does not fit"),
+        ({"max_resampling": 2}, "max_resampling is given, and fixed sampling has no rounds of replacing"),
+        ({"sampling": "dynamic", "max_resampling": 0}, "max_resampling is 0; the least is 1"),
+        ({"sampling": "reallocated", "group_size": 5}, "16 prompts x 5 rollouts do not allow that"),
+        ({"sampling": "reallocated", "num_prompts": 1}, "1 prompts x 8 rollouts do not allow that"),
     ],
 )
 def test_refusals(values: dict[str, Any], message: str) -> None:

@@ -115,6 +115,24 @@ def test_a_formulation_of_the_gram_is_none_to_train_with(tmp_path: Path) -> None
     assert caught.value.hint == "Ask it of a run: gradscope rank RUN --advantage optimal_baseline"
 
 
+def test_solved_prompts_keep_half_a_group(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="pass_at_4 needs groups of at least 4, and reallocated sampling leaves 2"):
+        train(short(tmp_path / "run", advantage="pass_at_4", sampling="reallocated"))
+
+
+@pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])
+def test_sampling_in_rounds_is_for_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match=f"{sampling} sampling looks at all groups of a step in one process"):
+        train(short(tmp_path / "run", sampling=sampling))
+
+
+def test_dead_groups_need_other_prompts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="replaces dead groups by those of other prompts, and a step takes all 4"):
+        train(short(tmp_path / "run", sampling="dynamic", train_prompts=4))
+    assert not (tmp_path / "run").exists()
+
+
 def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
     config = short(
         tmp_path / "run",

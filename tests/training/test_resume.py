@@ -123,6 +123,12 @@ def test_running_means_resume(short_run: Callable[..., Path], tmp_path: Path) ->
     assert [number for number in (2, 4, 6, 7) if (checkpoint_path(tmp_path / "run", number) / MEMORY).is_file()] == [7]
 
 
+@pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])
+def test_sampling_in_rounds_resumes(short_run: Callable[..., Path], tmp_path: Path, sampling: str) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), sampling=sampling)
+    assert_same_run(train(config, resume=True), short_run(**LONG, sampling=sampling))
+
+
 @pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
 def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")

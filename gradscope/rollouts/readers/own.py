@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.readers.request import ReadRequest, read_settings
-from gradscope.rollouts.readers.wording import counted
+from gradscope.rollouts.readers.wording import counted, hidden_by
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     TRL_ADVANTAGE,
@@ -22,6 +24,8 @@ from gradscope.rollouts.run_folder import (
 )
 from gradscope.rollouts.store import read_steps, step_files
 from gradscope.rollouts.weights import find_base, find_tokenizer, with_initial
+
+_NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
 def recognizes(request: ReadRequest) -> bool:
@@ -61,6 +65,7 @@ def read(request: ReadRequest) -> Run:
     weights = _find_weights(request)
     beside = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
+    metrics = read_metrics(path)
     return Run(
         path=path,
         source=Source(
@@ -69,12 +74,12 @@ def read(request: ReadRequest) -> Run:
             recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
             files=tuple(str(file) for file in (*files, *beside) if file.is_file()),
             num_rows=sum(group.size for group in groups),
-            missing=() if weights else ("No complete checkpoint is in the folder.",),
+            missing=(*_sampling_notes(manifest, metrics), *(() if weights else (_NO_WEIGHTS,))),
         ),
         groups=groups,
-        metrics=read_metrics(path),
+        metrics=metrics,
         settings=TrainerSettings(
-            values={**manifest.trainer_arguments, **_formulation(manifest), **given.values},
+            values={**manifest.trainer_arguments, **_own_settings(manifest), **given.values},
             origin=given.origin or "the run's manifest",
         ),
         weights=weights,
@@ -82,9 +87,28 @@ def read(request: ReadRequest) -> Run:
     )
 
 
-def _formulation(manifest: RunManifest) -> dict[str, str]:
-    """How advantages were made; nothing where TRL's own arguments say it."""
-    return {} if manifest.advantage == TRL_ADVANTAGE else {"advantage": manifest.advantage}
+def _own_settings(manifest: RunManifest) -> dict[str, Any]:
+    """What shapes the rollouts and is no argument of TRL's."""
+    own = {"advantage": manifest.advantage, "sampling": manifest.config.get("sampling")}
+    absent = {"advantage": TRL_ADVANTAGE, "sampling": None}  # where TRL's own arguments say it, or nothing does
+    return {name: value for name, value in own.items() if value != absent[name]}
+
+
+def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+    """What the log does not show of how its groups came about."""
+    sampling = manifest.config.get("sampling")
+    sampled, dead = (
+        sum(int(values.get(name, 0)) for values in metrics.values())
+        for name in ("num_sampled_groups", "num_sampled_degenerate_groups")
+    )
+    if sampling == "dynamic":
+        share = f" (of {sampled} sampled groups {dead} were dead)" if sampled else ""
+        yield hidden_by(f"Dynamic sampling replaced dead groups by those of other prompts{share}")
+    elif sampling == "reallocated":
+        yield (
+            "Rollouts were moved from prompts that a probe solved to prompts that it did not: large groups are hard "
+            "and small ones easy, so shares of groups and rollouts are not those of groups of one size."
+        )
 
 
 def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
