@@ -12,7 +12,7 @@ from gradscope.cli.options import QuietOption
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
 from gradscope.errors import UsageError
-from gradscope.training.config import LOSS_TYPES, SAMPLINGS, TASKS, TrainConfig, read_config
+from gradscope.training.config import LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 
 EXAMPLES = (
     "gradscope train --output my-run",
@@ -77,6 +77,7 @@ def train(
         int | None, _option("max_completion_length", "Most tokens of a completion.", "Model")
     ] = None,
     temperature: Annotated[float | None, _option("temperature", "Sampling temperature.", "Model", "X")] = None,
+    reward: Annotated[str | None, _option("reward", "What is trained on.", "Optimization", "|".join(REWARDS))] = None,
     advantage: Annotated[
         str | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
     ] = None,
@@ -131,9 +132,19 @@ def train(
         return
     _check_jobs(jobs)
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
-    folder = _train(TrainConfig.from_json(base | given | single), **how)
+    chosen = TrainConfig.from_json(base | given | single)
+    folder = _train(chosen, **how)
     if not quiet:
-        say(f"wrote the run {folder}")
+        _say_done(folder, chosen)
+
+
+def _say_done(folder: Path, config: TrainConfig) -> None:
+    """Says where the run is and, of a reward that could go to anything, what it went to."""
+    say(f"wrote the run {folder}")
+    if config.reward == "answer_probability":
+        from gradscope.training.incoherence import incoherence_sentence
+
+        say(incoherence_sentence(folder) or f"the steps of the task {config.task} cannot be checked")
 
 
 def _check_seeds(seed: int | None, seeds: str | None) -> None:
@@ -177,7 +188,7 @@ def _train_grid(
                 resume=resume,
                 force=force,
                 progress=progress,
-                on_cell=(lambda folder: None) if quiet else (lambda folder: say(f"wrote the run {folder}")),
+                on_cell=(lambda folder: None) if quiet else (lambda folder: _say_done(folder, base)),
             )
     except KeyboardInterrupt:
         say("stopped; the same command with --resume makes what is missing")

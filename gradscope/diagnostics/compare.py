@@ -26,6 +26,8 @@ from gradscope.results.source import Source
 _WINDOWS = 20
 """Points of a learning curve: single steps are too noisy to read."""
 _ONE_PAIR = "one pair does not tell how much pairs differ by chance"
+_NOT_COUNTED = "not every run of the cell has it"
+_OF_THE_REWARD = ("train_reward", "reward_drawdown", "mean_frac_reward_zero_std")
 _ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
 
 Setting = str | int | float | bool | None
@@ -62,15 +64,19 @@ def compare_runs(*paths: str | Path, ks: Sequence[int] = (), strict: bool = Fals
     cells = _cells(runs)
     budgets = _budgets(runs, ks)
     with_cost = _has_cost(runs)
+    with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
     values = {
-        cell: {seed: run.values(budgets, with_cost=with_cost) for seed, run in of_seed.items()}
+        cell: {
+            seed: run.values(budgets, with_cost=with_cost, with_incoherence=with_incoherence)
+            for seed, run in of_seed.items()
+        }
         for cell, of_seed in cells.items()
     }
-    metrics = tuple(next(iter(next(iter(values.values())).values())))
+    metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
     pairs = _corrected([pair for first, second in _pairs(list(cells)) for pair in _compare(first, second, values)])
     comparison = Comparison(
         source=_source(paths, runs),
-        cells=tuple(_cell(cell, of_seed) for cell, of_seed in values.items()),
+        cells=tuple(_cell(cell, of_seed, metrics) for cell, of_seed in values.items()),
         pairs=pairs,
         curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
         metrics=metrics,
@@ -144,7 +150,7 @@ def _changed(first: Cell, second: Cell) -> list[str]:
 
 def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
     seeds = sorted(values[first].keys() & values[second].keys())
-    for metric in next(iter(values[first].values())):
+    for metric in _metrics_of_both(first, second, values):
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
         p_value = paired_t_p_value(differences)
         why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
@@ -163,19 +169,31 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
         )
 
 
+def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> list[str]:
+    """What all runs of two cells have; not what the reward is the unit of where the cells have another reward."""
+    runs = [run for cell in (first, second) for run in values[cell].values()]
+    unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
+    return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]
+
+
 def _corrected(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
     corrected = holm([pair.p_value for pair in pairs])
     return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, corrected, strict=True))
 
 
-def _cell(cell: Cell, of_seed: dict[int, dict[str, float]]) -> ComparedCell:
-    metrics = next(iter(of_seed.values()))
+def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str]) -> ComparedCell:
+    everywhere = [name for name in metrics if all(name in values for values in of_seed.values())]
     return ComparedCell(
         name=cell_name(cell),
         advantage=cell[0],
         settings=dict(cell[1]),
         seeds=tuple(sorted(of_seed)),
-        metrics={name: student_mean([values[name] for values in of_seed.values()]) for name in metrics},
+        metrics={
+            name: student_mean([values[name] for values in of_seed.values()])
+            if name in everywhere
+            else Estimate.because(_NOT_COUNTED)
+            for name in metrics
+        },
     )
 
 

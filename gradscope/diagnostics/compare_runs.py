@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.incoherence import frac_incoherent
 from gradscope.metrics.passk import pass_at_k
 from gradscope.rollouts.run_folder import (
     RunManifest,
@@ -28,6 +30,7 @@ from gradscope.rollouts.run_folder import (
 NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
 """Fields of a configuration that do not bear on the result, and the two that have a place of their own."""
 _DRAWDOWN_PARTS = 10
+_COUNTED = {"num_rewarded", "num_incoherent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class ComparedRun:
     """Mean reward of each step, [S]."""
     degenerate: NDArray[np.float64]
     """Share of degenerate groups of each step, [S]."""
+    incoherence: Estimate | None
+    """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
     heldout: Samples | None
     """Samples of the held-out prompts after training; None where there are none."""
     kilotokens: float | None
@@ -57,12 +62,20 @@ class ComparedRun:
         files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
         return tuple(str(file) for file in files if file.is_file())
 
-    def values(self, ks: Sequence[int], *, with_cost: bool = False) -> dict[str, float]:
+    @property
+    def is_dense(self) -> bool:
+        """Whether it was trained on the probability of the answer, whatever led there."""
+        return self.settings.get("reward") == "answer_probability"
+
+    def values(
+        self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False
+    ) -> dict[str, float]:
         """The run's numbers.
 
         Args:
             ks: Budgets of pass@k, which every held-out prompt has samples for.
             with_cost: Whether what a step sampled is one of them, where it was counted.
+            with_incoherence: Whether to say what was rewarded, where the run counted it.
 
         Returns:
             Metric -> value.
@@ -72,10 +85,12 @@ class ComparedRun:
             counts = (self.heldout.num_samples, self.heldout.num_correct)
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
         cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
+        share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
         return values | {
             "train_reward": float(self.reward.mean()),
             "reward_drawdown": drawdown(self.reward),
             "mean_frac_reward_zero_std": float(self.degenerate.mean()),
+            **({} if share is None else {"frac_incoherent": share}),
             **cost,
         }
 
@@ -155,9 +170,17 @@ def _read_run(folder: Path) -> ComparedRun:
         settings={name: value for name, value in manifest.config.items() if name not in NOT_SETTINGS},
         reward=_series(metrics, "reward"),
         degenerate=_series(metrics, "num_degenerate_groups") / _series(metrics, "num_groups"),
+        incoherence=_incoherence(metrics),
         heldout=_read_heldout(folder, manifest),
         kilotokens=metrics[steps]["num_tokens"] / steps / 1000 if "num_tokens" in metrics[steps] else None,
     )
+
+
+def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:
+    counts = [
+        (values["num_rewarded"], values["num_incoherent"]) for values in metrics.values() if values.keys() >= _COUNTED
+    ]
+    return frac_incoherent(*(int(sum(column)) for column in zip(*counts, strict=True))) if counts else None
 
 
 def _read_heldout(folder: Path, manifest: RunManifest) -> Samples | None:

@@ -41,6 +41,18 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         command=_COMMAND,
     ),
     Metric(
+        name="frac_incoherent",
+        title="rewarded, but incoherent",
+        formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",
+        meaning="How often a run rewarded reasoning that does not hold: an answer that was right by luck, or likely "
+        "whatever stood before it.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="A reward that the answer's probability makes, and tasks whose errors cancel.",
+        source="Ours; over all steps of the run, on tasks whose steps before the answer can be checked.",
+        command=_COMMAND,
+    ),
+    Metric(
         name="kilotokens_per_step",
         title="1000 tokens a step",
         formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",

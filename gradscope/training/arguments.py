@@ -90,7 +90,7 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int) -> dict[s
         "beta": config.beta,
         "loss_type": config.loss_type,
         "bf16": config.dtype == "bfloat16",
-        "reward_weights": None,
+        "reward_weights": [0.0, 1.0] if config.reward == "answer_probability" else None,  # the outcome counts nothing
     }
 
 

@@ -19,11 +19,15 @@ EMBEDDED_MODEL = "embedded"
 TaskName = Literal["running-sums", "conflict", "starved", "steps", "gsm8k", "jsonl"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
 Sampling = Literal["fixed", "dynamic", "reallocated"]
+RewardName = Literal["outcome", "answer_probability"]
 TASKS: tuple[str, ...] = get_args(TaskName)
 _FROM_FILES = ("gsm8k", "jsonl")
 LOSS_TYPES: tuple[str, ...] = get_args(LossType)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
+REWARDS: tuple[str, ...] = get_args(RewardName)
 DEFAULT_MAX_RESAMPLING = 4
+_WITHOUT_REASONING = ("starved", "steps")
+"""Tasks whose answer is the whole completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ class TrainConfig:
     """A file of held-out prompts; without it the last ``heldout_prompts`` of ``data`` are held out."""
     model: str = EMBEDDED_MODEL
     """``embedded``, a Hugging Face model folder, or a hub id."""
+    reward: RewardName = "outcome"
+    """What is trained on: the task's own reward, or the probability of the true answer after the sampled reasoning."""
     advantage: str = "grpo"
     """The advantage formulation, by its name in the registry."""
     group_size: int = 8
@@ -112,6 +118,11 @@ class TrainConfig:
             )
         if self.task in _FROM_FILES and self.data is None:
             raise UsageError(f"The task {self.task} needs a file of prompts.", hint="Give --data FILE.")
+        if self.reward == "answer_probability" and self.task in _WITHOUT_REASONING:
+            raise UsageError(
+                f"The answer of the task {self.task} is the whole completion, with no reasoning before it.",
+                hint="Leave out --reward, or choose --task running-sums.",
+            )
         if self.lora_alpha is not None and self.lora_rank is None:
             raise UsageError("lora_alpha is given without lora_rank.", hint="Give --lora-rank too, for example 8.")
         if (self.num_prompts * self.group_size) % self.gradient_accumulation_steps:

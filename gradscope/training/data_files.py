@@ -13,9 +13,10 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.training.answers import extract_answer, grade_final_answer
-from gradscope.training.tasks import Problem, Task
+from gradscope.training.tasks import AnswerMark, Problem, Task
 
 INSTRUCTION = "Reason step by step and end with the final answer after ####."
+ANSWER_MARK = AnswerMark(text="####", is_last=True, gap=" ")
 
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
@@ -73,6 +74,7 @@ def _task(
         train=train[:train_prompts],
         heldout=heldout,
         graders={"final_answer": grade_final_answer},
+        answer_mark=ANSWER_MARK,
         chat=True,
         notes=notes if len(train) < len(rest) else (),
     )

@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from gradscope.advantages.rules import Rule
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
+from gradscope.training.answer_probability import AnswerProbability
 from gradscope.training.arguments import grpo_config, lora_config
 from gradscope.training.checkpoints import (
     complete_checkpoints,
@@ -108,7 +109,7 @@ def _make_trainer(
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     trainer = RecordingTrainer(
         rule=rule,
-        rewards=RewardFunctions(task),
+        rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
         recorder=recorder,
         sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
         model=policy.model,
@@ -122,6 +123,15 @@ def _make_trainer(
     policy.model.config.get_text_config().pad_token_id = padding
     trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
     return trainer
+
+
+def _answer_probability(
+    config: TrainConfig, task: Task, policy: Policy, arguments: Mapping[str, Any]
+) -> AnswerProbability | None:
+    if config.reward != "answer_probability" or task.answer_mark is None:
+        return None
+    rows_at_once = arguments["per_device_train_batch_size"]
+    return AnswerProbability(policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once)
 
 
 def _row(policy: Policy, problem: Problem) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.advantages.rules import Rule, StepRollouts
+from gradscope.training.answer_probability import ANSWER_PROBABILITY, AnswerProbability
 from gradscope.training.recorder import Recorder, SampledRow
 from gradscope.training.rounds import FixedSampling, Row
 from gradscope.training.scored import Scored
@@ -30,13 +31,28 @@ class RewardFunctions:
 
     Args:
         task: The task.
+        dense: What is trained on in place of the task's graders, which are then only recorded.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
         self.last: dict[str, list[float]] = {}
         """Reward function -> rewards of the last batch, [R]."""
         self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
         """What TRL calls, in the order of the task's graders."""
+        self.dense = dense
+        """What is trained on in place of the task's graders, where there is such a thing."""
+        self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
+        """The functions whose sum is the scalar reward."""
+        if dense is not None:
+            self.functions.append(self._wrap_dense(dense))
+
+    def _wrap_dense(self, dense: AnswerProbability) -> Callable[..., list[float]]:
+        def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+            self.last[ANSWER_PROBABILITY] = dense(problems_of(**columns), completion_ids)
+            return self.last[ANSWER_PROBABILITY]
+
+        reward.__name__ = ANSWER_PROBABILITY
+        return reward
 
     def _wrap(self, name: str, grader: Grader) -> Callable[..., list[float]]:
         def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
@@ -48,6 +64,22 @@ class RewardFunctions:
 
         reward.__name__ = name  # TRL's name for the column
         return reward
+
+
+def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[str], **_: Any) -> list[Problem]:
+    """What was asked, from the columns of a batch.
+
+    Args:
+        prompt_id: The prompts' ids, [R].
+        text: Their texts, [R].
+        answer: The right answers, [R].
+        **_: What else TRL passes.
+
+    Returns:
+        The problems, [R].
+    """
+    columns = zip(prompt_id, text, answer, strict=True)
+    return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
 
 
 def completion_text(completion: str | list[dict[str, Any]]) -> str:
@@ -83,6 +115,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         self._rewards = rewards
         self._recorder = recorder
         self._sampling = sampling
+        if rewards.dense is not None:
+            rewards.dense.forward = self._logits
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self.state.global_step + 1
@@ -118,6 +152,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                     completion_ids=completion_ids[index],
                     logprobs=logprobs[index],
                     rewards={name: values[index] for name, values in per_function.items()},
+                    reward=float(batch.scored.totals[index]),
                     token_rewards=None if token_rewards is None else token_rewards[index],
                     advantage=self._seen(output["advantages"][index], len(completion_ids[index])),
                 )
@@ -137,7 +172,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             output = super()._generate_and_score_completions(list(rows))
         finally:
             self.num_generations = num_generations
-        return Scored(rows=rows, output=output, rewards=dict(self._rewards.last))
+        return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
 
     def _seen(self, advantage: torch.Tensor, num_tokens: int) -> float | tuple[float, ...]:
         """One rollout's advantage as the loss sees it: a number, or one a token without the padding."""
@@ -150,6 +185,13 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             *_: Ignored.
             **__: Ignored.
         """
+
+    @torch.no_grad()
+    def _logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """The scores of the next token by the weights as they are, [R, T] to [R, T, V], on the model's device."""
+        with self.accelerator.autocast():
+            logits: torch.Tensor = self.model(input_ids=ids.to(self.model.device)).logits
+        return logits
 
     @torch.no_grad()
     def _sampler_logprobs(
@@ -177,8 +219,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         states: list[NDArray[np.float32]] = []
         for start in range(0, len(rows), size):
             ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
-            with self.accelerator.autocast(), head_inputs(self.model, wanted=wanted) as seen:
-                logits = self.model(input_ids=ids).logits
+            with head_inputs(self.model, wanted=wanted) as seen:
+                logits = self._logits(ids)
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
             taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
             for index in range(len(taken)):

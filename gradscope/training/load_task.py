@@ -11,6 +11,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.tasks import Grader, Problem, Task
 
 _STEPWISE = ("running-sums", "steps")
+_ANSWER_APART = ("running-sums", "conflict")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
@@ -52,6 +53,8 @@ def _running_sums(config: TrainConfig) -> Task:
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
         graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
         step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
+        answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
+        is_coherent=running_sums.is_coherent if config.task == "running-sums" else None,
     )
 
 

@@ -18,6 +18,7 @@ from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.batch_numbers import batch_numbers
+from gradscope.training.incoherence import incoherence_metrics
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
 
@@ -36,6 +37,8 @@ class SampledRow:
     """Log-probability of each completion token, [T]."""
     rewards: Mapping[str, float]
     """Reward per reward function."""
+    reward: float
+    """What is trained on: their weighted sum."""
     token_rewards: tuple[float, ...] | None
     """Reward of each completion token, [T]; None where the task does not grade steps."""
     advantage: float | tuple[float, ...]
@@ -110,7 +113,9 @@ class Recorder:
         append_metrics(
             self._run,
             step,
-            numbers | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))},
+            numbers
+            | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))}
+            | incoherence_metrics(groups, self._task.is_coherent),
         )
 
     def _group(self, group_id: str, step: int, start: int, rows: Sequence[SampledRow]) -> RolloutGroup:
@@ -133,7 +138,7 @@ class Recorder:
             completion=self._policy.tokenizer.decode(list(sampled.completion_ids), skip_special_tokens=True),
             prompt_ids=sampled.prompt_ids,
             completion_ids=sampled.completion_ids,
-            reward=sum(sampled.rewards.values()),
+            reward=sampled.reward,
             rewards=dict(sampled.rewards),
             token_rewards=sampled.token_rewards,
             advantage=None if isinstance(sampled.advantage, tuple) else sampled.advantage,

@@ -139,7 +139,7 @@ class ReallocatedSampling(FixedSampling):
         prompts, half = rows[:: self._group_size], self._group_size // 2
         probe = sample([dict(row) for row in prompts for _ in range(half)])
         rewards = probe.totals.reshape(-1, half)
-        budget = remaining_budget(list(rewards), size=half, highest=float(len(probe.rewards)))
+        budget = remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
         rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
         start, kept = len(probe.rows), []
         for place, number in enumerate(budget):

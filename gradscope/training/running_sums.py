@@ -18,11 +18,13 @@ import numpy as np
 from numpy.random import Generator
 
 from gradscope.errors import UsageError
-from gradscope.training.tasks import Problem
+from gradscope.training.tasks import AnswerMark, Problem
 
 LABELS = "abcdefgh"
 MAX_COMPLETION_LENGTH = 27
 """The longest right completion has 24 characters and its end of sequence; a slip may write two digits more."""
+
+ANSWER_MARK = AnswerMark(text="#", is_last=False)
 
 Kind = Literal["plain", "mixed", "hard"]
 KINDS: tuple[Kind, ...] = ("plain", "mixed", "hard")
@@ -142,6 +144,24 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
     if mark and given == str(written):
         rewards[int(np.searchsorted(ends, len(work) + 1 + len(given)))] = 1.0
     return tuple(rewards)
+
+
+def is_coherent(prompt: str, completion: str) -> bool:
+    """Whether what stands before the first ``#`` is every running sum, each the one before plus its operand.
+
+    Args:
+        prompt: The prompt's text.
+        completion: The completion's text.
+
+    Returns:
+        False where a step is wrong or missing, whatever the answer.
+
+    Example:
+        >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
+        (True, False, False)
+    """
+    operands = [int(number) for number in _OPERAND.findall(prompt)]
+    return completion.partition("#")[0] == solve(operands).partition("#")[0]
 
 
 def make_problems(

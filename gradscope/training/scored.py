@@ -31,11 +31,13 @@ class Scored:
     """What TRL's method returns for them."""
     rewards: Mapping[str, Sequence[float]]
     """Reward function -> rewards, [R]."""
+    trained: tuple[str, ...]
+    """The reward functions that are trained on; the others are only recorded."""
 
     @property
     def totals(self) -> NDArray[np.float64]:
-        """Scalar rewards, the sum over reward functions, [R]."""
-        return np.asarray(np.sum(list(self.rewards.values()), axis=0), dtype=np.float64)
+        """Scalar rewards, the sum over the reward functions that are trained on, [R]."""
+        return np.asarray(np.sum([self.rewards[name] for name in self.trained], axis=0), dtype=np.float64)
 
     @property
     def num_tokens(self) -> NDArray[np.int64]:
@@ -75,6 +77,7 @@ def merge(rounds: Sequence[Scored], kept: Sequence[int], *, padding: int) -> Sco
         rows=[rows[place] for place in kept],
         output=merged,
         rewards={name: [values[place] for place in kept] for name, values in rewards.items()},
+        trained=rounds[0].trained,
     )
 
 

@@ -25,6 +25,39 @@ class Problem:
     """The right answer, as the grader compares it."""
 
 
+ReasoningChecker = Callable[[str, str], bool]
+"""Called with (prompt, completion); whether every step before the answer is right and none is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerMark:
+    """Where a completion's reasoning ends and its answer begins."""
+
+    text: str
+    """What stands between them."""
+    is_last: bool
+    """Whether the last one in a completion counts, or the first."""
+    gap: str = ""
+    """What stands between the mark and the answer."""
+
+    def reasoning(self, completion: str) -> str:
+        """A completion up to and including the mark.
+
+        Args:
+            completion: Its text.
+
+        Returns:
+            The text; the whole completion and the mark where it has none.
+
+        Example:
+            >>> mark = AnswerMark(text="#", is_last=False)
+            >>> mark.reasoning("b12#12#1"), mark.reasoning("b12")
+            ('b12#', 'b12#')
+        """
+        place = completion.rfind(self.text) if self.is_last else completion.find(self.text)
+        return completion + self.text if place < 0 else completion[: place + len(self.text)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Prompts to train on, prompts to test on, and how completions are judged."""
@@ -39,6 +72,10 @@ class Task:
     """Reward functions by name; the scalar reward is their sum."""
     step_grader: StepGrader | None = None
     """Reward per token, where the steps of a completion can be checked."""
+    answer_mark: AnswerMark | None = None
+    """Where the answer begins; None where it is the whole completion."""
+    is_coherent: ReasoningChecker | None = None
+    """Whether the steps before the answer are right, where that can be checked."""
     chat: bool = False
     """Whether prompts are put as a user's message when the tokenizer has a chat template."""
     notes: tuple[str, ...] = ()

@@ -105,6 +105,12 @@ def check_settings(config: TrainConfig) -> None:
             f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
             hint="Choose another --advantage, or --task running-sums.",
         )
+    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage == "per_step"):
+        why = "reads rewards of steps alone" if config.advantage == "per_step" else "is defined for rewards of 0 and 1"
+        raise UsageError(
+            f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
+            hint="Choose another --advantage, or leave out --reward.",
+        )
     if config.sampling == "reallocated" and config.group_size // 2 < chosen.min_group_size:
         raise UsageError(
             f"{config.advantage} needs groups of at least {chosen.min_group_size}, and reallocated sampling leaves "
@@ -138,6 +144,7 @@ def resume_command(run: Path) -> str:
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
     """Load, check, and only then touch the folder."""
+    from gradscope.training.answer_probability import most_answer_tokens
     from gradscope.training.arguments import trainer_arguments
     from gradscope.training.fit import fit
     from gradscope.training.policy import check_prompts, load_policy
@@ -149,7 +156,8 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
         half = config.dtype == "bfloat16" and config.lora_rank is not None
         policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
         length = max_completion_length(config)
-        check_prompts(policy, (*task.train, *task.heldout), length)
+        problems = (*task.train, *task.heldout)
+        check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
         arguments = trainer_arguments(config, length)
         if not resume:
             _clear(run)

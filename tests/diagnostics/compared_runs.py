@@ -20,6 +20,7 @@ def write_run(
     rewards: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
     degenerate: int = 1,
     correct: Sequence[int] = (1, 3),
+    incoherent: tuple[int, int] | None = None,
     **config: Any,
 ) -> Path:
     """A finished run: mean rewards by step, dead groups of each four, passes of each held-out prompt's four samples."""
@@ -42,7 +43,8 @@ def write_run(
         ),
     )
     for step, reward in enumerate(rewards, start=1):
-        append_metrics(folder, step, {"reward": reward, "num_groups": 4, "num_degenerate_groups": degenerate})
+        counts = {} if incoherent is None else dict(zip(("num_rewarded", "num_incoherent"), incoherent, strict=True))
+        append_metrics(folder, step, {"reward": reward, "num_groups": 4, "num_degenerate_groups": degenerate} | counts)
     if settings["heldout_prompts"]:
         rows = [
             {"prompt_id": f"p{prompt}", "completion": "x", "reward": float(sample < passes), "correct": sample < passes}

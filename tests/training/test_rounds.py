@@ -32,6 +32,7 @@ class FakeSampler:
             rows=rows,
             output={"prompt_mask": torch.ones(len(rows), 1).long(), "completion_mask": mask},
             rewards={"answer": [self._rewards[p].pop(0) if self._rewards.get(p) else 0.0 for p in prompts]},
+            trained=("answer",),
         )
 
 

@@ -35,6 +35,7 @@ def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) 
             **more,
         },
         rewards={"answer": [float(len(row)) for row in completions], "style": [0.5] * len(completions)},
+        trained=("answer", "style"),
     )
 
 
