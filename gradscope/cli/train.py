@@ -77,7 +77,9 @@ def train(
         int | None, _option("max_completion_length", "Most tokens of a completion.", "Model")
     ] = None,
     temperature: Annotated[float | None, _option("temperature", "Sampling temperature.", "Model", "X")] = None,
-    reward: Annotated[str | None, _option("reward", "What is trained on.", "Optimization", "|".join(REWARDS))] = None,
+    reward: Annotated[
+        str | None, _option("reward", f"What is trained on: {' or '.join(REWARDS)}.", "Optimization", "NAME")
+    ] = None,
     advantage: Annotated[
         str | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
     ] = None,

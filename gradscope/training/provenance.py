@@ -23,6 +23,10 @@ LOGPROBS_NOTE = (
     "The log-probabilities in the rollouts are recomputed, by one forward with the weights that sampled: "
     "Hugging Face's generation returns none."
 )
+DENSE_REWARD_NOTE = (
+    "The reward is the probability of the true answer after the sampled reasoning; the outcome is recorded beside it, "
+    "with a weight of zero, and grades the held-out samples."
+)
 
 
 def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str] = ()) -> RunManifest:
@@ -48,7 +52,7 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         commit=checkout_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
-        notes=(LOGPROBS_NOTE, *notes),
+        notes=(LOGPROBS_NOTE, *([DENSE_REWARD_NOTE] if config.reward == "answer_probability" else []), *notes),
     )
 
 

@@ -166,6 +166,7 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     manifest = read_manifest(run)
     assert manifest.trainer_arguments["reward_weights"] == [0.0, 1.0]
     assert manifest.config["reward"] == "answer_probability"
+    assert "probability of the true answer" in manifest.notes[1]
     report = replay_run(run)
     assert report.verdict == "match"
     for step in report.steps:
