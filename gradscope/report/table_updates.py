@@ -16,7 +16,7 @@ _LIKE = {
     "group_mean": "dr_grpo, which shrinks by (G-1)/G",
     "leave_one_out": "rloo",
     "shrinkage": "shrinkage",
-    "optimal": "no one: the best in hindsight",
+    "optimal": "optimal_baseline, the best in hindsight",
     "optimal_leave_one_out": "no one: it from the others",
 }
 """Baseline -> the formulation that has it."""
