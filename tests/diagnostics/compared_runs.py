@@ -21,9 +21,10 @@ def write_run(
     degenerate: int = 1,
     correct: Sequence[int] = (1, 3),
     incoherent: tuple[int, int] | None = None,
+    tokens: int | None = None,
     **config: Any,
 ) -> Path:
-    """A finished run: mean rewards by step, dead groups of each four, passes of each held-out prompt's four samples."""
+    """A finished run: mean rewards by step, dead of each four groups, passes of a held-out prompt's four, tokens."""
     settings = CONFIG | config | {"output": str(folder), "advantage": advantage, "seed": seed}
     folder.mkdir(parents=True)
     write_manifest(
@@ -44,7 +45,9 @@ def write_run(
     )
     for step, reward in enumerate(rewards, start=1):
         counts = {} if incoherent is None else dict(zip(("num_rewarded", "num_incoherent"), incoherent, strict=True))
-        append_metrics(folder, step, {"reward": reward, "num_groups": 4, "num_degenerate_groups": degenerate} | counts)
+        counted = {} if tokens is None else {"num_tokens": float(tokens * step)}
+        numbers = {"reward": reward, "num_groups": 4, "num_degenerate_groups": degenerate}
+        append_metrics(folder, step, numbers | counts | counted)
     if settings["heldout_prompts"]:
         rows = [
             {"prompt_id": f"p{prompt}", "completion": "x", "reward": float(sample < passes), "correct": sample < passes}

@@ -208,3 +208,17 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
 
 def test_every_metric_is_in_the_catalogue(grid: Path) -> None:
     assert all(metric(name).formula for name in compare_runs(grid).metrics)
+
+
+def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"fixed-{seed}", seed=seed, tokens=2000, sampling="fixed")
+        write_run(tmp_path / f"dynamic-{seed}", seed=seed, tokens=3000 + 100 * seed, sampling="dynamic")
+    comparison = compare_runs(tmp_path)
+    assert comparison.metrics[-1] == "kilotokens_per_step"
+    assert [cell.metrics["kilotokens_per_step"].value for cell in comparison.cells] == [pytest.approx(3.05), 2.0]
+    assert pair_of(comparison, "kilotokens_per_step").difference.value == pytest.approx(-1.05)
+    # with one kind of sampling, or a run that does not tell, it is not among the metrics
+    assert "kilotokens_per_step" not in compare_runs(*tmp_path.glob("fixed-*")).metrics
+    write_run(tmp_path / "untold", seed=5, sampling="dynamic")
+    assert "kilotokens_per_step" not in compare_runs(tmp_path).metrics

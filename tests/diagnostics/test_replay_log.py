@@ -66,6 +66,21 @@ def test_batch_scaled_advantages() -> None:
     assert replay_advantages(run, measured(run))[0].verdict == "match"
 
 
+def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocated_runs() -> None:
+    groups = group_of([1.0, 0.0, 0.0], step=1, prompt="a"), group_of([1.0], step=1, prompt="b")
+    for settings, logged in (({}, 0.25), ({"sampling": "dynamic"}, 0.25), ({"sampling": "reallocated"}, 0.5)):
+        run = run_of(*groups, metrics={1: {"frac_reward_zero_std": logged}}, settings=settings)
+        assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_formulations_of_the_step_take_groups_of_any_size() -> None:
+    # three of four pass
+    first = group_of([1.0, 0.0, 1.0], step=1, prompt="a", advantages=[0.25, -0.75, 0.25])
+    second = group_of([1.0], step=1, prompt="b", advantages=[0.25])
+    run = run_of(first, second, settings={"advantage": "batch_mean"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
 def test_other_advantages_are_a_mismatch() -> None:
     run = one_step(settings={"scale_rewards": "group"})
     quantity, _, error = replay_advantages(run, measured(run))
