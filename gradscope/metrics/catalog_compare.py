@@ -31,7 +31,7 @@ COMPARE_METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         name="mean_frac_reward_zero_std",
-        title="degenerate groups over the run",
+        title="degenerate over the run",
         formula="mean over steps of (degenerate groups of the step) / (groups of the step)",
         meaning="The share of groups that gave a group-relative formulation nothing to learn from.",
         range="[0, 1]",
