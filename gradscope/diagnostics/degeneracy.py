@@ -165,7 +165,8 @@ def degeneracy_of_run(
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         quarantined=run.source.quarantined,
     )
-    return replace(report, findings=degeneracy_findings(report, chosen, sizes.doubled()))
+    resampled = run.settings.get("sampling") == "dynamic"
+    return replace(report, findings=degeneracy_findings(report, chosen, sizes.doubled(), resampled=resampled))
 
 
 def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:

@@ -17,10 +17,18 @@ from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 
 _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
+_RESAMPLED = (
+    "Dead groups were replaced before they reached this log: these are shares of the batches that were trained on, and "
+    "the policy's own share of dead groups is larger."
+)
 
 
 def degeneracy_findings(
-    report: DegeneracyReport, chosen: GroupRewards, doubled: GroupSizeDegeneracy | None = None
+    report: DegeneracyReport,
+    chosen: GroupRewards,
+    doubled: GroupSizeDegeneracy | None = None,
+    *,
+    resampled: bool = False,
 ) -> tuple[str, ...]:
     """The sentences of a report.
 
@@ -28,6 +36,7 @@ def degeneracy_findings(
         report: The report, without its findings.
         chosen: The groups it was made from, with the number left out.
         doubled: The forecast at twice the group size.
+        resampled: Whether dead groups were resampled already, before they reached the log.
 
     Returns:
         Sentences for people: the share and its kinds, what it costs, the gap and its parts, what to try, and what does
@@ -35,14 +44,15 @@ def degeneracy_findings(
     """
     sentences = [
         _share(report),
+        _RESAMPLED if resampled else "",
         cost_finding(report),
         _gap(report),
         policy_finding(report),
         dispersion_finding(report),
         _levels(report, chosen),
         *reward_findings(report),
-        _advice(report, chosen),
-        remedy_finding(report, doubled),
+        "" if resampled else _advice(report, chosen),
+        "" if resampled else remedy_finding(report, doubled),
         target_finding(report),
         fit_finding(report),
         _disagreement(report),

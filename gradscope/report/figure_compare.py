@@ -15,6 +15,8 @@ _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
 _MOST_CURVES = len(SERIES)
 _MOST_PAIRS = 12
 """Pairs of one metric that a reader can take in."""
+_COST = "kilotokens_per_step"
+"""Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
 _ROW = 0.25
 """Inches of one pair."""
 _GAP = 0.5
@@ -75,7 +77,8 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
 
 
 def _forest(comparison: Comparison) -> Figure:
-    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in comparison.metrics}
+    names = [name for name in comparison.metrics if name != _COST]
+    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
     rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,11 @@ def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
 def test_the_figures_are_saved(tmp_path: Path) -> None:
     for stem, figure in draw_figures(comparison()).items():
         assert all(path.stat().st_size > 0 for path in save_figure(figure, tmp_path / stem))
+
+
+def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
+    report = comparison()
+    cost = [replace(pair, metric="kilotokens_per_step") for pair in report.pairs if pair.metric == "pass@1"]
+    both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *cost))
+    titles = [axes.get_title(loc="left") for axes in draw_figures(both)["compare_forest"].axes]
+    assert titles == ["pass@1", "mean train reward"]

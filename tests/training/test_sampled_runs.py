@@ -132,6 +132,9 @@ def test_the_manifest_and_the_report_say_how_groups_came_about(short_run: MakeRu
         f"Dynamic sampling replaced dead groups by those of other prompts (of {sampled} sampled groups {dead_ones} "
         "were dead); the share of dead groups in this log is then a lower bound."
     )
+    sentences = " ".join(measure_degeneracy(run).findings)
+    assert "and the policy's own share of dead groups is larger" in sentences
+    assert "Resampling dead groups" not in sentences
     report = measure_degeneracy(short_run(sampling="reallocated"))
     assert report.group_size is None
     assert report.source.missing[0].startswith("Rollouts were moved from prompts that a probe solved to prompts")
