@@ -19,6 +19,8 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.quarantine import QuarantineLog
 
+COMPRESSED = (".gz", ".zst")
+"""Last suffixes of the files that are decompressed on the way."""
 _BOM = b"\xef\xbb\xbf"
 
 

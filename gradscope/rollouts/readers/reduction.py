@@ -19,14 +19,17 @@ import pyarrow.compute as pc
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers.grouping import Record, group_name
+from gradscope.rollouts.readers.jsonl import COMPRESSED
 from gradscope.rollouts.readers.scan import Keys, scan_groups
 from gradscope.rollouts.readers.tables import suffix_of
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 MIN_BYTES = 64 << 20
-"""Logs below this are read row by row: it takes a second at most, and keeps the text."""
+"""Logs below this are read row by row: it takes a few seconds at most, and keeps the text."""
 _BATCH_BYTES = 128 << 20
-"""Files of JSON lines that one query reads, by their size on disk."""
+"""Files of JSON lines that one query reads."""
+_EXPANSION = 10
+"""What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 _MEMORY = "512MB"
 """What DuckDB may hold before it spills to a temporary folder."""
 
@@ -41,7 +44,7 @@ def is_large(files: Iterable[Path]) -> bool:
         files: Existing files.
 
     Returns:
-        True from ``MIN_BYTES`` on, as they lie on disk.
+        True from ``MIN_BYTES`` on.
     """
     return _size(files) >= MIN_BYTES
 
@@ -168,7 +171,7 @@ def _is_lines(file: Path) -> bool:
 
 
 def _size(files: Iterable[Path]) -> int:
-    return sum(file.stat().st_size for file in files)
+    return sum(file.stat().st_size * (_EXPANSION if file.suffix in COMPRESSED else 1) for file in files)
 
 
 def _of_records(file: int, records: Iterable[Record], keys: Keys) -> pa.Table:

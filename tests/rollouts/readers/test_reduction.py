@@ -302,3 +302,17 @@ def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeyp
     assert read_run(path).groups[0].rollouts[0].completion == "text"
     monkeypatch.setattr(reduction, "MIN_BYTES", 1 << 20)
     assert read_run(path, rewards_only=True).groups[0].rollouts[0].completion == "text"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_compressed_log_is_large_by_what_it_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / f"a.jsonl.{kind}"
+    lines = f"{ROW}\n".encode() * 50
+    path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
+    on_disk = path.stat().st_size
+    for least, is_reduced in ((10 * on_disk, True), (10 * on_disk + 1, False)):
+        monkeypatch.setattr(reduction, "MIN_BYTES", least)
+        missing = read_run(path, rewards_only=True).source.missing
+        assert any("reduced to its rewards" in what for what in missing) == is_reduced
