@@ -25,7 +25,6 @@ from study import (
 )
 
 from gradscope.diagnostics.compare_runs import ComparedRun
-from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
 
 _GROUP_SIZE = 4
@@ -45,11 +44,8 @@ def late_success(run: ComparedRun) -> float:
 
 
 def incoherent(run: ComparedRun) -> float | None:
-    """Share of rollouts with a wrong step among those whose right answer was likely; None where it was not asked."""
-    metrics = read_metrics(run.path).values()
-    counts = [(m["num_incoherent"], m["num_likely"]) for m in metrics if "num_incoherent" in m]
-    likely = sum(count for _, count in counts)
-    return sum(count for count, _ in counts) / likely if likely else None
+    """Share of rollouts with a wrong step among those that were rewarded; None for a task whose steps are not graded."""
+    return None if run.incoherence is None else run.incoherence.value
 
 
 STUDY = Study(
@@ -73,7 +69,7 @@ STUDY = Study(
         "late success": late_success,
         "drawdown": drawdown,
         "dead groups": dead_groups,
-        "incoherent": incoherent,
+        "rewarded, incoherent": incoherent,
     },
 )
 

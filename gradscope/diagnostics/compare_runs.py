@@ -67,9 +67,7 @@ class ComparedRun:
         """Whether it was trained on the probability of the answer, whatever led there."""
         return self.settings.get("reward") == "answer_probability"
 
-    def values(
-        self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False
-    ) -> dict[str, float]:
+    def values(self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False) -> dict[str, float]:
         """The run's numbers.
 
         Args:
