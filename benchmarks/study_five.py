@@ -44,7 +44,7 @@ def late_success(run: ComparedRun) -> float:
 
 
 def incoherent(run: ComparedRun) -> float | None:
-    """Share of rollouts with a wrong step among those that were rewarded; None for a task whose steps are not graded."""
+    """Share of rollouts with a wrong step among the rewarded ones; None for a task whose steps are not graded."""
     return None if run.incoherence is None else run.incoherence.value
 
 

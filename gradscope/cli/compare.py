@@ -13,6 +13,7 @@ from gradscope.cli.delivery import delivery
 EXAMPLES = (
     "gradscope compare grid",
     "gradscope compare run-grpo run-sign --k 1 --k 16 --output comparison",
+    "gradscope compare grid --only advantage --gradients",
 )
 
 RunsArgument = Annotated[
@@ -26,6 +27,18 @@ KOption = Annotated[
     typer.Option("--k", metavar="K", help="A budget of held-out pass@k (repeatable).", rich_help_panel="Measure"),
 ]
 
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--only", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.", rich_help_panel="Measure"
+    ),
+]
+GradientsOption = Annotated[
+    bool,
+    typer.Option(
+        "--gradients", help="Effective rank and signal to noise too, from saved weights.", rich_help_panel="Measure"
+    ),
+]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse runs that are not finished or not readable.", rich_help_panel="Input")
 ]
@@ -34,6 +47,8 @@ StrictOption = Annotated[
 def compare(
     runs: RunsArgument,
     k: KOption = None,
+    only: OnlyOption = None,
+    gradients: GradientsOption = False,
     strict: StrictOption = False,
     as_json: o.JsonOption = False,
     output: o.OutputOption = None,
@@ -43,9 +58,14 @@ def compare(
     """Formulations and settings side by side: means over seeds, paired differences, corrected tests.
 
     Runs with the same settings are a cell; two cells are compared where exactly one thing differs, paired by seed. The
-    p-values are corrected for all tests made (Holm), and what stays undecided is said to be.
+    p-values are corrected for all tests made (Holm), and what stays undecided is said to be. --only asks less, and so
+    decides more.
     """
     from gradscope.diagnostics.compare import compare_runs
 
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
-        result.deliver(compare_runs(*runs, ks=tuple(k or ()), strict=strict))
+        with result.progress() as progress:
+            comparison = compare_runs(
+                *runs, ks=tuple(k or ()), only=only, gradients=gradients, strict=strict, progress=progress
+            )
+        result.deliver(comparison)

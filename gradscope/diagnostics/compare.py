@@ -7,7 +7,7 @@ comparison are one family, and their p-values are corrected for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +20,7 @@ from gradscope.diagnostics.compare_runs import ComparedRun, find_runs, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
 
@@ -36,20 +37,30 @@ Cell = tuple[str, tuple[tuple[str, Setting], ...]]
 """The formulation and the settings that vary, by name."""
 
 
-def compare_runs(*paths: str | Path, ks: Sequence[int] = (), strict: bool = False) -> Comparison:
+def compare_runs(
+    *paths: str | Path,
+    ks: Sequence[int] = (),
+    only: str | None = None,
+    gradients: bool = False,
+    strict: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Comparison:
     """Compare finished runs.
 
     Args:
         *paths: Run folders, or folders that hold them.
         ks: Budgets of held-out pass@k; none: 1 and the most that every prompt has samples for.
+        only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
+        gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
+        progress: Told after each run whose gradients were measured.
 
     Returns:
         The comparison.
 
     Raises:
-        InputError: There are no two finished runs, two runs have the same settings and seed, or under ``strict`` a run
-            cannot be compared.
+        InputError: There are no two finished runs, two runs have the same settings and seed, no two cells differ in
+            what was asked for, or under ``strict`` a run cannot be compared.
     """
     folders = find_runs(paths)
     runs, left_out = read_runs(folders)
@@ -62,18 +73,21 @@ def compare_runs(*paths: str | Path, ks: Sequence[int] = (), strict: bool = Fals
             hint="gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
         )
     cells = _cells(runs)
+    asked = _asked(cells, only)
+    measured = _measured(runs, progress) if gradients else {}
     budgets = _budgets(runs, ks)
     with_cost = _has_cost(runs)
     with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
     values = {
         cell: {
             seed: run.values(budgets, with_cost=with_cost, with_incoherence=with_incoherence)
+            | measured.get(run.path, {})
             for seed, run in of_seed.items()
         }
         for cell, of_seed in cells.items()
     }
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
-    pairs = _corrected([pair for first, second in _pairs(list(cells)) for pair in _compare(first, second, values)])
+    pairs = _corrected([pair for first, second in asked for pair in _compare(first, second, values)])
     comparison = Comparison(
         source=_source(paths, runs),
         cells=tuple(_cell(cell, of_seed, metrics) for cell, of_seed in values.items()),
@@ -100,6 +114,12 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
                 hint="Leave one of them out.",
             )
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
+
+
+def _measured(runs: Sequence[ComparedRun], progress: ProgressCallback) -> dict[Path, dict[str, float]]:
+    from gradscope.diagnostics.compare_gradients import measure_gradients  # it loads torch, which the rest does without
+
+    return measure_gradients(runs, progress=progress)
 
 
 def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
@@ -140,6 +160,16 @@ def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
     """Cells that differ in one thing, those that differ in the formulation first."""
     pairs = [(first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1]
     yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
+
+
+def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
+    """The pairs to compare: all, or those that differ in one named thing."""
+    pairs = list(_pairs(list(cells)))
+    varied = list(dict.fromkeys(name for pair in pairs for name in _changed(*pair)))
+    if only is not None and only not in varied:
+        there = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
+        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --only.")
+    return [pair for pair in pairs if only is None or _changed(*pair) == [only]]
 
 
 def _changed(first: Cell, second: Cell) -> list[str]:

@@ -222,3 +222,22 @@ def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) ->
     assert "kilotokens_per_step" not in compare_runs(*tmp_path.glob("fixed-*")).metrics
     write_run(tmp_path / "untold", seed=5, sampling="dynamic")
     assert "kilotokens_per_step" not in compare_runs(tmp_path).metrics
+
+
+def test_only_what_was_asked_for_is_tested(tmp_path: Path) -> None:
+    for advantage in ("grpo", "sign"):
+        for seed in range(3):
+            for rate in (1e-4, 2e-4):
+                rewards = (0.1, 0.2, 0.3 + 0.01 * seed, 0.4 + 1000 * rate * (1 + 0.1 * seed))
+                name = f"{advantage}-{rate}-{seed}"
+                write_run(tmp_path / name, advantage=advantage, seed=seed, learning_rate=rate, rewards=rewards)
+    everything, asked = compare_runs(tmp_path), compare_runs(tmp_path, only="learning_rate")
+    assert {pair.changed for pair in everything.pairs} == {"advantage", "learning_rate"}
+    assert {pair.changed for pair in asked.pairs} == {"learning_rate"}
+    assert 0 < asked.num_tests < everything.num_tests
+    with pytest.raises(InputError, match="No two cells differ in 'steps' alone") as caught:
+        compare_runs(tmp_path, only="steps")
+    assert caught.value.hint == "They differ in advantage, learning_rate; leave out --only."
+    with pytest.raises(InputError, match="No two cells differ in 'advantage' alone") as caught:
+        compare_runs(tmp_path / "grpo-0.0001-0", tmp_path / "sign-0.0002-0", only="advantage")
+    assert caught.value.hint == "No two differ in one thing; leave out --only."
