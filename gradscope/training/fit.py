@@ -29,9 +29,10 @@ from gradscope.training.checkpoints import (
 from gradscope.training.config import TrainConfig
 from gradscope.training.evaluate import sample, write_heldout
 from gradscope.training.grad_norm import NormMatch
-from gradscope.training.grpo import RecordingTrainer, RewardFunctions, StepCallback
+from gradscope.training.grpo import RecordingTrainer, StepCallback
 from gradscope.training.policy import Policy
 from gradscope.training.recorder import Recorder
+from gradscope.training.reward_functions import RewardFunctions
 from gradscope.training.rounds import make_sampling
 from gradscope.training.rules import make_rule
 from gradscope.training.tasks import Problem, Task, prompt_order

@@ -26,7 +26,7 @@ def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRol
     given = None if states is None else [np.array(rows, dtype=np.float32) for rows in states]
     nothing: list[list[float]] = [[0.0], [0.0]]
     return StepRollouts(
-        rewards=np.array([rewards]), prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=given
+        rewards=[np.array(rewards)], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=given
     )
 
 
@@ -116,7 +116,7 @@ def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: di
             states.append(last[len(rollout.prompt_ids or ()) :].numpy())
         expected = rule.advantages(
             StepRollouts(
-                rewards=np.array([group.rewards for group in groups], dtype=np.float64),
+                rewards=[np.array(group.rewards, dtype=np.float64) for group in groups],
                 prompt_ids=(),
                 logprobs=(),
                 max_logprobs=(),
