@@ -19,7 +19,7 @@ _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
 _RESAMPLED = (
     "Dead groups were replaced before they reached this log: these are shares of the batches that were trained on, and "
-    "the policy's own share of dead groups is larger."
+    "the policy's own share of dead groups is no smaller."
 )
 
 

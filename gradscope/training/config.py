@@ -136,11 +136,11 @@ class TrainConfig:
                 f"max_resampling is given, and {self.sampling} sampling has no rounds of replacing.",
                 hint="Give --sampling dynamic too.",
             )
-        if self.sampling == "reallocated" and (self.group_size % 2 or self.num_prompts < 2):
+        if self.sampling == "reallocated" and (self.group_size % 2 or self.group_size < 4 or self.num_prompts < 2):
             raise UsageError(
                 "Reallocated sampling probes with half of each group and moves the rest between prompts; "
                 f"{self.num_prompts} prompts x {self.group_size} rollouts do not allow that.",
-                hint="Choose an even --group-size and at least --num-prompts 2.",
+                hint="Choose an even --group-size of at least 4 and at least --num-prompts 2.",
             )
 
     def to_json(self) -> dict[str, Any]:
