@@ -15,7 +15,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.run_folder import heldout_path
+from gradscope.rollouts.run_folder import heldout_path, manifest_path
 
 Counts = NDArray[np.int64]
 
@@ -66,7 +66,8 @@ def read_samples(
 
     Args:
         path: The file.
-        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The
+            held-out samples of a run of ours say themselves which are correct.
         format: Name of the reader; None: recognized.
         columns: Columns of a generic log, where their names are not usual.
         strict: Whether a row that cannot be used is an error.
@@ -74,8 +75,15 @@ def read_samples(
     Returns:
         The samples, counted by prompt.
     """
+    if columns is None and success_threshold is None and _is_heldout(Path(path)):
+        columns = ColumnNames(reward="correct")
     run = read_run(path, format=format, columns=columns, strict=strict, rewards_only=True)
     return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
+
+
+def _is_heldout(path: Path) -> bool:
+    folder = path.parent.parent
+    return manifest_path(folder).is_file() and path in [heldout_path(folder, when) for when in _WHEN]
 
 
 def samples_of_run(run: Run, *, name: str, success_threshold: float | None = None) -> Samples:

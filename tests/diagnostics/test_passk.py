@@ -12,6 +12,8 @@ from gradscope.diagnostics.samples import Samples, sample_files, samples_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.results.passk import PassAtKDifference
+from gradscope.rollouts.run_folder import heldout_path
+from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of, humaneval, run_of, samples_run, tau_bench
 
 
@@ -165,6 +167,17 @@ def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
     report = measure_pass_at_k(tmp_path)
     assert [table.name for table in report.tables] == ["before.jsonl", "after.jsonl"]
     assert [row.difference.value for row in report.comparison.rows] == [0.5, 1.0]
+
+
+def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    path = heldout_path(run, "after")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row | {"reward": 0.5 + 0.5 * row["correct"]}) + "\n" for row in rows))
+    (table,) = measure_pass_at_k(run).tables
+    assert table.rows[0].pass_at_k.value == 0.5
+    (table,) = measure_pass_at_k(run, success_threshold=0.5).tables
+    assert table.rows[0].pass_at_k.value == 1.0
 
 
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
