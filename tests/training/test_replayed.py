@@ -39,7 +39,10 @@ def test_every_logged_number_is_reproduced(short_run: Callable[..., Path], setti
 
 BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("spo", "per_step", "compensation", "compensation_clipped", "token_critic")),
-    *({"advantage": "token_critic"} | more for more in ({"lora_rank": 2}, {"gradient_accumulation_steps": 4})),
+    *(
+        {"advantage": "token_critic"} | more
+        for more in ({"lora_rank": 2}, {"gradient_accumulation_steps": 4}, {"sampling": "dynamic"})
+    ),
 )
 
 
