@@ -111,10 +111,10 @@ def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
         source = _source(next(iter(files.values())), keys)
         if source is None:
             return _one_by_one(connection, files, keys)
+        table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            num_lines = pool.map(_num_lines, files.values())
-            table = connection.sql(_query(keys, source), params=[names, list(files)]).to_arrow_table()
-            plain = _plain_files(table, dict(zip(files, num_lines, strict=True)))
+            num_lines = dict(zip(files, pool.map(_num_lines, files.values()), strict=True))
+        plain = _plain_files(table, num_lines)
     except _UNREADABLE:
         return _one_by_one(connection, files, keys)
     if len(plain) < len(files):
