@@ -55,6 +55,7 @@ STUDY = Study(
     arms={
         "grpo": {"advantage": "grpo"},
         "token critic": {"advantage": "token_critic"},
+        "fast critic": {"advantage": "token_critic", "critic_learning_rate": 1e-2},
         "compensation": {"advantage": "compensation"},
         "clipped compensation": {"advantage": "compensation_clipped"},
         "re-allocation": {"advantage": "grpo", "sampling": "reallocated"},
