@@ -79,6 +79,12 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     if not comparison.pairs:
         yield "No two cells differ in exactly one thing, so nothing is compared in pairs."
         return
+    if any(pair.changed == "sampling" for pair in comparison.pairs):
+        yield (
+            "Sampling decides which groups are in a batch and how large they are: where it differs, numbers of the "
+            "batches (train_reward, reward_drawdown, mean_frac_reward_zero_std) say that too, and only held-out "
+            "samples compare like with like."
+        )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     if fewest < 2:
         yield "Some cells share fewer than two seeds: their differences have no interval and no test."

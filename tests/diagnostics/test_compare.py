@@ -218,6 +218,7 @@ def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) ->
     assert comparison.metrics[-1] == "kilotokens_per_step"
     assert [cell.metrics["kilotokens_per_step"].value for cell in comparison.cells] == [pytest.approx(3.05), 2.0]
     assert pair_of(comparison, "kilotokens_per_step").difference.value == pytest.approx(-1.05)
+    assert any("only held-out samples compare like with like" in sentence for sentence in comparison.findings)
     # with one kind of sampling, or a run that does not tell, it is not among the metrics
     assert "kilotokens_per_step" not in compare_runs(*tmp_path.glob("fixed-*")).metrics
     write_run(tmp_path / "untold", seed=5, sampling="dynamic")
