@@ -46,7 +46,7 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, sampling: str, se
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("name", ["per_step", "spo", "compensation"])
+@pytest.mark.parametrize("name", ["per_step", "spo", "compensation", "token_critic"])
 def test_the_norm_is_reproduced_for_other_advantages(short_run: MakeRun, sampling: str, name: str) -> None:
     report = replay_run(short_run(sampling=sampling, advantage=name), steps=(1, 3))
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
