@@ -34,13 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
+        if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
+            _say("interrupted")
         return INTERRUPTED
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ):  # typer answers a closed pipe with exit(1), which would read as a failed check
-        _drop_stdout()
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == 2:  # one of several processes; another has told why
+            return 2
+        _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
         return INTERRUPTED
     except typer.TyperException as error:
         _say_error(error.format_message(), _usage_hint(error))

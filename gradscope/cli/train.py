@@ -13,6 +13,7 @@ from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
 from gradscope.errors import UsageError
 from gradscope.training.config import LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
+from gradscope.training.processes import process_index
 
 EXAMPLES = (
     "gradscope train --output my-run",
@@ -134,9 +135,10 @@ def train(
         return
     _check_jobs(jobs)
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
+    how["quiet"] = quiet or process_index() > 0
     chosen = TrainConfig.from_json(base | given | single)
     folder = _train(chosen, **how)
-    if not quiet:
+    if not how["quiet"]:
         _say_done(folder, chosen)
 
 
@@ -170,7 +172,7 @@ def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Pa
         with progress_bar(quiet=quiet) as progress:
             return train_run(config, resume=resume, force=force, progress=progress)
     except KeyboardInterrupt:
-        if (Path(config.output) / "manifest.json").is_file():
+        if (Path(config.output) / "manifest.json").is_file() and process_index() == 0:
             say(f"stopped; continue with `{resume_command(Path(config.output))}`")
         raise
 

@@ -62,12 +62,13 @@ _SINCE_LATER: dict[str, Any] = {
 """Options that younger releases of TRL know, set to what older ones do."""
 
 
-def trainer_arguments(config: TrainConfig, max_completion_length: int) -> dict[str, Any]:
+def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
     """The arguments of TRL's ``GRPOConfig`` that bear on the result.
 
     Args:
         config: The configuration.
         max_completion_length: Most tokens of a completion.
+        num_processes: Processes that a step's rollouts are divided among.
 
     Returns:
         Argument -> value, plain JSON.
@@ -80,7 +81,7 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int) -> dict[s
         "save_steps": config.checkpoint_every,
         "num_generations": config.group_size,
         "generation_batch_size": rollouts,
-        "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps,
+        "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps // num_processes,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
         "steps_per_generation": config.gradient_accumulation_steps,
         "max_completion_length": max_completion_length,

@@ -25,7 +25,7 @@ MEMORY = "gradscope_advantage.json"
 """What an advantage formulation remembers of the steps before: its numbers."""
 MEMORY_ARRAYS = "gradscope_advantage.safetensors"
 """The arrays among it, where there are some."""
-_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", MEMORY, MEMORY_ARRAYS)
+_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", MEMORY, MEMORY_ARRAYS)
 _UNUSED = "training_args.bin"
 """A pickle that nothing needs: the manifest holds the arguments as JSON."""
 
@@ -42,8 +42,9 @@ def mark_complete(run: Path, num_updates: int) -> None:
     atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
     for older in complete_checkpoints(run):
         if older < num_updates:
-            for name in _RESUME_ONLY:
-                (checkpoint_path(run, older) / name).unlink(missing_ok=True)
+            for pattern in _RESUME_ONLY:
+                for file in checkpoint_path(run, older).glob(pattern):
+                    file.unlink()
 
 
 def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
@@ -96,12 +97,13 @@ def complete_checkpoints(run: Path) -> tuple[int, ...]:
     return tuple(sorted(int(marker.parent.name.removeprefix("checkpoint-")) for marker in markers))
 
 
-def resumable(run: Path, num_updates: int) -> Path:
+def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
     """A checkpoint to go on from, with the optimizer's and the random generators' state in it.
 
     Args:
         run: The run's folder.
         num_updates: The checkpoint's number of updates.
+        num_processes: How many processes go on; each has a random generator.
 
     Returns:
         Its folder.
@@ -110,7 +112,9 @@ def resumable(run: Path, num_updates: int) -> Path:
         InputError: The state was removed; without it the run would go on differently and not say so.
     """
     folder = checkpoint_path(run, num_updates)
-    absent = [name for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth") if not (folder / name).is_file()]
+    several = [f"rng_state_{index}.pth" for index in range(num_processes)]
+    needed = ("optimizer.pt", "scheduler.pt", *(several if num_processes > 1 else ["rng_state.pth"]))
+    absent = [name for name in needed if not (folder / name).is_file()]
     if absent:
         raise InputError(
             f"{folder} lacks {', '.join(absent)}, so the run cannot go on as it was.",

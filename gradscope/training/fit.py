@@ -31,6 +31,7 @@ from gradscope.training.evaluate import sample, write_heldout
 from gradscope.training.grad_norm import NormMatch
 from gradscope.training.grpo import RecordingTrainer, StepCallback
 from gradscope.training.policy import Policy
+from gradscope.training.processes import gather, num_processes, on_main, process_index
 from gradscope.training.recorder import Recorder
 from gradscope.training.reward_functions import RewardFunctions
 from gradscope.training.rounds import make_sampling
@@ -62,22 +63,28 @@ def fit(
     rule = make_rule(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, rule, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
-    newest = max(complete_checkpoints(run), default=None)
-    rewind(run, newest or 0)
+    newest = on_main(lambda: _newest(run))
     if newest is None:
         trainer.save_model(str(checkpoint_path(run, 0)))
-        mark_complete(run, 0)
+        on_main(lambda: mark_complete(run, 0))
     if not newest:
-        _sample_heldout("before", run, config, task, policy, arguments, progress)
+        on_main(lambda: _sample_heldout("before", run, config, task, policy, arguments, progress))
         trainer.train()
     elif newest < config.steps:
-        folder = resumable(run, newest)
+        folder = resumable(run, newest, num_processes())
         if rule.remembers:
             recall_memory(folder, rule)
         trainer.train(resume_from_checkpoint=str(folder))
     else:
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
-    _sample_heldout("after", run, config, task, policy, arguments, progress)
+    on_main(lambda: _sample_heldout("after", run, config, task, policy, arguments, progress))
+
+
+def _newest(run: Path) -> int | None:
+    """The newest complete checkpoint, with what lies after it taken away."""
+    newest = max(complete_checkpoints(run), default=None)
+    rewind(run, newest or 0)
+    return newest
 
 
 def _make_trainer(
@@ -94,13 +101,16 @@ def _make_trainer(
     recorder = Recorder(run, task, policy)
 
     def on_step(step: int, logs: dict[str, Any]) -> None:
-        recorder.write(step, logs | rule.metrics)
+        if process_index() == 0:
+            recorder.write(step, logs | rule.metrics)
         progress(step, config.steps, "steps")
 
     def on_checkpoint(num_updates: int) -> None:
-        if rule.remembers:
-            write_memory(run, num_updates, rule.memory)
-        mark_complete(run, num_updates)
+        gather([num_updates])  # each process has written its random state
+        if process_index() == 0:
+            if rule.remembers:
+                write_memory(run, num_updates, rule.memory)
+            mark_complete(run, num_updates)
 
     callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
     if config.match_grad_norm is not None:

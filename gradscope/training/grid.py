@@ -18,6 +18,7 @@ from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files
 from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
 from gradscope.training.config import TrainConfig
+from gradscope.training.processes import check_alone
 from gradscope.training.trainer import check_free, check_settings, is_finished
 
 _POLL = 0.3
@@ -96,6 +97,7 @@ def train_grid(
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
         InputError: Cells failed; the others are finished.
     """
+    check_alone("A grid is made")
     if resume and force:
         raise UsageError("--resume goes on with a grid and --force replaces it.", hint="Give one of the two.")
     for cell in cells:

@@ -19,11 +19,14 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.advantages.rules import Rule, StepRollouts
+from gradscope.training.processes import gather, num_processes, own_part, process_index
 from gradscope.training.recorder import Recorder, SampledRow
-from gradscope.training.reward_functions import RewardFunctions
+from gradscope.training.reward_functions import RewardFunctions, problems_of
 from gradscope.training.rounds import FixedSampling, Row
 from gradscope.training.scored import Scored
-from gradscope.training.tasks import Problem
+
+_COLUMNS = ("prompt_id", "text", "answer")
+"""Of the dataset, what makes a problem."""
 
 
 class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
@@ -51,18 +54,23 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         step = self.state.global_step + 1
         batch = self._sampling.batch(inputs, step, self._sample)
-        output, per_function = batch.scored.output, batch.scored.rewards
-        starts = np.cumsum(batch.sizes)[:-1]
-        prompt_ids = _unpad(output["prompt_ids"], output["prompt_mask"])
-        completion_ids = _unpad(output["completion_ids"], output["completion_mask"])
-        logprobs, max_logprobs, states = self._sampler_logprobs(prompt_ids, completion_ids)
-        problems = [
-            Problem(prompt_id=row["prompt_id"], prompt=row["text"], answer=row["answer"]) for row in batch.scored.rows
-        ]
+        output, scored = batch.scored.output, batch.scored
+        own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
+        own_completions = _unpad(output["completion_ids"], output["completion_mask"])
+        own_logprobs, own_max_logprobs, own_states = self._sampler_logprobs(own_prompts, own_completions)
+        # a group may lie in several processes, and a formulation may look at the whole step
+        prompt_ids, completion_ids = gather(own_prompts), gather(own_completions)
+        logprobs, max_logprobs = gather(own_logprobs), gather(own_max_logprobs)
+        states = None if own_states is None else gather(own_states)
+        problems = gather(problems_of(**{name: [row[name] for row in scored.rows] for name in _COLUMNS}))
+        totals = np.asarray(gather(scored.totals.tolist()), dtype=np.float64)
+        per_function = {name: gather(values) for name, values in scored.rewards.items()}
+        sizes = batch.sizes if len(problems) == len(scored.rows) else _even_sizes(len(problems), self.num_generations)
+        starts = np.cumsum(sizes)[:-1]
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
         advantages = self._rule.advantages(
             StepRollouts(
-                rewards=np.split(batch.scored.totals, starts),
+                rewards=np.split(totals, starts),
                 prompt_ids=tuple(problems[start].prompt_id for start in (0, *starts)),
                 logprobs=logprobs,
                 max_logprobs=max_logprobs,
@@ -70,9 +78,14 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 states=states,
             )
         )
-        shape = output["completion_ids"].shape
-        seen = _padded(advantages, shape) if self._rule.by_token else torch.as_tensor(np.concatenate(advantages))
-        output["advantages"] = seen.to(output["advantages"])
+        mine, own = own_part(len(problems)), output["advantages"]
+        if self._rule.by_token:
+            output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(own)
+        else:
+            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(own)
+        if process_index() > 0:
+            return output
+        seen = self._seen(advantages, own.dtype)
         self._recorder.stage(
             step,
             [
@@ -82,13 +95,13 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                     completion_ids=completion_ids[index],
                     logprobs=logprobs[index],
                     rewards={name: values[index] for name, values in per_function.items()},
-                    reward=float(batch.scored.totals[index]),
+                    reward=float(totals[index]),
                     token_rewards=None if token_rewards is None else token_rewards[index],
-                    advantage=self._seen(output["advantages"][index], len(completion_ids[index])),
+                    advantage=seen[index],
                 )
                 for index, problem in enumerate(problems)
             ],
-            batch.sizes,
+            sizes,
             batch.cost,
         )
         return output
@@ -96,7 +109,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _sample(self, rows: Sequence[Row]) -> Scored:
         """One round of a step: TRL's own method on these rows."""
         num_generations: int = self.args.num_generations
-        if len(rows) % num_generations:  # TRL's own statistics want whole groups; of such a round they are not used
+        if (
+            num_processes() == 1 and len(rows) % num_generations
+        ):  # TRL's own statistics want whole groups; of such a round they are not used
             self.num_generations = len(rows)
         try:
             output = super()._generate_and_score_completions(list(rows))
@@ -104,9 +119,12 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             self.num_generations = num_generations
         return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
 
-    def _seen(self, advantage: torch.Tensor, num_tokens: int) -> float | tuple[float, ...]:
-        """One rollout's advantage as the loss sees it: a number, or one a token without the padding."""
-        return tuple(advantage[:num_tokens].tolist()) if self._rule.by_token else float(advantage)
+    def _seen(
+        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
+    ) -> list[float] | list[tuple[float, ...]]:
+        """Each rollout's advantage as the loss sees it: a number, or one a token."""
+        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
+        return [tuple(values) for values in rounded] if self._rule.by_token else [v for group in rounded for v in group]
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would put one beside the checkpoints of every run.
@@ -221,6 +239,10 @@ def head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+def _even_sizes(num_rows: int, group_size: int) -> tuple[int, ...]:
+    return (group_size,) * (num_rows // group_size)
 
 
 def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:

@@ -6,7 +6,6 @@ weights on one machine, whether or not the run was interrupted.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from importlib import util
@@ -20,8 +19,10 @@ from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifes
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.load_task import load_task, max_completion_length
+from gradscope.training.processes import check_launch, join, leave, num_processes, on_main, together
 
 if TYPE_CHECKING:
+    from gradscope.training.policy import Policy
     from gradscope.training.tasks import Task
 
 _FREE_ON_RESUME = ("output", "device")
@@ -57,14 +58,28 @@ def train(
     if resume and force:
         raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
     check_settings(config)
-    _check_one_process()
+    check_launch(config.num_prompts * config.group_size, config.gradient_accumulation_steps)
     _require_trl()
     run = Path(config.output)
+    if num_processes() > 1:
+        join(on_cpu=_on_cpu(config.device))
     if not resume:
-        check_free(run, force=force)
-        _check_apart(run, config)
-    elif is_finished(run, config):
+        on_main(lambda: _check_output(run, config, force=force))
+    elif on_main(lambda: is_finished(run, config)):
         return run
+    task = together(lambda: _load_task(config))
+    _run(run, config, task, resume=resume, progress=progress)
+    leave()
+    return run
+
+
+def _check_output(run: Path, config: TrainConfig, *, force: bool) -> None:
+    check_free(run, force=force)
+    _check_apart(run, config)
+
+
+def _load_task(config: TrainConfig) -> Task:
+    """The task, if the formulation can be trained on it."""
     task = load_task(config)
     if config.advantage == "per_step" and task.step_grader is None:
         raise UsageError(
@@ -76,8 +91,7 @@ def train(
             f"Dynamic sampling replaces dead groups by those of other prompts, and a step takes all {len(task.train)}.",
             hint="Raise --train-prompts or lower --num-prompts.",
         )
-    _run(run, config, task, resume=resume, progress=progress)
-    return run
+    return task
 
 
 def check_settings(config: TrainConfig) -> None:
@@ -139,7 +153,9 @@ def resume_command(run: Path) -> str:
         >>> resume_command(Path("my-run"))
         'gradscope train --resume --config my-run/manifest.json --output my-run'
     """
-    return shlex.join(["gradscope", "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
+    size = num_processes()
+    program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
+    return shlex.join([*program, "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
@@ -154,17 +170,25 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
         half = config.dtype == "bfloat16" and config.lora_rank is not None
-        policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
         length = max_completion_length(config)
-        problems = (*task.train, *task.heldout)
-        check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
-        arguments = trainer_arguments(config, length)
-        if not resume:
+        arguments = trainer_arguments(config, length, num_processes())
+
+        def load() -> Policy:
+            policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
+            problems = (*task.train, *task.heldout)
+            check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
+            return policy
+
+        def start() -> None:
             _clear(run)
             write_manifest(run, make_manifest(config, arguments, (*task.notes, *policy.notes)))
             if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
                 policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
                 policy.tokenizer.save_pretrained(base_model_path(run))
+
+        policy = together(load)
+        if not resume:
+            on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None):
             fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
@@ -185,11 +209,6 @@ def _require_trl() -> None:
         raise MissingDependencyError(
             f"TRL is installed but does not load: {reason}", hint="pip install --upgrade 'gradscope[train]'"
         ) from error
-
-
-def _check_one_process() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("A run is made by one process, and a launcher started several.", hint="Call gradscope itself.")
 
 
 def check_free(run: Path, *, force: bool) -> None:
@@ -235,16 +254,24 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
         True where every step, the last weights and the held-out samples are there.
 
     Raises:
-        UsageError: The run was made with other settings.
+        UsageError: The run was made with other settings, or by another number of processes.
     """
     # A manifest of an older version lacks the settings that came later: it means their defaults.
-    before, now = TrainConfig.from_json(read_manifest(run).config, origin=str(run)).to_json(), config.to_json()
+    manifest = read_manifest(run)
+    before, now = TrainConfig.from_json(manifest.config, origin=str(run)).to_json(), config.to_json()
     different = [name for name in now if name not in _FREE_ON_RESUME and before[name] != now[name]]
     if different:
         listed = ", ".join(f"{name} ({before[name]!r}, now {now[name]!r})" for name in different)
         raise UsageError(
             f"{run} was started with other settings: {listed}.",
             hint=resume_command(run),
+        )
+    started_by = config.num_prompts * config.group_size // config.gradient_accumulation_steps
+    started_by //= int(manifest.trainer_arguments.get("per_device_train_batch_size", started_by))
+    if started_by != num_processes():
+        raise UsageError(
+            f"{run} was made with {started_by} at a time, and the number of processes is {num_processes()}.",
+            hint=f"Each process has a random state of its own: start {started_by}.",
         )
     sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
     return sampled and max(complete_checkpoints(run), default=0) == config.steps
@@ -263,9 +290,9 @@ def _on_cpu(device: str) -> bool:
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("There is no CUDA device.", hint="Leave out --device, or give --device cpu.")
     on_cpu = device == "cpu" or not torch.cuda.is_available()
-    if not on_cpu and torch.cuda.device_count() > 1:
+    if not on_cpu and torch.cuda.device_count() > 1 and num_processes() == 1:
         raise UsageError(
-            f"{torch.cuda.device_count()} GPUs are visible, and a run uses one.",
-            hint="Set CUDA_VISIBLE_DEVICES=0 (or another one) before the command.",
+            f"{torch.cuda.device_count()} GPUs are visible, and one process uses one.",
+            hint="Use all by `accelerate launch --multi_gpu -m gradscope train ...`, or set CUDA_VISIBLE_DEVICES=0.",
         )
     return on_cpu

@@ -75,12 +75,6 @@ def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         train(short(tmp_path / "run"))
 
 
-def test_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="A run is made by one process"):
-        train(short(tmp_path / "run"))
-
-
 def test_a_run_is_not_replaced_by_one_that_reads_from_it(short_run: MakeRun) -> None:
     run = short_run()
     with pytest.raises(UsageError, match=r"checkpoint-3 lies in .*, which would be replaced"):
@@ -96,7 +90,7 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         train(short(tmp_path / "run", device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UsageError, match="2 GPUs are visible, and a run uses one"):
+    with pytest.raises(UsageError, match="2 GPUs are visible, and one process uses one") as caught:
         train(short(tmp_path / "run", device="auto"))
 
 
