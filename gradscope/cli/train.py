@@ -12,7 +12,7 @@ from gradscope.cli.options import QuietOption
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
 from gradscope.errors import UsageError
-from gradscope.training.config import LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
+from gradscope.training.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 from gradscope.training.processes import process_index
 
 EXAMPLES = (
@@ -66,6 +66,9 @@ def train(
     task: Annotated[str | None, _option("task", "What is trained.", "Task", "|".join(TASKS))] = None,
     data: Annotated[str | None, _option("data", "Prompts, for gsm8k and jsonl.", "Task", "FILE")] = None,
     heldout_data: Annotated[str | None, _option("heldout_data", "Held-out prompts.", "Task", "FILE")] = None,
+    grader: Annotated[
+        str | None, _option("grader", "How final answers are compared.", "Task", "|".join(GRADERS))
+    ] = None,
     train_prompts: Annotated[int | None, _option("train_prompts", "Distinct prompts to train on.", "Task")] = None,
     heldout_prompts: Annotated[int | None, _option("heldout_prompts", "Held-out prompts to sample.", "Task")] = None,
     heldout_samples: Annotated[int | None, _option("heldout_samples", "Samples of each.", "Task")] = None,

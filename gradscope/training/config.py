@@ -17,6 +17,7 @@ from gradscope.errors import InputError, UsageError
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
 TaskName = Literal["running-sums", "conflict", "starved", "steps", "gsm8k", "jsonl"]
+GraderName = Literal["plain", "math-verify"]
 LossType = Literal["dapo", "dr_grpo", "bnpo", "grpo"]
 Sampling = Literal["fixed", "dynamic", "reallocated"]
 RewardName = Literal["outcome", "answer_probability"]
@@ -25,6 +26,7 @@ _FROM_FILES = ("gsm8k", "jsonl")
 LOSS_TYPES: tuple[str, ...] = get_args(LossType)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 REWARDS: tuple[str, ...] = get_args(RewardName)
+GRADERS: tuple[str, ...] = get_args(GraderName)
 DEFAULT_MAX_RESAMPLING = 4
 _WITHOUT_REASONING = ("starved", "steps")
 """Tasks whose answer is the whole completion."""
@@ -42,6 +44,8 @@ class TrainConfig:
     """The file of prompts, for the tasks ``gsm8k`` and ``jsonl``."""
     heldout_data: str | None = None
     """A file of held-out prompts; without it the last ``heldout_prompts`` of ``data`` are held out."""
+    grader: GraderName = "plain"
+    """How the final answers of ``gsm8k`` and ``jsonl`` are compared: as numbers or text, or as expressions."""
     model: str = EMBEDDED_MODEL
     """``embedded``, a Hugging Face model folder, or a hub id."""
     reward: RewardName = "outcome"
@@ -115,6 +119,10 @@ class TrainConfig:
             raise UsageError(
                 f"The task {self.task} makes its own prompts and reads no data.",
                 hint="Leave out --data and --heldout-data, or name --task jsonl.",
+            )
+        if self.task not in _FROM_FILES and self.grader != "plain":
+            raise UsageError(
+                f"The task {self.task} has a grader of its own.", hint="Leave out --grader, or name --task jsonl."
             )
         if self.task in _FROM_FILES and self.data is None:
             raise UsageError(f"The task {self.task} needs a file of prompts.", hint="Give --data FILE.")

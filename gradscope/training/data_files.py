@@ -13,7 +13,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.training.answers import extract_answer, grade_final_answer
-from gradscope.training.tasks import AnswerMark, Problem, Task
+from gradscope.training.tasks import AnswerMark, Grader, Problem, Task
 
 INSTRUCTION = "Reason step by step and end with the final answer after ####."
 ANSWER_MARK = AnswerMark(text="####", is_last=True, gap=" ")
@@ -21,7 +21,14 @@ ANSWER_MARK = AnswerMark(text="####", is_last=True, gap=" ")
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
 
-def read_gsm8k(data: Path, heldout_data: Path | None, *, heldout_prompts: int, train_prompts: int | None) -> Task:
+def read_gsm8k(
+    data: Path,
+    heldout_data: Path | None,
+    *,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader = grade_final_answer,
+) -> Task:
     """GSM8K: ``question`` and a worked ``answer`` whose number stands after ``####``.
 
     Args:
@@ -29,14 +36,22 @@ def read_gsm8k(data: Path, heldout_data: Path | None, *, heldout_prompts: int, t
         heldout_data: ``test.jsonl``; without it the last rows of ``data`` are held out.
         heldout_prompts: How many prompts are held out.
         train_prompts: How many are trained on; None for all.
+        grader: How a completion's final answer is compared.
 
     Returns:
         The task; the prompt is the question, a blank line and a sentence that asks for the form of the answer.
     """
-    return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts)
+    return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts, grader)
 
 
-def read_jsonl(data: Path, heldout_data: Path | None, *, heldout_prompts: int, train_prompts: int | None) -> Task:
+def read_jsonl(
+    data: Path,
+    heldout_data: Path | None,
+    *,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader = grade_final_answer,
+) -> Task:
     """Any task with one right answer a prompt: rows with ``prompt`` and ``answer``, put to the model as they are.
 
     Args:
@@ -44,15 +59,22 @@ def read_jsonl(data: Path, heldout_data: Path | None, *, heldout_prompts: int, t
         heldout_data: Another one; without it the last rows of ``data`` are held out.
         heldout_prompts: How many prompts are held out.
         train_prompts: How many are trained on; None for all.
+        grader: How a completion's final answer is compared.
 
     Returns:
         The task.
     """
-    return _task("jsonl", _plain_row, data, heldout_data, heldout_prompts, train_prompts)
+    return _task("jsonl", _plain_row, data, heldout_data, heldout_prompts, train_prompts, grader)
 
 
 def _task(
-    name: str, row: Row, data: Path, heldout_data: Path | None, heldout_prompts: int, train_prompts: int | None
+    name: str,
+    row: Row,
+    data: Path,
+    heldout_data: Path | None,
+    heldout_prompts: int,
+    train_prompts: int | None,
+    grader: Grader,
 ) -> Task:
     problems = _read(data, row)
     if heldout_data is not None:
@@ -73,7 +95,7 @@ def _task(
         name=name,
         train=train[:train_prompts],
         heldout=heldout,
-        graders={"final_answer": grade_final_answer},
+        graders={"final_answer": grader},
         answer_mark=ANSWER_MARK,
         chat=True,
         notes=notes if len(train) < len(rest) else (),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from gradscope.errors import InputError
 from gradscope.training import data_files, running_sums, sum_variants
+from gradscope.training.answers import grade_final_answer
 from gradscope.training.config import TrainConfig
+from gradscope.training.math_answers import math_grader
 from gradscope.training.tasks import Grader, Problem, Task
 
 _STEPWISE = ("running-sums", "steps")
@@ -65,6 +67,7 @@ def _from_files(config: TrainConfig, data: Path) -> Task:
         None if config.heldout_data is None else Path(config.heldout_data),
         heldout_prompts=config.heldout_prompts,
         train_prompts=config.train_prompts,
+        grader=math_grader() if config.grader == "math-verify" else grade_final_answer,
     )
 
 

@@ -19,7 +19,7 @@ from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifes
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.load_task import load_task, max_completion_length
-from gradscope.training.processes import check_launch, join, leave, num_processes, on_main, together
+from gradscope.training.processes import check_launch, join, leave, num_processes, on_main, refuse, together
 
 if TYPE_CHECKING:
     from gradscope.training.policy import Policy
@@ -131,12 +131,13 @@ def check_settings(config: TrainConfig) -> None:
             f"{config.group_size // 2} to a solved prompt.",
             hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
         )
-    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if config.sampling != "fixed" and num_processes > 1:
-        raise UsageError(
-            f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
-            f"{num_processes}.",
-            hint="Call gradscope itself, or leave out --sampling.",
+    if config.sampling != "fixed" and num_processes() > 1:
+        refuse(
+            UsageError(
+                f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
+                f"{num_processes()}.",
+                hint="Call gradscope itself, or leave out --sampling.",
+            )
         )
 
 

@@ -92,6 +92,7 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError, match="2 GPUs are visible, and one process uses one") as caught:
         train(short(tmp_path / "run", device="auto"))
+    assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
 
 
 def test_formulation_that_needs_larger_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
