@@ -1,4 +1,4 @@
-r"""Grading by math-verify, which is an extra: by itself where it is installed, and by a stand-in with its names where not.
+r"""Grading by math-verify, an extra: by itself where it is installed, and by a stand-in with its names everywhere.
 
 The stand-in knows ``\frac{a}{b}``, decimals and whole numbers, and takes for ever over a tower of powers.
 """
