@@ -18,6 +18,7 @@ _FIXED: dict[str, Any] = {
     "epsilon_high": None,
     "delta": None,
     "importance_sampling_level": "token",
+    "use_bias_correction_kl": True,
     "multi_objective_aggregation": "sum_then_normalize",
     "mask_truncated_completions": False,
     "top_entropy_quantile": 1.0,

@@ -105,7 +105,7 @@ def _task(
 def _read(path: Path, row: Row) -> tuple[Problem, ...]:
     """All rows of a file; blank lines are allowed."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # some editors put a mark in front
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the path given as data.") from error
     except UnicodeDecodeError as error:
@@ -136,7 +136,9 @@ def _text(document: dict[str, Any], key: str, where: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where} has no text under {key!r}.", hint=f"Give each row a {key!r}, or remove the row.")
+        raise InputError(f"{where} has no text under {key!r}.", hint=f"Give each row its {key}, or remove the row.")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{where} has half a character under {key!r}, a surrogate alone.", hint="Mend the row.")
     return value
 
 

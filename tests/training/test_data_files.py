@@ -92,6 +92,19 @@ def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
             read_jsonl(tmp_path / f"{name}.jsonl", None, heldout_prompts=0, train_prompts=None)
 
 
+def test_a_mark_in_front_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": "x", "answer": "1"}).encode())
+    assert read_jsonl(path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "x"
+
+
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    path.write_text(json.dumps({"prompt": "\ud800 x", "answer": "1"}))
+    with pytest.raises(InputError, match=r"half\.jsonl:1 has half a character under 'prompt'"):
+        read_jsonl(path, None, heldout_prompts=0, train_prompts=None)
+
+
 def test_too_few_rows(gsm8k_file: Path) -> None:
     with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
         read_gsm8k(gsm8k_file, None, heldout_prompts=8, train_prompts=None)
