@@ -123,6 +123,8 @@ def train(
 
     Several formulations, learning rates or --seeds make a grid: one folder a cell in --output, cells side by side,
     equal in everything but what is varied. `gradscope compare` reads it.
+
+    Under `torchrun` or `accelerate launch -m gradscope train ...` several processes make one run.
     """
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -20,6 +21,7 @@ from gradscope.rollouts.store import read_steps
 from gradscope.training import RolloutRecorder
 from gradscope.training.config import read_config
 from gradscope.training.policy import EMBEDDED_FOLDER
+from tests.conftest import REPOSITORY
 from tests.training.conftest import save_model
 from tests.training.stock import answer, graded, short, stock_trainer, train
 
@@ -389,6 +391,17 @@ def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) ->
     rows = [{"prompt": f"{n}<pad> and {n}?", "answer": "0"} for n in range(4)]
     _, run = record(tmp_path, model=model, rows=rows, rewards=_spread, max_completion_length=8)
     assert_reproduced(replay_run(run))
+
+
+def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^    (.*RolloutRecorder.*)$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
+    trainer = stock_trainer(tmp_path / "trl")
+    exec("\n".join(lines), {"trainer": trainer})
+    train(trainer)
+    assert len(lines) == 2
+    assert replay_run("my-run", steps=[1]).verdict == "match"
+    assert trainer.state.log_history[0]["gradscope/effective_rank"] >= 1
 
 
 def test_the_package_stays_light() -> None:
