@@ -3,7 +3,7 @@
 The same engine as of `gradscope rank`, on the live weights and in their own precision, whatever the trainer's autocast.
 Nothing of it shows in the training: modes, random state and gradients that wait for the optimizer are as they were.
 
-Shapes: R rollouts of a step.
+Shapes: R rollouts of a step, G rollouts of a group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
@@ -25,6 +26,8 @@ from gradscope.metrics.geometry import batch_norm, cancellation
 from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
 from gradscope.rollouts.types import RolloutGroup
 
+Array = NDArray[np.float64]
+
 
 def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Objective) -> dict[str, float]:
     """The gradient that the coming update is made of.
@@ -35,8 +38,8 @@ def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Object
         objective: Its loss.
 
     Returns:
-        ``grad_norm`` of the whole; ``effective_rank``, ``cancellation`` and ``signal_to_noise`` of the reward part of
-        the rollouts' gradients, each left out where it is undefined.
+        ``grad_norm`` of the whole; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the
+        groups that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined.
     """
     with _as_it_sampled(trainer) as model:
         gram = measure_step(_policy(trainer, model), groups, objective)
@@ -44,13 +47,20 @@ def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Object
     if whole is None or reward_part is None:  # an advantage that is no number
         return {}
     index = np.unique(np.array(gram.group_ids), return_inverse=True)[1]
+    ranks = [effective_rank(singular_values_from_gram(block)).value for block in _blocks(reward_part, index)]
+    known = [rank for rank in ranks if rank is not None]
     estimates = {
         "grad_norm": Estimate.exact(batch_norm(whole), num_units=len(whole)),
-        "effective_rank": effective_rank(singular_values_from_gram(reward_part)),
+        "effective_rank": Estimate.exact(float(np.mean(known))) if known else Estimate.because("no group has one"),
         "cancellation": cancellation(reward_part),
         "signal_to_noise": expected_updates(reward_part, np.ones((1, len(reward_part))), index).signal_to_noise(0),
     }
     return {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
+
+
+def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
+    """The Gram matrix of each group alone, [G, G]."""
+    return [gram[np.ix_(index == group, index == group)] for group in range(int(index.max()) + 1)]
 
 
 def _policy(trainer: Any, model: Any) -> Policy:
