@@ -19,6 +19,8 @@ from gradscope.rollouts.run import Run
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
+_PLAIN = frozenset({type(None), bool, int, float, str})
+"""What equal rewards can be counted as: a list or an object has no hash."""
 
 
 def recognizes(request: ReadRequest) -> bool:
@@ -150,7 +152,7 @@ def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]
         Index of a sample, and how many it stands for.
     """
     cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
-    if not by_reward or samples.policies or not all(map(_is_plain, samples.rewards)):
+    if not by_reward or samples.policies or not _PLAIN.issuperset(map(type, samples.rewards)):
         yield from ((at, 1) for at in range(len(cells)))
         return
     first = dict(zip(reversed(cells), reversed(range(len(cells))), strict=True))
@@ -179,7 +181,3 @@ def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
         if row.get(key):
             return digest(parse_messages(row[key]) or text_of(row[key])), f"the text of {key}"
     return place.rpartition(":")[2], "their lines"
-
-
-def _is_plain(cell: Any) -> bool:
-    return cell is None or isinstance(cell, (bool, int, float, str))
