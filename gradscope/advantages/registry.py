@@ -70,7 +70,7 @@ class Formulation:
             return f"{self.name} needs groups of at least {self.min_group_size}, this one has {values.shape[-1]}"
         other = values[(values != 0.0) & (values != 1.0)]
         if self.needs_binary and len(other):
-            return f"{self.name} is defined for rewards of 0 and 1, and there is a reward of {other[0]:g}"
+            return f"it is defined for rewards of 0 and 1, and there is a reward of {other[0]:g}"
         return None
 
 

@@ -105,7 +105,7 @@ def test_every_formulation_is_weighed() -> None:
 def test_formulation_that_needs_pass_or_fail_says_so() -> None:
     run = run_of(group_of([0.5, 0.2], prompt="a"), group_of([0.1, 0.1], prompt="b"))
     masses = {mass.advantage: mass for mass in degeneracy_of_run(run).advantages}
-    assert "sign is defined for rewards of 0 and 1" in masses["sign"].positive_mass.undefined
+    assert "it is defined for rewards of 0 and 1" in masses["sign"].positive_mass.undefined
     assert masses["dr_grpo"].positive_mass.value == pytest.approx(0.15 / 4)
 
 

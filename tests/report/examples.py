@@ -181,9 +181,9 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             ),
             AdvantageMass(
                 advantage="sign",
-                positive_mass=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
-                negative_mass=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
-                frac_zero=Estimate.because("sign is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                positive_mass=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                negative_mass=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                frac_zero=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
             ),
         ),
         by_reward=(
