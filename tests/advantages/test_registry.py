@@ -144,7 +144,8 @@ def test_group_of_one_has_no_grpo_advantage() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if FORMULATIONS[name].needs_binary])
 def test_rewards_that_are_not_binary_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}.* advantage: it is defined for rewards of 0 and 1, and there is a reward of 0.5"):
+    why = "it is defined for rewards of 0 and 1, and there is a reward of 0.5"
+    with pytest.raises(UsageError, match=f"no '{name}' advantage: {why}"):
         compute_advantages(name, [0.5, 1.0, 1.0, 1.0])
     assert formulation(name).why_not([0.0, 1.0, 0.0, 0.0]) is None
 
