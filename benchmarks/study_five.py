@@ -62,7 +62,7 @@ STUDY = Study(
         "negative on all-fail": {"advantage": "grpo_negative"},
         "dense reward": {"advantage": "grpo", "reward": "answer_probability"},
     },
-    only={name: ("running-sums",) for name in ("token critic", "fast critic", "clipped compensation", "dense reward")},
+    only=dict.fromkeys(("token critic", "fast critic", "clipped compensation", "dense reward"), ("running-sums",)),
     conditions={name: {"learning_rate": rate} for name, rate in _RATES.items()},
     metrics={
         "pass@1": held_out(1),

@@ -26,8 +26,8 @@ from gradscope.rollouts.types import Rollout, RolloutGroup
 
 MIN_BYTES = 64 << 20
 """Logs below this are read row by row: it takes a few seconds at most, and keeps the text."""
-_BATCH_BYTES = 128 << 20
-"""Files of JSON lines that one query reads."""
+_BATCH_BYTES = 512 << 20
+"""Files of JSON lines that one query reads: each query waits for its slowest file, and progress is told in between."""
 _EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 _MEMORY = "512MB"

@@ -30,7 +30,7 @@ from gradscope.rollouts.readers.request import ColumnNames
 from gradscope.rollouts.readers.tables import suffix_of
 from gradscope.rollouts.readers.values import digest
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 """Bytes that lines are counted in: few enough for a processor's cache, and so many that threads do not wait for one
 another."""
 _END = ord("\n")
