@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 pytestmark = pytest.mark.slow
 
 END = "<!-- end of tables -->"
-STUDIES = {"study_sign": 12}
+STUDIES = {"study_sign": 12, "study_steps": 12, "study_five": 24}
 """Study -> runs of its quick version."""
 
 
