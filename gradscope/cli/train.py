@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,11 @@ EXAMPLES = (
 
 _DEFAULTS = TrainConfig()
 _NOT_FIELDS = ("config", "resume", "force", "quiet", "seeds", "jobs", "advantage", "learning_rate")
+
+
+def _either(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _option(field: str, words: str, panel: str, metavar: str = "N") -> Any:
@@ -63,7 +69,7 @@ def train(
     ] = None,
     device: Annotated[str | None, _option("device", "Where it runs.", "Run", "auto|cpu|cuda")] = None,
     dtype: Annotated[str | None, _option("dtype", "Precision.", "Run", "float32|bfloat16")] = None,
-    task: Annotated[str | None, _option("task", "What is trained.", "Task", "|".join(TASKS))] = None,
+    task: Annotated[str | None, _option("task", f"What is trained: {_either(TASKS)}.", "Task", "NAME")] = None,
     data: Annotated[str | None, _option("data", "Prompts, for gsm8k and jsonl.", "Task", "FILE")] = None,
     heldout_data: Annotated[str | None, _option("heldout_data", "Held-out prompts.", "Task", "FILE")] = None,
     grader: Annotated[
@@ -82,7 +88,7 @@ def train(
     ] = None,
     temperature: Annotated[float | None, _option("temperature", "Sampling temperature.", "Model", "X")] = None,
     reward: Annotated[
-        str | None, _option("reward", f"What is trained on: {' or '.join(REWARDS)}.", "Optimization", "NAME")
+        str | None, _option("reward", f"What is trained on: {_either(REWARDS)}.", "Optimization", "NAME")
     ] = None,
     advantage: Annotated[
         str | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
@@ -90,7 +96,7 @@ def train(
     group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
     num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
     sampling: Annotated[
-        str | None, _option("sampling", "What becomes of dead groups.", "Optimization", "|".join(SAMPLINGS))
+        str | None, _option("sampling", f"What becomes of dead groups: {_either(SAMPLINGS)}.", "Optimization", "NAME")
     ] = None,
     max_resampling: Annotated[
         int | None, _option("max_resampling", "Rounds of dynamic sampling; 4 by default.", "Optimization")
@@ -111,7 +117,7 @@ def train(
     ] = None,
     beta: Annotated[float | None, _option("beta", "Weight of the KL penalty.", "Optimization", "X")] = None,
     loss_type: Annotated[
-        str | None, _option("loss_type", "Average over tokens.", "Optimization", "|".join(LOSS_TYPES))
+        str | None, _option("loss_type", f"Average over tokens: {_either(LOSS_TYPES)}.", "Optimization", "NAME")
     ] = None,
     checkpoint_every: Annotated[int | None, _option("checkpoint_every", "Updates a checkpoint.", "Run")] = None,
     quiet: QuietOption = False,
