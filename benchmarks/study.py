@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.compare_runs import ComparedRun, read_runs
 from gradscope.diagnostics.compare_runs import drawdown as reward_drawdown
@@ -155,14 +156,16 @@ class Results:
             for metric in self.study.metrics
             if arm != baseline
         ]
-        changes = [self._changes(place, arm, baseline, metric) for place, arm, metric in keys]
+        changes = [self.changes(place, arm, metric) for place, arm, metric in keys]
         corrected = holm([paired_t_p_value(change) if len(change) else None for change in changes])
         return tuple(
             Difference(place=place, arm=arm, metric=metric, estimate=student_mean(change), p_holm=p)
             for (place, arm, metric), change, p in zip(keys, changes, corrected, strict=True)
         )
 
-    def _changes(self, place: Place, arm: str, baseline: str, metric: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def changes(self, place: Place, arm: str, metric: str) -> NDArray[np.float64]:
+        """Arm minus baseline of each seed, as far as both runs have the metric; [n]."""
+        baseline, *_ = self.study.arms
         of = self.study.metrics[metric]
         pairs = zip(self.runs(place, arm), self.runs(place, baseline), strict=True)
         changes = [(of(run), of(other)) for run, other in pairs]

@@ -31,7 +31,7 @@ def begin(name: str) -> str:
 @pytest.mark.parametrize(("name", "num_runs"), STUDIES.items(), ids=STUDIES)
 def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int) -> None:
     page, images = tmp_path / "page.md", tmp_path / "images"
-    page.write_text(f"before\n\n{begin(name)}\n\nold\n\n{END}\n\nafter\n")
+    page.write_text(f"before\n\n{begin(name)}\n\na table of yesterday\n\n{END}\n\nafter\n")
     arguments = ("--quick", "--output", tmp_path / "runs", "--page", page, "--images", images)
     done = run_study(name, *arguments)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int
     text = page.read_text()
     assert text.startswith("before\n\n")
     assert text.endswith(f"{END}\n\nafter\n")
-    assert "old" not in text
+    assert "yesterday" not in text
     assert "paired t tests, 2 seeds each" in text
     again = run_study(name, *arguments)
     assert "wrote " not in again.stdout
