@@ -30,8 +30,7 @@ from gradscope.rollouts.store import read_steps
 _GROUP_SIZE = 4
 _LATE = 10
 """Steps at the end of a run that its late success is taken from."""
-_MIDDLE_RATE = "3e-4"
-_RATES = {"1e-4": 1e-4, _MIDDLE_RATE: 3e-4, "1e-3": 1e-3}
+_RATES = {"3e-4": 3e-4, "1e-3": 1e-3}
 
 
 def late_success(run: ComparedRun) -> float:
