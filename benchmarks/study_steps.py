@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from study import (
     Results,
     Study,
@@ -51,29 +52,34 @@ STUDY = Study(
 def ranks(results: Results) -> str:
     """Effective rank of a group's gradient rows, by step rewards and by the outcome, on the same rollouts."""
     condition = _MIDDLE_RATE if _MIDDLE_RATE in results.study.conditions else next(iter(results.study.conditions))
-    lines = ["| G | rows | step | by step rewards | by the outcome | seeds |", "|--:|---|--:|--:|--:|--:|"]
+    lines = ["| G | rows | step | by step rewards | by the outcome | difference |", "|--:|---|--:|--:|--:|--:|"]
     for block, settings in results.study.blocks.items():
         for rows in _ROWS:
-            found: dict[tuple[int, str], list[float]] = {}
+            found: dict[int, list[tuple[float, float]]] = {}
             for run in results.runs((block, condition), _STEPWISE):
-                for step, advantage, rank in _curve(run.path, rows, int(settings["group_size"])):
-                    found.setdefault((step, advantage), []).append(rank)
-            for step in sorted({step for step, _ in found}):
-                means = [found.get((step, advantage), []) for advantage in ("logged", "dr_grpo")]
-                cells = " | ".join(format_mean(student_mean(mean)) for mean in means)
-                lines.append(f"| {settings['group_size']} | {rows} | {step} | {cells} | {len(means[0])} |")
+                for step, pair in _ranks_by_step(run.path, rows, int(settings["group_size"])).items():
+                    found.setdefault(step, []).append(pair)
+            for step, pairs in sorted(found.items()):
+                stepwise, outcome = np.array(pairs).T
+                means = (student_mean(values) for values in (stepwise, outcome, stepwise - outcome))
+                cells = " | ".join(format_mean(mean) for mean in means)
+                lines.append(f"| {settings['group_size']} | {rows} | {step} | {cells} |")
     return "\n".join(lines)
 
 
-def _curve(run: Path, rows: RowKind, group_size: int) -> list[tuple[int, str, float]]:
-    """Step, advantage and mean effective rank of the live groups, where there are any."""
+def _ranks_by_step(run: Path, rows: RowKind, group_size: int) -> dict[int, tuple[float, float]]:
+    """Step -> mean effective rank by step rewards and by the outcome, over the groups that live under both."""
     report = measure_rank(run, rows=rows, advantages=("logged", "dr_grpo"), group_sizes=(group_size,), device="cpu")
-    points = report.curve if rows == "rollout" else report.token_curve
-    return [
-        (point.step, point.advantage, point.effective_rank.value)
-        for point in points
-        if point.effective_rank.value is not None
-    ]
+    ranks: dict[tuple[int, str], dict[str, float]] = {}
+    for spectrum in report.spectra:
+        if spectrum.group_id is not None and spectrum.effective_rank.value is not None:
+            of_group = ranks.setdefault((spectrum.step, spectrum.group_id), {})
+            of_group[spectrum.advantage] = spectrum.effective_rank.value
+    pairs: dict[int, list[tuple[float, float]]] = {}
+    for (step, _), of_group in ranks.items():
+        if len(of_group) == 2:
+            pairs.setdefault(step, []).append((of_group["logged"], of_group["dr_grpo"]))
+    return {step: tuple(np.mean(both, axis=0).tolist()) for step, both in pairs.items()}
 
 
 def render(results: Results) -> str:
@@ -85,7 +91,8 @@ def render(results: Results) -> str:
             count_tests(results) + " Decided ones are bold.",
             table_of_differences(results, place),
             "### Effective rank of a group's gradient, exp H(s / sum s), rows not centered",
-            "Mean over the groups that are live, then over seeds, ± half of the 95 % interval over seeds.",
+            "Of the runs trained by step rewards: mean over the groups that live under both advantages, then over "
+            "seeds, ± half of the 95 % interval over seeds.",
             ranks(results),
             "### Means over seeds, ± half of the 95 % interval",
             table_of_means(results, place),
