@@ -226,6 +226,8 @@ def run_study(
     if options.images is not None:
         options.images.mkdir(parents=True, exist_ok=True)
         draw(results, options.images)
+        for picture in options.images.glob(f"{study.name}_*.png"):  # the page shows the drawings
+            picture.unlink()
     if options.page is not None:
         before, _, rest = options.page.read_text(encoding="utf-8").partition(begin)
         _, _, after = rest.partition(end)
