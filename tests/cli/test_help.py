@@ -70,4 +70,4 @@ def test_the_help_names_the_exit_codes(cli: Cli) -> None:
 
 def test_brackets_in_help_are_not_markup(cli: Cli) -> None:
     assert "[tool.gradscope.check]" in " ".join(cli("check", "--help").out.split())
-    assert "[default: running-sums]" in " ".join(cli("train", "--help").out.split())
+    assert "[default: grpo]" in " ".join(cli("train", "--help").out.split())
