@@ -149,18 +149,14 @@ class Results:
 
     def _differences(self) -> tuple[Difference, ...]:
         baseline, *_ = self.study.arms
-        keys = [
-            (place, arm, metric)
-            for place in self.study.places
-            for arm in self.study.arms_of(place[0])
-            for metric in self.study.metrics
-            if arm != baseline
-        ]
-        changes = [self.changes(place, arm, metric) for place, arm, metric in keys]
-        corrected = holm([paired_t_p_value(change) if len(change) else None for change in changes])
-        return tuple(
-            Difference(place=place, arm=arm, metric=metric, estimate=student_mean(change), p_holm=p)
-            for (place, arm, metric), change, p in zip(keys, changes, corrected, strict=True)
+        return correct(
+            {
+                (place, arm, metric): self.changes(place, arm, metric)
+                for place in self.study.places
+                for arm in self.study.arms_of(place[0])
+                for metric in self.study.metrics
+                if arm != baseline
+            }
         )
 
     def changes(self, place: Place, arm: str, metric: str) -> NDArray[np.float64]:
@@ -170,6 +166,22 @@ class Results:
         pairs = zip(self.runs(place, arm), self.runs(place, baseline), strict=True)
         changes = [(of(run), of(other)) for run, other in pairs]
         return np.array([one - other for one, other in changes if one is not None and other is not None])
+
+
+def correct(changes: Mapping[tuple[Place, str, str], NDArray[np.float64]]) -> tuple[Difference, ...]:
+    """Differences as one family of tests.
+
+    Args:
+        changes: Place, arm and metric -> arm minus baseline of each seed, [n].
+
+    Returns:
+        The differences, in order.
+    """
+    p_values = holm([paired_t_p_value(change) if len(change) else None for change in changes.values()])
+    return tuple(
+        Difference(place=place, arm=arm, metric=metric, estimate=student_mean(change), p_holm=p)
+        for ((place, arm, metric), change), p in zip(changes.items(), p_values, strict=True)
+    )
 
 
 def _file_name(text: str) -> str:
@@ -246,25 +258,25 @@ def table_of_means(results: Results, place_title: str) -> str:
     return "\n".join(lines)
 
 
-def table_of_differences(results: Results, place_title: str) -> str:
+def table_of_differences(results: Results, place_title: str, differences: Sequence[Difference] | None = None) -> str:
     """Each arm minus the baseline, with 95 % intervals; bold where the corrected test decides."""
     metrics = list(results.study.metrics)
     baseline, *_ = results.study.arms
+    rows: dict[tuple[Place, str], list[str]] = {}
+    for difference in results.differences if differences is None else differences:
+        rows.setdefault((difference.place, difference.arm), []).append(format_difference(difference))
     lines = [
         f"| {place_title} | arm - {baseline} | " + " | ".join(metrics) + " |",
         "|---|---|" + "--:|" * len(metrics),
+        *(f"| {', '.join(place)} | {arm} | {' | '.join(cells)} |" for (place, arm), cells in rows.items()),
     ]
-    for place in results.study.places:
-        for arm in results.study.arms_of(place[0]):
-            if arm != baseline:
-                cells = [format_difference(results.difference(place, arm, metric)) for metric in metrics]
-                lines.append(f"| {', '.join(place)} | {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def count_tests(results: Results) -> str:
+def count_tests(results: Results, differences: Sequence[Difference] | None = None) -> str:
     """How many tests there were, and how many decide."""
-    tests = [difference for difference in results.differences if difference.p_holm is not None]
+    made = results.differences if differences is None else differences
+    tests = [difference for difference in made if difference.p_holm is not None]
     return (
         f"{len(tests)} paired t tests, {len(results.study.seeds)} seeds each; "
         f"{sum(difference.decided for difference in tests)} decide at 0.05 after Holm's correction for all of them."

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 from study import (
-    LEVEL,
     Difference,
     Results,
     Study,
+    correct,
     count_tests,
     dead_groups,
-    format_difference,
     held_out,
     run_study,
     table_of_differences,
@@ -27,7 +26,6 @@ from study import (
 )
 
 from gradscope.diagnostics.compare_runs import ComparedRun
-from gradscope.metrics.paired import holm, paired_t_p_value, student_mean
 from gradscope.metrics.passk import pass_at_k
 from gradscope.rollouts.run_folder import heldout_path
 from gradscope.training.sum_variants import is_rare
@@ -80,49 +78,33 @@ STUDY = Study(
 )
 
 
-def pooled(results: Results) -> str:
+def pooled(results: Results) -> tuple[Difference, ...]:
     """Differences averaged over the group sizes within each seed, which says more than each size alone."""
-    baseline, *arms = results.study.arms
-    metrics = list(results.study.metrics)
+    _, *arms = results.study.arms
     tasks: dict[str, list[str]] = {}
     for block, settings in results.study.blocks.items():
         tasks.setdefault(settings["task"], []).append(block)
-    keys = [(task, condition, arm) for task in tasks for condition in results.study.conditions for arm in arms]
-    changes = {
-        (*key, metric): [results.changes((block, key[1]), key[2], metric) for block in tasks[key[0]]]
-        for key in keys
-        for metric in metrics
-    }
-    means = {key: np.mean(found, axis=0) for key, found in changes.items()}
-    p_values = holm([paired_t_p_value(mean) if len(mean) else None for mean in means.values()])
-    corrected = dict(zip(means, p_values, strict=True))
-    lines = [f"| task, learning rate | arm - {baseline} | {' | '.join(metrics)} |", "|---|---|" + "--:|" * len(metrics)]
-    for task, condition, arm in keys:
-        cells = [
-            format_difference(
-                Difference(
-                    place=(task, condition),
-                    arm=arm,
-                    metric=metric,
-                    estimate=student_mean(means[task, condition, arm, metric]),
-                    p_holm=corrected[task, condition, arm, metric],
-                )
+    return correct(
+        {
+            ((task, condition), arm, metric): np.mean(
+                [results.changes((block, condition), arm, metric) for block in blocks], axis=0
             )
-            for metric in metrics
-        ]
-        lines.append(f"| {task}, {condition} | {arm} | {' | '.join(cells)} |")
-    tests = [p for p in corrected.values() if p is not None]
-    decided = sum(p < LEVEL for p in tests)
-    return "\n".join([f"{len(tests)} tests, a family of their own; {decided} decide.", "", *lines])
+            for task, blocks in tasks.items()
+            for condition in results.study.conditions
+            for arm in arms
+            for metric in results.study.metrics
+        }
+    )
 
 
 def render(results: Results) -> str:
     """The tables of the page."""
-    place = "task, learning rate"
+    place, over_sizes = "task, learning rate", pooled(results)
     return "\n\n".join(
         [
             "### Differences from Dr.GRPO, mean over the group sizes",
-            pooled(results),
+            count_tests(results, over_sizes) + " They are a family of their own. Decided ones are bold.",
+            table_of_differences(results, place, over_sizes),
             "### Differences from Dr.GRPO",
             count_tests(results) + " Decided ones are bold.",
             table_of_differences(results, place),
