@@ -283,6 +283,20 @@ def count_tests(results: Results, differences: Sequence[Difference] | None = Non
     )
 
 
+def differences_and_means(
+    results: Results, *, against: str, place_title: str, between: Sequence[str] = ()
+) -> list[str]:
+    """The two tables that every page ends with, and what a study has to say between them."""
+    return [
+        f"### Differences from {against}",
+        count_tests(results) + " Decided ones are bold.",
+        table_of_differences(results, place_title),
+        *between,
+        "### Means over seeds, ± half of the 95 % interval",
+        table_of_means(results, place_title),
+    ]
+
+
 def format_mean(mean: Estimate) -> str:
     """A mean and half its interval's width."""
     if mean.value is None:

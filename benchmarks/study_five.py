@@ -15,13 +15,11 @@ import numpy as np
 from study import (
     Results,
     Study,
-    count_tests,
     dead_groups,
+    differences_and_means,
     drawdown,
     held_out,
     run_study,
-    table_of_differences,
-    table_of_means,
 )
 
 from gradscope.diagnostics.compare_runs import ComparedRun
@@ -76,16 +74,7 @@ STUDY = Study(
 
 def render(results: Results) -> str:
     """The tables of the page."""
-    place = "task, learning rate"
-    return "\n\n".join(
-        [
-            "### Differences from GRPO",
-            count_tests(results) + " Decided ones are bold.",
-            table_of_differences(results, place),
-            "### Means over seeds, ± half of the 95 % interval",
-            table_of_means(results, place),
-        ]
-    )
+    return "\n\n".join(differences_and_means(results, against="GRPO", place_title="task, learning rate"))
 
 
 def draw(results: Results, folder: Path) -> None:

@@ -18,10 +18,10 @@ from study import (
     correct,
     count_tests,
     dead_groups,
+    differences_and_means,
     held_out,
     run_study,
     table_of_differences,
-    table_of_means,
     train_reward,
 )
 
@@ -105,11 +105,7 @@ def render(results: Results) -> str:
             "### Differences from Dr.GRPO, mean over the group sizes",
             count_tests(results, over_sizes) + " They are a family of their own. Decided ones are bold.",
             table_of_differences(results, place, over_sizes),
-            "### Differences from Dr.GRPO",
-            count_tests(results) + " Decided ones are bold.",
-            table_of_differences(results, place),
-            "### Means over seeds, ± half of the 95 % interval",
-            table_of_means(results, place),
+            *differences_and_means(results, against="Dr.GRPO", place_title=place),
         ]
     )
 

@@ -13,14 +13,12 @@ import numpy as np
 from study import (
     Results,
     Study,
-    count_tests,
     dead_groups,
+    differences_and_means,
     drawdown,
     format_mean,
     held_out,
     run_study,
-    table_of_differences,
-    table_of_means,
 )
 
 from gradscope import measure_rank
@@ -84,19 +82,16 @@ def _ranks_by_step(run: Path, rows: RowKind, group_size: int) -> dict[int, tuple
 
 def render(results: Results) -> str:
     """The tables of the page."""
-    place = "group size, learning rate"
+    between = (
+        "### Effective rank of a group's gradient, exp H(s / sum s), rows not centered",
+        "Of the runs trained by step rewards: mean over the groups that live under both advantages, then over "
+        "seeds, ± half of the 95 % interval over seeds.",
+        ranks(results),
+    )
     return "\n\n".join(
-        [
-            "### Differences from the outcome's reward",
-            count_tests(results) + " Decided ones are bold.",
-            table_of_differences(results, place),
-            "### Effective rank of a group's gradient, exp H(s / sum s), rows not centered",
-            "Of the runs trained by step rewards: mean over the groups that live under both advantages, then over "
-            "seeds, ± half of the 95 % interval over seeds.",
-            ranks(results),
-            "### Means over seeds, ± half of the 95 % interval",
-            table_of_means(results, place),
-        ]
+        differences_and_means(
+            results, against="the outcome's reward", place_title="group size, learning rate", between=between
+        )
     )
 
 

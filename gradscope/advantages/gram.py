@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.advantages.group import live_only
 from gradscope.metrics.baseline import optimal_baselines
-from gradscope.metrics.groups import EQUAL_REWARDS
 
 Array = NDArray[np.float64]
 
@@ -32,7 +32,4 @@ def optimal_baseline(rewards: Array, squared_norms: Array) -> Array:
         >>> optimal_baseline(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
         [[0.25, -0.75]]
     """
-    centered = rewards - optimal_baselines(rewards, squared_norms)
-    return np.asarray(
-        np.where(np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS, centered, 0.0), dtype=np.float64
-    )
+    return live_only(rewards, rewards - optimal_baselines(rewards, squared_norms))

@@ -20,6 +20,20 @@ TRL_EPSILON = 1e-4
 """Added to the group's std; verl adds 1e-6, OpenRLHF 1e-9."""
 
 
+def live_only(rewards: Array, advantages: Array) -> Array:
+    """Advantages with exactly zero in the groups whose rewards are equal, where rounding would leave 1e-17.
+
+    Args:
+        rewards: [..., G].
+        advantages: [..., G].
+
+    Returns:
+        Advantages, [..., G].
+    """
+    is_live = np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS
+    return np.asarray(np.where(is_live, advantages, 0.0), dtype=np.float64)
+
+
 def dr_grpo(rewards: Array) -> Array:
     """The reward minus the group's mean, r - mean(r): sums to zero over the group.
 
@@ -33,10 +47,7 @@ def dr_grpo(rewards: Array) -> Array:
         >>> dr_grpo(np.array([1.0, 0.0, 0.0, 1.0])).tolist()
         [0.5, -0.5, -0.5, 0.5]
     """
-    centered = rewards - rewards.mean(axis=-1, keepdims=True)
-    return np.asarray(
-        np.where(np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS, centered, 0.0), dtype=np.float64
-    )
+    return live_only(rewards, rewards - rewards.mean(axis=-1, keepdims=True))
 
 
 def grpo(rewards: Array) -> Array:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import FORMULATIONS, Formulation, compute_advantages
+from gradscope.advantages.formulation import Formulation
+from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import bootstrap_statistics, cluster_sums

@@ -33,13 +33,21 @@ def batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
             f"rewards/{name}/mean": float(np.mean(values)),
             f"rewards/{name}/std": float(np.std(values, ddof=1)),
         }
-    numbers["frac_reward_zero_std"] = float(np.mean([_is_dead(group) for group in groups]))
+    numbers["frac_reward_zero_std"] = float(np.mean([is_degenerate(group) for group in groups]))
     numbers["completions/clipped_ratio"] = 1.0 - len(ended) / len(rollouts)
     return numbers | dict(_lengths("", rollouts)) | dict(_lengths("terminated_", ended))
 
 
-def _is_dead(group: RolloutGroup) -> bool:
-    return all_equal([reward or 0.0 for reward in group.rewards])
+def is_degenerate(group: RolloutGroup) -> bool:
+    """Whether the rewards of a group that was just scored are all equal.
+
+    Args:
+        group: The group.
+
+    Returns:
+        True where a group-mean baseline leaves it nothing.
+    """
+    return all_equal([reward for reward in group.rewards if reward is not None])
 
 
 def _lengths(which: str, rollouts: Sequence[Rollout]) -> Iterator[tuple[str, float]]:

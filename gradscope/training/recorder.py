@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradscope.metrics.groups import all_equal
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from gradscope.training.batch_numbers import batch_numbers
+from gradscope.training.batch_numbers import batch_numbers, is_degenerate
 from gradscope.training.incoherence import incoherence_metrics
 from gradscope.training.policy import Policy
 from gradscope.training.tasks import Problem, Task
@@ -114,7 +113,7 @@ class Recorder:
             self._run,
             step,
             numbers
-            | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))}
+            | {"num_groups": len(groups), "num_degenerate_groups": sum(map(is_degenerate, groups))}
             | incoherence_metrics(groups, self._task.is_coherent),
         )
 
@@ -151,8 +150,3 @@ class Recorder:
         if token not in self._pieces:
             self._pieces[token] = self._policy.tokenizer.decode([token], skip_special_tokens=True)
         return self._pieces[token]
-
-
-def _is_degenerate(group: RolloutGroup) -> bool:
-    rewards = [reward for reward in group.rewards if reward is not None]
-    return all_equal(rewards)
