@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gradscope.version import __version__
+
 if TYPE_CHECKING:
     from gradscope.diagnostics.check import check_run
     from gradscope.diagnostics.compare import compare_runs
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.report import report_run
     from gradscope.rollouts.detect import read_run
     from gradscope.training.trainer import train
-
-__version__ = "0.1.0"
 
 __all__ = [
     "__version__",

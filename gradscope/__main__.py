@@ -64,7 +64,12 @@ def run() -> None:
 def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.app import command
 
-    code = command().main(args=arguments or ["--help"], prog_name="gradscope", standalone_mode=False)
+    code = command().main(
+        args=arguments or ["--help"],
+        prog_name="gradscope",
+        standalone_mode=False,
+        obj=main,  # the demo runs other commands as a person would
+    )
     sys.stdout.flush()
     if code == INTERRUPTED:  # typer's own translation of Ctrl-C, without a word
         raise KeyboardInterrupt

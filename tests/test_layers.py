@@ -16,7 +16,7 @@ from tests.diagnostics.compared_runs import write_run
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
 MOST_LINES = 350
 
-BOTTOM = {"gradscope", "gradscope.errors", "gradscope.estimate", "gradscope.progress"}
+BOTTOM = {"gradscope.errors", "gradscope.estimate", "gradscope.progress", "gradscope.version"}
 ALLOWED = {
     "metrics": set(),
     "advantages": {"metrics"},
@@ -97,11 +97,11 @@ def test_each_layer_knows_its_own_third_party_names(path: Path) -> None:
 
 
 def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
-    bottom = {"__init__", "errors", "estimate", "progress"}
+    bottom = {"__init__", "errors", "estimate", "progress", "version"}
     assert {layer_of(path) for path in modules()} == set(ALLOWED) | bottom
 
 
-@pytest.mark.parametrize("name", ["errors", "estimate", "progress"])
+@pytest.mark.parametrize("name", ["errors", "estimate", "progress", "version"])
 def test_the_bottom_imports_nothing_of_ours(name: str) -> None:
     assert not [m for m, _ in imports_of(PACKAGE / f"{name}.py") if m.split(".")[0] not in sys.stdlib_module_names]
 

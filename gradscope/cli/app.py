@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope import __version__
 from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.streams import write_data
+from gradscope.version import __version__
 
 _START = "Start"
 _DIAGNOSE = "Diagnose"

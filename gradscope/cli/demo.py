@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ _SIGHTS = (
 
 
 def demo(
+    context: typer.Context,
     folder: FolderArgument = Path("gradscope-demo"),
     force: Annotated[bool, typer.Option("--force", help="Replace a tour that is already there.")] = False,
 ) -> None:
@@ -45,7 +47,7 @@ def demo(
         show_line(sentence, style="bold cyan")
         show_line(f"$ {shlex.join(['gradscope', *arguments])}", style="bold")
         show_line("")
-        _run([*arguments, "--force"] if force else arguments)
+        _run(context.obj, [*arguments, "--force"] if force else arguments)
     _show_sights(folder)
 
 
@@ -57,10 +59,8 @@ def _refuse_existing(folder: Path) -> None:
         )
 
 
-def _run(arguments: list[str]) -> None:
+def _run(main: Callable[[list[str]], int], arguments: list[str]) -> None:
     """The very call that a person's command line makes; the tour ends where one of them fails."""
-    from gradscope.__main__ import main
-
     code = main(arguments)
     if code != 0:
         raise typer.Exit(code)

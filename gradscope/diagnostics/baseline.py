@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from gradscope import __version__
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES, bootstrap_mean
 from gradscope.results.baseline import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
+from gradscope.version import __version__
 
 SCHEMA = "gradscope/baseline"
 SCHEMA_VERSION = 1

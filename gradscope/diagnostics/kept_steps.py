@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradscope import __version__
 from gradscope.progress import NoticeCallback
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.run import Run
+from gradscope.version import __version__
 
 if TYPE_CHECKING:
     from gradscope.gradients.objective import Objective

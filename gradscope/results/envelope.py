@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gradscope import __version__
+from gradscope.version import __version__
 
 SCHEMA_VERSION = 1
 

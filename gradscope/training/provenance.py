@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import gradscope
 from gradscope.rollouts.run_folder import RunManifest
 from gradscope.training.config import TrainConfig
+from gradscope.version import __version__
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 
@@ -70,7 +70,7 @@ def package_versions() -> dict[str, str]:
         Package -> version, gradscope's and Python's own among them.
     """
     return {
-        "gradscope": gradscope.__version__,
+        "gradscope": __version__,
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in _PACKAGES},
     }

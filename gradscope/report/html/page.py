@@ -11,12 +11,12 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from gradscope import __version__
 from gradscope.report.html.chart import render_chart
 from gradscope.report.html.escape import text
 from gradscope.report.html.shaded import render_shaded
 from gradscope.report.html.table import render_table
 from gradscope.results.report import ReportSection, RunReport
+from gradscope.version import __version__
 
 
 def render_page(report: RunReport) -> str:
