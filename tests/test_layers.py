@@ -18,14 +18,15 @@ MOST_LINES = 350
 
 BOTTOM = {"gradscope.errors", "gradscope.estimate", "gradscope.progress", "gradscope.version"}
 ALLOWED = {
+    "catalog": set(),
     "metrics": set(),
     "advantages": {"metrics"},
     "results": set(),
     "rollouts": {"results", "metrics.groups"},
     "gradients": {"rollouts", "metrics", "results"},
-    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "results"},
+    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results"},
     "training": {"gradients", "rollouts", "advantages", "metrics"},
-    "report": {"results", "metrics.catalog"},
+    "report": {"results", "catalog"},
     "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.request", "__main__"},
     "__main__": {"cli"},
 }
@@ -34,6 +35,7 @@ readers' own type, and the demo calls `__main__` as a shell would. The recorder 
 gradients while they train."""
 
 THIRD_PARTY = {
+    "catalog": set(),
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
     "results": set(),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
 from gradscope.diagnostics.baseline import prompt_key, read_baseline, write_baseline
 from gradscope.diagnostics.check_baseline import baseline_verdict
 from gradscope.diagnostics.check_selectors import SELECTOR_HINT, split_metric
@@ -21,7 +22,6 @@ from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.catalog import CATALOG, catalog_name, near_names
 from gradscope.results.baseline import Baseline, BaselineMetric
 from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.readers.request import ColumnNames

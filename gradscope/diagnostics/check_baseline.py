@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from gradscope.catalog.entry import Direction
+from gradscope.catalog.lookup import CATALOG, catalog_name
 from gradscope.diagnostics.baseline import change_of
 from gradscope.diagnostics.check_selectors import split_metric
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import CATALOG, catalog_name
-from gradscope.metrics.catalog_entry import Direction
 from gradscope.results.baseline import BaselineMetric
 from gradscope.results.check import BaselineRule, Change, Operator, Outcome, Verdict
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check_prompts import group_metric_by_prompt
 from gradscope.diagnostics.check_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
@@ -18,7 +19,6 @@ from gradscope.diagnostics.run_options import RunOptions
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import CATALOG, budget_of, catalog_name
 from gradscope.metrics.passk import pass_at_k, pass_hat_k
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run

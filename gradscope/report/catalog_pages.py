@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.metrics.catalog import CATALOG, Metric, metric
+from gradscope.catalog.lookup import CATALOG, Metric, metric
 from gradscope.report.escape import cell
 from gradscope.report.layout import add_row, new_table
 

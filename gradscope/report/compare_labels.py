@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.metrics.catalog import budget_of, metric
+from gradscope.catalog.lookup import budget_of, metric
 from gradscope.report.escape import plain
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 

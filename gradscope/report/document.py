@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradscope.metrics.catalog import CATALOG, definitions
+from gradscope.catalog.lookup import CATALOG, definitions
 from gradscope.results.check import CheckReport
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport

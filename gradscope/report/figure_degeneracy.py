@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.report.figure_pass_rates import draw_pass_rates
 from gradscope.report.figure_style import (
     BLUE,

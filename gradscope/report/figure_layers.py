@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.figure_style import BLUE, INK, ON_COLOR, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.results.sparsity import GradientSparsity

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.figure_style import BLUE, INK, MUTED, SERIES, label_lines, label_room, name_of, new_figure
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 

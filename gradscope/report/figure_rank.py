@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.figure_layers import draw_layers
 from gradscope.report.figure_nulls import draw_nulls
 from gradscope.report.figure_sizes import draw_sizes

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.figure_style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
 from gradscope.results.replay import ReplayReport
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.report.figure_nulls import STYLES
 from gradscope.report.figure_style import BLUE, INK, MUTED, label_lines, label_room, name_of, new_figure
 from gradscope.results.rank import RankCurvePoint, RankReport

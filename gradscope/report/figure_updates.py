@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.figure_style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, name_of, new_figure
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 

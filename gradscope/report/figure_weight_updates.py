@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.report.figure_layers import Cell, heat_map, place_of
 from gradscope.report.figure_style import (
     BLUE,

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.metrics.catalog import metric
+from gradscope.catalog.lookup import metric
 from gradscope.report.escape import cell, plain
 from gradscope.report.numbers import Footnotes
 from gradscope.results.source import Source

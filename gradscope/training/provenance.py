@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gradscope import version
 from gradscope.rollouts.run_folder import RunManifest
 from gradscope.training.config import TrainConfig
-from gradscope.version import __version__
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 
@@ -70,7 +70,7 @@ def package_versions() -> dict[str, str]:
         Package -> version, gradscope's and Python's own among them.
     """
     return {
-        "gradscope": __version__,
+        "gradscope": version.__version__,
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in _PACKAGES},
     }
@@ -82,7 +82,7 @@ def checkout_commit() -> str | None:
     Returns:
         The commit; None for an installed package.
     """
-    root = Path(gradscope.__file__).parent.parent
+    root = Path(version.__file__).parent.parent
     if not (root / ".git").exists():
         return None
     try:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check import check_run, parse_requirement, read_requirements
 from gradscope.diagnostics.check_values import MetricValues
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import CATALOG
 from gradscope.results.check import CheckReport, Requirement
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check import check_run
 from gradscope.diagnostics.check_selectors import Selector, split_metric
 from gradscope.diagnostics.check_values import MetricValues
 from gradscope.diagnostics.requirements import read_settings
 from gradscope.errors import UsageError
-from gradscope.metrics.catalog import CATALOG
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 

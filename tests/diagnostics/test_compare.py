@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gradscope import compare_runs
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.compare_findings import is_decided
 from gradscope.errors import InputError
-from gradscope.metrics.catalog import metric
 from gradscope.metrics.paired import paired_t_p_value
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.rollouts.run_folder import heldout_path

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from gradscope.metrics.catalog import CATALOG
+from gradscope.catalog.lookup import CATALOG
 from gradscope.report.catalog_pages import metric_list, metric_page
 from gradscope.report.document import Report
 from gradscope.report.tables import render_table

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.metrics.contributions import cosines_to_sum, projection_shares, top_share
 from gradscope.metrics.geometry import batch_norm, cancellation, row_norms
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
 from gradscope.diagnostics.samples import Samples
-from gradscope.metrics.catalog import metric
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 

@@ -6,9 +6,9 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 
 from __future__ import annotations
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.diagnostics.report_sections.signal import dead_groups
-from gradscope.metrics.catalog import metric
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 

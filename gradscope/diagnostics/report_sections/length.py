@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.metrics.contributions import projection_shares
 from gradscope.metrics.reward_shares import correlation_within, within_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series

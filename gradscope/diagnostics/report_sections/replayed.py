@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
-from gradscope.metrics.catalog import metric
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 

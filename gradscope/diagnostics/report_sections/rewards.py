@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.catalog import metric
 from gradscope.metrics.groups import all_equal
 from gradscope.metrics.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series

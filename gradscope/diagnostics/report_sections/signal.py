@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
-from gradscope.metrics.catalog import metric
 from gradscope.metrics.groups import all_equal
 from gradscope.metrics.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, definitions, metric, near_names
 from gradscope.errors import UsageError
-from gradscope.metrics.catalog import CATALOG, budget_of, catalog_name, definitions, metric, near_names
 from gradscope.metrics.sparsity import row_sparsity
 from gradscope.results.degeneracy import (
     DegeneracyReport,

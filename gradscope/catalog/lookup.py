@@ -10,18 +10,14 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from gradscope.catalog.compare import COMPARE_METRICS
+from gradscope.catalog.contributions import CONTRIBUTION_METRICS
+from gradscope.catalog.entry import Direction, Metric
+from gradscope.catalog.gradients import GRADIENT_METRICS, SPARSITY_METRICS
+from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
+from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
+from gradscope.catalog.updates import UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
-from gradscope.metrics.catalog_compare import COMPARE_METRICS
-from gradscope.metrics.catalog_contributions import CONTRIBUTION_METRICS
-from gradscope.metrics.catalog_entry import Direction, Metric
-from gradscope.metrics.catalog_gradients import GRADIENT_METRICS
-from gradscope.metrics.catalog_groups import GROUP_METRICS
-from gradscope.metrics.catalog_nulls import NULL_METRICS
-from gradscope.metrics.catalog_samples import SAMPLE_METRICS
-from gradscope.metrics.catalog_sparsity import SPARSITY_METRICS
-from gradscope.metrics.catalog_spectrum import SPECTRUM_METRICS
-from gradscope.metrics.catalog_updates import UPDATE_METRICS
-from gradscope.metrics.catalog_weight_updates import WEIGHT_UPDATE_METRICS
 
 __all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "definitions", "metric", "near_names"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.metrics.catalog_entry import Metric
+from gradscope.catalog.entry import Metric
 
 _COMMAND = "compare"
 
