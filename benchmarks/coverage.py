@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_difference
-from gradscope.metrics.degeneracy import GroupTable, estimate_at_size
-from gradscope.metrics.groups import iid_prediction
-from gradscope.metrics.passk import estimate_pass_table, pass_at_k
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_at_size
+from gradscope.metrics.outcomes.groups import iid_prediction
+from gradscope.metrics.outcomes.passk import estimate_pass_table, pass_at_k
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
 
 Array = NDArray[np.float64]
 Sampler = Callable[[np.random.Generator, int], Array]

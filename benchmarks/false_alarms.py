@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.baseline import change_of
 from gradscope.diagnostics.check_baseline import judge
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.passk import pass_at_k
+from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.results.baseline import BaselineMetric
 from gradscope.results.check import BaselineRule
 

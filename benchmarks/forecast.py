@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.forecast import PassRates, fit_pass_rates
-from gradscope.metrics.groups import degeneracy_unbiased
-from gradscope.metrics.passk import pass_at_k
+from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.groups import degeneracy_unbiased
+from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.detect import read_run
 
 Outcomes = NDArray[np.int64]

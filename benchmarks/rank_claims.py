@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope import measure_rank
+from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations
-from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import EngineOptions, measure_steps
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.geometry import gradient_gram, row_norms
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.geometry import gradient_gram, row_norms
+from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
 from gradscope.results.sparsity import GradientSparsity

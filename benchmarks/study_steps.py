@@ -22,7 +22,7 @@ from study import (
 )
 
 from gradscope import measure_rank
-from gradscope.metrics.paired import student_mean
+from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.results.rank import RowKind
 
 _MIDDLE_RATE = "3e-4"

@@ -22,7 +22,7 @@ ALLOWED = {
     "metrics": set(),
     "advantages": {"metrics"},
     "results": set(),
-    "rollouts": {"results", "metrics.groups"},
+    "rollouts": {"results", "metrics.outcomes.groups"},
     "gradients": {"rollouts", "metrics", "results"},
     "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results"},
     "training": {"gradients", "rollouts", "advantages", "metrics"},

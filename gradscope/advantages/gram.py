@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.group import live_only
-from gradscope.metrics.baseline import optimal_baselines
+from gradscope.metrics.gram.reward_baselines import optimal_baselines
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.groups import EQUAL_REWARDS
-from gradscope.metrics.passk import pass_at_k
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.metrics.outcomes.passk import pass_at_k
 
 Array = NDArray[np.float64]
 

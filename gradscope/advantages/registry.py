@@ -21,6 +21,9 @@ from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
 
+LOGGED = "logged"
+"""The name of the advantage that the optimizer saw."""
+
 _DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO), arXiv 2503.20783."
 _PSR_PAPER = "Zhu et al. 2025, The surprising effectiveness of negative reinforcement, arXiv 2506.01347"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.groups import EQUAL_REWARDS
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 
 Array = NDArray[np.float64]
 

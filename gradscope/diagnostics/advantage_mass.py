@@ -12,7 +12,7 @@ from gradscope.advantages.formulation import Formulation
 from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
 from gradscope.results.signal import AdvantageMass
 
 Array = NDArray[np.float64]

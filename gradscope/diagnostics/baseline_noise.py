@@ -12,14 +12,14 @@ from gradscope.advantages.registry import compute_step_advantages
 from gradscope.diagnostics.parts import by_size, sub_groups
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.estimate import Estimate
-from gradscope.metrics.baseline import (
+from gradscope.metrics.gram.reward_baselines import (
     REFERENCE,
     baselines,
     optimal_baseline,
     reward_norm_correlation,
     second_moment,
 )
-from gradscope.metrics.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
 from gradscope.results.rank import BaselineNoise
 
 Array = NDArray[np.float64]

@@ -21,7 +21,7 @@ from gradscope.diagnostics.requirements import COMPARE, parse_requirement, read_
 from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.baseline import Baseline, BaselineMetric
 from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.readers.request import ColumnNames

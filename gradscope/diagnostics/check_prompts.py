@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gradscope.diagnostics.group_rewards import group_rewards
-from gradscope.metrics.groups import GroupKind, classify_group, passes
+from gradscope.metrics.outcomes.groups import GroupKind, classify_group, passes
 from gradscope.rollouts.run import Run
 
 _KINDS: dict[str, tuple[GroupKind, ...]] = {

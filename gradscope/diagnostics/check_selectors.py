@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.trend import trend
+from gradscope.metrics.uncertainty.trend import trend
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 

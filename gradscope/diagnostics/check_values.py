@@ -19,7 +19,7 @@ from gradscope.diagnostics.run_options import RunOptions
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.passk import pass_at_k, pass_hat_k
+from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.compare_runs import ComparedRun
-from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank import measure_rank
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.incoherence import frac_incoherent
-from gradscope.metrics.passk import pass_at_k
+from gradscope.metrics.outcomes.incoherence import frac_incoherent
+from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,

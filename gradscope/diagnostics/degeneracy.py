@@ -19,10 +19,10 @@ from gradscope.diagnostics.reward_ties import measure_reward_ties
 from gradscope.diagnostics.starvation import measure_starvation
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
-from gradscope.metrics.dispersion import dispersion_test, estimate_rate_variance
-from gradscope.metrics.gap import BasePassRate
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
+from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import (
     DegeneracyReport,

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from gradscope.diagnostics.group_rewards import GroupRewards, group_rewards
-from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
-from gradscope.metrics.gap import BasePassRate, Resampling
-from gradscope.metrics.groups import all_equal, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
+from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.run import Run
 

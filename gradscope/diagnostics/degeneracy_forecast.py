@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.degeneracy import NO_THRESHOLD, GroupTable
-from gradscope.metrics.forecast import MOST_TIMES, PassRates, fit_pass_rates
-from gradscope.metrics.intervals import ends_of
-from gradscope.metrics.mixture import beta_binomial_chances, binomial_chances
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
+from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
+from gradscope.metrics.outcomes.mixture import beta_binomial_chances, binomial_chances
+from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from gradscope.diagnostics.degeneracy_forecast import forecast_at_size, plan_for_target
 from gradscope.estimate import Estimate
-from gradscope.metrics.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
-from gradscope.metrics.forecast import PassRates
-from gradscope.metrics.gap import BasePassRate, Resampling, predict_at
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
+from gradscope.metrics.outcomes.forecast import PassRates
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling, predict_at
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import TargetDegeneracy
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.geometry import class_energy
-from gradscope.diagnostics.parts import LOGGED, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.parts import advantages_of, by_size, sub_groups
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.alignment import ExpectedUpdates, expected_updates, pass_at_k_weights
-from gradscope.metrics.contributions import projection_shares
-from gradscope.metrics.geometry import (
+from gradscope.metrics.gram.alignment import ExpectedUpdates, expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.geometry import (
     batch_norm,
     between_groups,
     cancellation,
@@ -26,6 +26,7 @@ from gradscope.metrics.geometry import (
     gradient_gram,
     update_gram,
 )
+from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.results.rank import FormulationUpdate, GroupShare
 
 Array = NDArray[np.float64]

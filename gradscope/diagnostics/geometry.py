@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.diagnostics.steps import describe_weights
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
-from gradscope.metrics.sparsity import row_sparsity, zero_groups
+from gradscope.metrics.gram.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
+from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 

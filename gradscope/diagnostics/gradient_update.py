@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.spectrum import ZERO_MATRIX, effective_rank
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank
 from gradscope.results.rank import GradientSpectrum
 from gradscope.results.update import GradientAndUpdate
 from gradscope.rollouts.run import Run

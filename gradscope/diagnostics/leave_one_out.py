@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import formulation
-from gradscope.diagnostics.parts import LOGGED, formulated
+from gradscope.advantages.registry import LOGGED, formulation
+from gradscope.diagnostics.parts import formulated
 from gradscope.estimate import Estimate
-from gradscope.metrics.jackknife import jackknife
-from gradscope.metrics.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.gram.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.uncertainty.jackknife import jackknife
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank_curve import PartStack

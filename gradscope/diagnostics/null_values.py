@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.nulls import gaussian_cosines, num_draws, shuffled_within
-from gradscope.metrics.spectrum import center_grams, singular_values_from_grams
+from gradscope.metrics.gram.null_models import gaussian_cosines, num_draws, shuffled_within
+from gradscope.metrics.gram.spectrum import center_grams, singular_values_from_grams
 
 Array = NDArray[np.float64]
 

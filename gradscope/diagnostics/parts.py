@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.gram import optimal_baseline
-from gradscope.advantages.registry import compute_advantages, compute_step_advantages, formulation
+from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError
 
 Array = NDArray[np.float64]
-
-LOGGED = "logged"
-"""The name of the advantage that the optimizer saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

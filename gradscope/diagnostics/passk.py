@@ -14,9 +14,9 @@ from gradscope.diagnostics.passk_findings import passk_findings
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import NUM_RESAMPLES
-from gradscope.metrics.forecast import fit_pass_rates
-from gradscope.metrics.passk import estimate_pass_table
+from gradscope.metrics.outcomes.forecast import fit_pass_rates
+from gradscope.metrics.outcomes.passk import estimate_pass_table
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.rollouts.readers.request import ColumnNames
 

@@ -11,8 +11,8 @@ from gradscope.diagnostics.passk_verdict import judge_reach
 from gradscope.diagnostics.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_difference
-from gradscope.metrics.passk import pass_at_k, why_k_too_large
+from gradscope.metrics.outcomes.passk import pass_at_k, why_k_too_large
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, Solved
 
 _Counts = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradscope.diagnostics.samples import Samples
-from gradscope.metrics.intervals import ends_of
+from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gradscope.metrics.intervals import ends_of
+from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKDifference
 
 Verdict = Literal["capacity expansion", "search compression", "undecided"]

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean, bootstrap_means
-from gradscope.metrics.degeneracy import NO_THRESHOLD, GroupTable
-from gradscope.metrics.groups import passes
-from gradscope.metrics.policies import estimate_policy_gap
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
+from gradscope.metrics.outcomes.groups import passes
+from gradscope.metrics.outcomes.pooled_policies import estimate_policy_gap
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means
 from gradscope.results.degeneracy import PolicyDegeneracy, PolicyGap
 
 Counts = NDArray[np.int64]

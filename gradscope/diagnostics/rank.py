@@ -14,13 +14,12 @@ from typing import Unpack
 
 import numpy as np
 
-from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, formulation
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations, measure_shares
 from gradscope.diagnostics.geometry import measure_geometry
 from gradscope.diagnostics.gradient_update import gradient_update_findings, gradients_and_updates
 from gradscope.diagnostics.gram_file import write_gram
-from gradscope.diagnostics.parts import LOGGED
 from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank_reliability import reliability_findings

@@ -16,9 +16,9 @@ from gradscope.diagnostics.leave_one_out import rank_given_prompts
 from gradscope.diagnostics.null_values import null_values
 from gradscope.diagnostics.parts import SubGroup
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_means
-from gradscope.metrics.nulls import NULLS
-from gradscope.metrics.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import NullRank, RankCurvePoint
 
 Array = NDArray[np.float64]

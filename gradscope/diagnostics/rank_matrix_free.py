@@ -17,8 +17,8 @@ from gradscope.diagnostics.parts import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank_tokens import token_weights
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.estimate import Estimate
-from gradscope.metrics.lanczos import MatrixFreeSpectrum, Product, matrix_free_spectrum
-from gradscope.metrics.spectrum import ZERO_MATRIX
+from gradscope.metrics.gram.lanczos import MatrixFreeSpectrum, Product, matrix_free_spectrum
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX
 from gradscope.results.rank import GradientSpectrum
 from gradscope.results.rank_tokens import TokenRows
 

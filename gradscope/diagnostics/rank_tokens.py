@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.parts import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.spectra import spectrum_of
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.diagnostics.token_nulls import token_nulls
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.parts import LOGGED
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.spectra import spectrum_from_values
-from gradscope.metrics.nulls import gaussian_matrix_values
-from gradscope.metrics.spectrum import effective_rank
+from gradscope.metrics.gram.null_models import gaussian_matrix_values
+from gradscope.metrics.gram.spectrum import effective_rank
 from gradscope.results.rank import GradientSpectrum
 
 if TYPE_CHECKING:

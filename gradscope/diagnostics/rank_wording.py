@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gradscope.diagnostics.parts import LOGGED
-from gradscope.diagnostics.rank_comparison import difference_of
+from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import GradientSpectrum, RankComparison, RankCurvePoint, StepGeometry
 
 

@@ -15,7 +15,7 @@ from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, r
 from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
 from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.steps import MeasuredStep, describe_engine, describe_weights, measure_steps, select_steps
-from gradscope.metrics.geometry import batch_norm
+from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.run import Run

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_step_advantages, formulation
 from gradscope.diagnostics.steps import MeasuredStep
-from gradscope.metrics.groups import all_equal
+from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE

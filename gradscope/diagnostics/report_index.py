@@ -11,7 +11,7 @@ import numpy as np
 from gradscope.diagnostics.degeneracy import degeneracy_of_run
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.trend import trend
+from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report_index import RunIndex, RunSummary
 from gradscope.results.source import Source

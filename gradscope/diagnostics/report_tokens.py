@@ -9,8 +9,8 @@ import numpy as np
 
 from gradscope.diagnostics.report_sections.inputs import Absent
 from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, policy_of
-from gradscope.metrics.contributions import projection_shares
-from gradscope.metrics.geometry import batch_norm
+from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:

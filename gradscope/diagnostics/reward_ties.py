@@ -6,8 +6,8 @@ import numpy as np
 
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_mean
-from gradscope.metrics.groups import all_equal
+from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.results.signal import RewardTies
 from gradscope.rollouts.types import RolloutGroup
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.metrics.groups import binary_threshold, passes
+from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.results.source import Source
 from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.readers.request import ColumnNames

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.results.sparsity import GradientSparsity
 
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.null_values import null_values
-from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.parts import SubGroup, advantages_of, by_size, sub_groups
 from gradscope.diagnostics.rank_curve import TOKEN_ADVANTAGES, PartStack, curve_point
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.estimate import Estimate
-from gradscope.metrics.nulls import NULLS
-from gradscope.metrics.spectrum import (
+from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import (
     ZERO_MATRIX,
     center_gram,
     effective_rank,

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.bootstrap import bootstrap_statistics, cluster_sums
-from gradscope.metrics.degeneracy import GroupTable
-from gradscope.metrics.intervals import ends_of
+from gradscope.metrics.outcomes.degeneracy import GroupTable
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.signal import Starvation
 
 Array = NDArray[np.float64]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank_curve import TOKEN_ADVANTAGES
 from gradscope.estimate import Estimate
-from gradscope.metrics.nulls import NULLS, gaussian_cosines, num_draws, shuffled_within
-from gradscope.metrics.spectrum import ZERO_MATRIX, center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.gram.null_models import NULLS, gaussian_cosines, num_draws, shuffled_within
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, center_grams, effective_ranks, singular_values_from_grams
 
 Array = NDArray[np.float64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.diagnostics.parts import LOGGED
+from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
-from gradscope.metrics.baseline import REFERENCE
+from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.results.rank import BaselineNoise, FormulationUpdate
 from gradscope.results.update import UpdateTrajectory, WeightUpdate
 

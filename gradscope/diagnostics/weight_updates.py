@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.update_wording import weight_update_findings
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.nulls import gaussian_matrix_values
-from gradscope.metrics.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram, stable_rank
-from gradscope.metrics.weight_update import linear_growth, principal_overlap, random_walk_gram
+from gradscope.metrics.gram.null_models import gaussian_matrix_values
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram, stable_rank
+from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
 from gradscope.progress import ProgressCallback
 from gradscope.results.rank import RankReport
 from gradscope.results.update import UpdateTrajectory, WeightUpdate

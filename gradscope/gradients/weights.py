@@ -25,7 +25,7 @@ from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.prepare import batch_rows, plan_step
 from gradscope.gradients.rows import RowPlan
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import RolloutGroup
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gradscope.metrics.groups import all_equal
+from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 

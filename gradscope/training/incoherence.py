@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradscope.metrics.incoherence import REWARDED, count_incoherent, frac_incoherent
+from gradscope.metrics.outcomes.incoherence import REWARDED, count_incoherent, frac_incoherent
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.tasks import ReasoningChecker

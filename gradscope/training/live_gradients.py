@@ -21,9 +21,9 @@ from gradscope.estimate import Estimate
 from gradscope.gradients.objective import Objective
 from gradscope.gradients.policy import Policy
 from gradscope.gradients.step import measure_step
-from gradscope.metrics.alignment import expected_updates
-from gradscope.metrics.geometry import batch_norm, cancellation
-from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
+from gradscope.metrics.gram.alignment import expected_updates
+from gradscope.metrics.gram.geometry import batch_norm, cancellation
+from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
 from gradscope.rollouts.types import RolloutGroup
 
 Array = NDArray[np.float64]

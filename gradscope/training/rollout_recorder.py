@@ -28,7 +28,7 @@ from trl import GRPOTrainer
 
 from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
 from gradscope.gradients.objective import Objective
-from gradscope.metrics.groups import all_equal, binary_threshold, classify_group
+from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest
 from gradscope.rollouts.store import write_step

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.metrics.groups import all_equal
+from gradscope.metrics.outcomes.groups import all_equal
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.advantages.gram import optimal_baseline
-from gradscope.metrics.baseline import second_moment
+from gradscope.metrics.gram.reward_baselines import second_moment
 
 numbers = st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, definitions, metric, near_names
 from gradscope.errors import UsageError
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,

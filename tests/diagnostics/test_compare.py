@@ -9,7 +9,7 @@ from gradscope import compare_runs
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.compare_findings import is_decided
 from gradscope.errors import InputError
-from gradscope.metrics.paired import paired_t_p_value
+from gradscope.metrics.uncertainty.paired import paired_t_p_value
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.rollouts.run_folder import heldout_path
 from tests.diagnostics.compared_runs import write_run

@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.degeneracy import degeneracy_of_run, measure_degeneracy
 from gradscope.errors import InputError, UsageError
-from gradscope.metrics.degeneracy import NO_THRESHOLD
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, humaneval, run_of, tau_bench

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.baseline_noise import baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import group_index, measure_formulations, measure_shares
-from gradscope.diagnostics.parts import LOGGED
-from gradscope.metrics.baseline import baselines, second_moment
+from gradscope.metrics.gram.reward_baselines import baselines, second_moment
 from gradscope.results.rank import FormulationUpdate
 from tests.diagnostics.test_spectra import make_rows
 

@@ -8,8 +8,8 @@ import pytest
 from gradscope.diagnostics.parts import formulated
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.estimate import Estimate
-from gradscope.metrics.jackknife import jackknife
-from gradscope.metrics.spectrum import effective_rank
+from gradscope.metrics.gram.spectrum import effective_rank
+from gradscope.metrics.uncertainty.jackknife import jackknife
 from tests.diagnostics.test_spectra import make_rows
 
 REWARDS = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]

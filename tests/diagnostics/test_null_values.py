@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.parts import LOGGED
+from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows
-from gradscope.metrics.nulls import NULLS
+from gradscope.metrics.gram.null_models import NULLS
 from tests.diagnostics.test_spectra import NUM_PARAMETERS, make_rows
 
 REWARDS = [0.0, 1.0, 1.0, 0.0] * 6

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.diagnostics.degeneracy import degeneracy_of_run, measure_degeneracy
-from gradscope.metrics.degeneracy import NO_THRESHOLD
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 

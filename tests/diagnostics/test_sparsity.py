@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.diagnostics.sparsity import sparsity_findings, token_sparsity, weight_sparsity
 from gradscope.gradients.weights import WeightSpectrum
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.diagnostics.test_rank_tokens import tokens_of
 
 

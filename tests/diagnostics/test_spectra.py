@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.advantages.registry import compute_advantages
-from gradscope.diagnostics.parts import LOGGED, advantages_of, sub_groups
+from gradscope.advantages.registry import LOGGED, compute_advantages
+from gradscope.diagnostics.parts import advantages_of, sub_groups
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError

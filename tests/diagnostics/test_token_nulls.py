@@ -7,8 +7,8 @@ import pytest
 
 from gradscope.diagnostics.rank_tokens import token_spectra
 from gradscope.diagnostics.token_nulls import token_nulls
-from gradscope.metrics.nulls import NULLS, num_draws, shuffled_within
-from gradscope.metrics.spectrum import effective_rank
+from gradscope.metrics.gram.null_models import NULLS, num_draws, shuffled_within
+from gradscope.metrics.gram.spectrum import effective_rank
 from tests.diagnostics.test_rank_tokens import ROWS, TOKENS, rows_of, tokens_of
 
 OWNERS = np.array([0, 0, 1, 1, 1, 2])

@@ -8,8 +8,8 @@ from gradscope.gradients.matfree import TokenProducts
 from gradscope.gradients.step import measure_step
 from gradscope.gradients.token_gram import measure_tokens
 from gradscope.gradients.tokens import token_sequences
-from gradscope.metrics.lanczos import matrix_free_spectrum
-from gradscope.metrics.spectrum import effective_rank, singular_values_from_gram
+from gradscope.metrics.gram.lanczos import matrix_free_spectrum
+from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
 from tests.gradients.models import ARCHITECTURES, DAPO, relative, tiny_groups, tiny_policy
 
 

@@ -9,7 +9,7 @@ import torch
 from gradscope.errors import InputError
 from gradscope.gradients.budget import TokenBudget
 from gradscope.gradients.weights import measure_weight_spectra
-from gradscope.metrics.sparsity import row_sparsity
+from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.contributions import cosines_to_sum, projection_shares, top_share
-from gradscope.metrics.geometry import batch_norm, cancellation, row_norms
+from gradscope.metrics.gram.geometry import batch_norm, cancellation, row_norms
+from gradscope.metrics.gram.row_shares import cosines_to_sum, projection_shares, top_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 

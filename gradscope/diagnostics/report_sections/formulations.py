@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.null_values import null_values
-from gradscope.diagnostics.parts import LOGGED, SubGroup, advantages_of, sub_groups
+from gradscope.diagnostics.parts import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.report_sections.inputs import ReportInputs, unanswered
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.contributions import cosine_of_updates
-from gradscope.metrics.geometry import batch_norm, gradient_gram
-from gradscope.metrics.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
+from gradscope.metrics.gram.geometry import batch_norm, gradient_gram
+from gradscope.metrics.gram.row_shares import cosine_of_updates
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 
 Array = NDArray[np.float64]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.contributions import projection_shares
-from gradscope.metrics.reward_shares import correlation_within, within_groups
+from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout

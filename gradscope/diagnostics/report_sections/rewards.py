@@ -10,8 +10,8 @@ import numpy as np
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.groups import all_equal
-from gradscope.metrics.reward_shares import reward_share
+from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.outcomes.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout, RolloutGroup

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, unanswered
-from gradscope.metrics.groups import all_equal
-from gradscope.metrics.trend import trend
+from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report_sections.inputs import Absent, ReportInputs, percent, unanswered
 from gradscope.estimate import Estimate
-from gradscope.metrics.contributions import share_of_largest
-from gradscope.metrics.reward_shares import rank_correlation_within
+from gradscope.metrics.gram.row_shares import share_of_largest
+from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 
 if TYPE_CHECKING:

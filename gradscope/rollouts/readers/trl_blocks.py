@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.metrics.groups import EQUAL_REWARDS
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.rollouts.run import TrainerSettings
 
 _TOLERANCE = 1e-3

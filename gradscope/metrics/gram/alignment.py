@@ -1,0 +1,156 @@
+"""Where formulations push on average: directions of expected updates, with the noise of the rollouts taken out.
+
+The cosine of two updates made from the same rollouts is near 1 for the noise that they share. The directions of their
+*expectations* are a property of the formulations, and products of different groups estimate them without bias: groups
+are independent, so E[u . v] = mean over j != k of S_j . S'_k, with S_j the summed gradient of group j.
+
+Legend: R rollouts, J groups, G rollouts of a group, F formulations, K the Gram matrix of the score vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.spectrum import checked_gram
+from gradscope.metrics.outcomes.draws import frac_draws_all
+
+Array = NDArray[np.float64]
+
+MIN_GROUPS = 3
+"""Fewer groups have no jackknife worth the name."""
+_Z = 1.959963984540054
+_NO_SIGNAL = "its mean over groups is not above its own noise at this step, so it has no direction"
+_ONE_GROUP = "it rests on a single group of this step"
+
+
+def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
+    """What each score vector weighs in an unbiased estimate of the gradient of pass@k, from n rollouts of a prompt.
+
+    The gradient of 1 - (1 - p)^k is k (1 - p)^(k - 1) grad p. With the other n - 1 rollouts, c of them correct, the
+    share of their (k-1)-element draws without a success, C(n-1-c, k-1) / C(n-1, k-1), is unbiased for (1-p)^(k-1), and
+    their mean reward is a baseline that does not depend on this rollout; so w_i = k/n (r_i - mean of the others) times
+    that share. At k = 1 this is leave-one-out. Its mean is that of Walder & Karkhanis 2025 (arXiv 2505.15201), theorem
+    on the unbiased pass@k gradient; the baseline is another.
+
+    Args:
+        rewards: 0 or 1, [..., n].
+        k: From 1 to n.
+
+    Returns:
+        Weights, [..., n].
+
+    Raises:
+        ValueError: A reward is not 0 or 1, or k is out of range.
+
+    Example:
+        >>> pass_at_k_weights([1.0, 0.0, 0.0, 0.0], 2).round(4).tolist()
+        [0.5, -0.1111, -0.1111, -0.1111]
+    """
+    values = np.asarray(rewards, dtype=np.float64)
+    size = values.shape[-1]
+    if np.any((values != 0.0) & (values != 1.0)):
+        raise ValueError("pass@k is defined for rewards of 0 and 1")
+    if not 1 <= k <= size or size < 2:
+        raise ValueError(f"k lies from 1 to the {size} rollouts of a group of two or more, got {k}")
+    passed = values.sum(axis=-1, keepdims=True) - values
+    none_solved = frac_draws_all(size - 1, size - 1 - passed, k - 1)
+    return np.asarray(k / size * (values - passed / (size - 1)) * none_solved, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedUpdates:
+    """Unbiased inner products of the expected updates of several formulations."""
+
+    cross: Array
+    """Sum over j != k of S_j . S'_k, all and with each group left out, [1 + J, F, F]."""
+    own: Array
+    """Sum over j of |S_j|^2, likewise, [1 + J, F]."""
+    num_groups: int
+    """J."""
+
+    def cosine(self, first: int, second: int) -> Estimate:
+        """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
+
+        Args:
+            first: Place of one formulation.
+            second: Place of the other.
+
+        Returns:
+            A number from -1 to 1; undefined where either mean is not above its noise.
+        """
+        norms = self.cross[:, first, first] * self.cross[:, second, second]
+        signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
+        if self.num_groups < MIN_GROUPS:
+            return Estimate.because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+        if not signal[0]:
+            return Estimate.because(_NO_SIGNAL, num_units=self.num_groups)
+        if not signal.all():
+            return Estimate.because(_ONE_GROUP, num_units=self.num_groups)
+        values = self.cross[:, first, second] / np.sqrt(norms)
+        return _jackknifed(values, bounds=(-1.0, 1.0))
+
+    def signal_to_noise(self, place: int) -> Estimate:
+        """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
+
+        Args:
+            place: Place of the formulation.
+
+        Returns:
+            The ratio, negative where chance made the estimate of the signal so; undefined without a gradient.
+        """
+        if self.num_groups < MIN_GROUPS:
+            return Estimate.because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+        counts = np.array([self.num_groups] + [self.num_groups - 1] * self.num_groups, dtype=np.float64)
+        signal = self.cross[:, place, place] / (counts * (counts - 1))
+        variance = self.own[:, place] / counts - signal
+        if not np.all(variance > 0):
+            return Estimate.because("at most one group of this step has a gradient", num_units=self.num_groups)
+        return _jackknifed(counts * signal / variance)
+
+
+def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayLike) -> ExpectedUpdates:
+    """Inner products from which directions and noise of expected updates follow.
+
+    Args:
+        score_gram: Gram matrix K of the score vectors, [R, R].
+        advantages: One row of weights a formulation, [F, R].
+        index: Group of each rollout, from 0 to J - 1, [R].
+
+    Returns:
+        The products, with each group left out once.
+
+    Example:
+        >>> updates = expected_updates(np.ones((4, 4)), [[1.0] * 4], [0, 1, 2, 3])
+        >>> updates.cosine(0, 0).value
+        1.0
+    """
+    gram, weights = checked_gram(score_gram), np.asarray(advantages, dtype=np.float64)
+    groups = np.asarray(index, dtype=np.int64)
+    members = np.eye(int(groups.max()) + 1)[groups]
+    blocks = np.where(groups[:, None] == groups[None, :], gram, 0.0)
+    # [F, F, J]: group j's sum under one formulation times all groups' sums, and times its own, under the other
+    with_all = (weights[:, None, :] * (weights @ gram)[None, :, :]) @ members
+    with_own = (weights[:, None, :] * (weights @ blocks)[None, :, :]) @ members
+    across = np.moveaxis(with_all - with_own, -1, 0)
+    own = np.diagonal(with_own, axis1=0, axis2=1)
+    whole = across.sum(axis=0)
+    # without group j all products with it go, from either side
+    cross = np.concatenate([whole[None], whole - across - across.swapaxes(1, 2)])
+    return ExpectedUpdates(
+        cross=cross,
+        own=np.concatenate([own.sum(axis=0)[None], own.sum(axis=0) - own]),
+        num_groups=members.shape[1],
+    )
+
+
+def _jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
+    """The first value with 1.96 jackknife standard errors from the others, cut at the bounds."""
+    num = len(values) - 1
+    # the estimate of a cosine may exceed 1; cutting the replicates too would pass for certainty
+    error = _Z * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))
+    value, low, high = (float(np.clip(values[0] + side * error, *bounds)) for side in (0, -1, 1))
+    return Estimate(value=value, low=low, high=high, num_units=num)

@@ -1,0 +1,199 @@
+"""Shares of degenerate groups with intervals, the i.i.d. prediction beside them, and where the gap comes from.
+
+Legend: J groups, G group size.
+
+Prompts are the unit of resampling: groups of one prompt at several steps stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.groups import all_equal_unbiased
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, Resampling, estimate_gap, estimate_gap_parts
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTable:
+    """One row a group."""
+
+    step: NDArray[np.int64]
+    """The trainer's step, [J]."""
+    prompt: NDArray[np.str_]
+    """The prompt, the unit of resampling, [J]."""
+    size: NDArray[np.int64]
+    """Rollouts of the group, [J]."""
+    dead: NDArray[np.bool_]
+    """Whether its rewards are all equal, [J]."""
+    num_passing: NDArray[np.int64] | None
+    """Rollouts that pass, [J]; None where no success threshold is known."""
+    level_counts: Sequence[Sequence[int]]
+    """How many of its rollouts have each reward, [J] lists."""
+
+    def between(self, first: int, last: int) -> GroupTable:
+        """The groups of some neighboring steps.
+
+        Args:
+            first: The first step.
+            last: The last step, included.
+
+        Returns:
+            A table of those groups only.
+        """
+        rows = np.flatnonzero((self.step >= first) & (self.step <= last)).tolist()
+        return GroupTable(
+            step=self.step[rows],
+            prompt=self.prompt[rows],
+            size=self.size[rows],
+            dead=self.dead[rows],
+            num_passing=None if self.num_passing is None else self.num_passing[rows],
+            level_counts=[self.level_counts[row] for row in rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegeneracyEstimates:
+    """The numbers of a table of groups; those that need a pass rate are undefined where none is known."""
+
+    frac_reward_zero_std: Estimate
+    """Share of groups with zero reward range."""
+    frac_all_pass: Estimate
+    """Share of groups that all pass, with equal rewards."""
+    frac_all_fail: Estimate
+    """Share of groups that all fail, with equal rewards."""
+    frac_tied: Estimate
+    """Share of groups with equal rewards that are neither."""
+    pass_rate: Estimate
+    """Mean over groups of the share of passing rollouts."""
+    iid_prediction: Estimate
+    """Mean over groups of p^G + (1-p)^G."""
+    jensen_gap: Estimate
+    """frac_reward_zero_std - iid_prediction."""
+    between_prompts: Estimate
+    """The gap within steps."""
+    over_time: Estimate
+    """The gap that p makes by moving between steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeEstimates:
+    """The numbers at one group size that was sampled down to."""
+
+    degeneracy: Estimate
+    """Unbiased share of degenerate groups of this size."""
+    iid_prediction: Estimate
+    """p^G + (1-p)^G."""
+    jensen_gap: Estimate
+    """degeneracy - iid_prediction."""
+
+
+NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold was given"
+
+
+def estimate_degeneracy(
+    table: GroupTable, *, base_pass_rate: BasePassRate = None, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> DegeneracyEstimates:
+    """All estimates of a table of groups.
+
+    Args:
+        table: The groups, at least one.
+        base_pass_rate: The p of the prediction.
+        num_resamples: Bootstrap resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        The estimates, intervals by resampling prompts.
+    """
+    resampling = Resampling(num_resamples=num_resamples, seed=seed)
+    dead = table.dead.astype(np.float64)
+    if table.num_passing is None:
+        (zero_std,) = resampling.means([dead], table.prompt)
+        return _without_pass_rate(zero_std)
+    all_pass = dead * (table.num_passing == table.size)
+    rate = table.num_passing / table.size
+    zero_std, passed, failed, pass_rate = resampling.means([dead, all_pass, dead - all_pass, rate], table.prompt)
+    draws = Draws(step=table.step, prompt=table.prompt, size=table.size, equal=dead, rate=rate)
+    gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate, resampling)
+    between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate, resampling)
+    return DegeneracyEstimates(
+        frac_reward_zero_std=zero_std,
+        frac_all_pass=passed,
+        frac_all_fail=failed,
+        frac_tied=Estimate.exact(0.0, num_units=zero_std.num_units),
+        pass_rate=pass_rate,
+        iid_prediction=gap.prediction,
+        jensen_gap=gap.gap,
+        between_prompts=between,
+        over_time=over_time,
+    )
+
+
+def estimate_at_size(
+    table: GroupTable,
+    group_size: int,
+    *,
+    base_pass_rate: BasePassRate = None,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> SizeEstimates:
+    """Degeneracy at a smaller group size than was logged, without bias.
+
+    Args:
+        table: The groups, at least one.
+        group_size: G, at least 1.
+        base_pass_rate: The p of the prediction.
+        num_resamples: Bootstrap resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        The estimates; all undefined where a group has fewer than G rollouts.
+    """
+    num_short = int(np.sum(table.size < group_size))
+    if num_short:
+        reason = (
+            f"{num_short} of {len(table.size)} groups have fewer than {group_size} rollouts (fewest "
+            f"{int(table.size.min())})"
+        )
+        undefined = Estimate.because(reason, num_units=len(table.size))
+        return SizeEstimates(degeneracy=undefined, iid_prediction=undefined, jensen_gap=undefined)
+    resampling = Resampling(num_resamples=num_resamples, seed=seed)
+    equal = all_equal_unbiased(table.size, _padded(table.level_counts), group_size)
+    if table.num_passing is None:
+        (degenerate,) = resampling.means([equal], table.prompt)
+        unknown = Estimate.because(NO_THRESHOLD, num_units=degenerate.num_units)
+        return SizeEstimates(degeneracy=degenerate, iid_prediction=unknown, jensen_gap=unknown)
+    rate = table.num_passing / table.size
+    degenerate, pass_rate = resampling.means([equal, rate], table.prompt)
+    sizes = np.full(len(equal), group_size)
+    draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
+    gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate, resampling)
+    return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
+
+
+def _padded(level_counts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    width = max(len(counts) for counts in level_counts)
+    padded = np.zeros((len(level_counts), width), dtype=np.int64)
+    for row, counts in enumerate(level_counts):
+        padded[row, : len(counts)] = counts
+    return padded
+
+
+def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
+    unknown = Estimate.because(NO_THRESHOLD, num_units=zero_std.num_units)
+    return DegeneracyEstimates(
+        frac_reward_zero_std=zero_std,
+        frac_all_pass=unknown,
+        frac_all_fail=unknown,
+        frac_tied=zero_std,
+        pass_rate=unknown,
+        iid_prediction=unknown,
+        jensen_gap=unknown,
+        between_prompts=unknown,
+        over_time=unknown,
+    )

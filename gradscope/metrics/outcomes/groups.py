@@ -1,0 +1,217 @@
+"""Degenerate groups: which groups give no gradient, how many coin flips would, and what is left over.
+
+Legend: G rollouts of a group, n samples of a prompt, c of them passing, p pass rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.metrics.outcomes.draws import frac_draws_all
+
+Array = NDArray[np.float64]
+GroupKind = Literal["mixed", "all_pass", "all_fail", "tied"]
+
+EQUAL_REWARDS = 1e-8
+"""Rewards of a group within this range are equal: the absolute tolerance of numpy's ``isclose`` to zero, which TRL
+applies to the group's std."""
+REACHES_THRESHOLD = 1e-6
+"""A reward this far below the success threshold still passes: 0.7 stored in float32 is 0.69999999."""
+BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
+"""Rewards with these values need no threshold: 1 passes. Any other pair (0 and 0.1, say) may both be failures."""
+
+
+def binary_threshold(rewards: ArrayLike) -> float | None:
+    """The success threshold of rewards that speak for themselves: 0/1 or -1/1.
+
+    Args:
+        rewards: All rewards of the log, any shape.
+
+    Returns:
+        1.0; None where the rewards have other values, or there are none.
+
+    Example:
+        >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
+        (1.0, None)
+    """
+    levels = set(np.unique(np.asarray(rewards, dtype=np.float64)).tolist())
+    return 1.0 if levels and any(levels <= allowed for allowed in BINARY_LEVELS) else None
+
+
+def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
+    """Which rollouts pass: those whose reward reaches the threshold.
+
+    Args:
+        rewards: [...].
+        success_threshold: The threshold.
+
+    Returns:
+        Flags, [...].
+
+    Example:
+        >>> passes([0.5, 1.0], 1.0).tolist()
+        [False, True]
+    """
+    return np.asarray(np.asarray(rewards, dtype=np.float64) >= success_threshold - REACHES_THRESHOLD, dtype=np.bool_)
+
+
+def all_equal(rewards: Sequence[float]) -> bool:
+    """Whether the rewards of a group are equal, so that it gives a group-mean baseline no gradient.
+
+    Args:
+        rewards: Finite rewards, [G], G >= 1.
+
+    Returns:
+        True where their range is within the tolerance.
+
+    Example:
+        >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
+        (True, False)
+    """
+    return max(rewards) - min(rewards) <= EQUAL_REWARDS
+
+
+def classify_group(rewards: ArrayLike, success_threshold: float | None) -> GroupKind:
+    """What kind of group this is, by its reward range.
+
+    Args:
+        rewards: Finite rewards, [G], G >= 1.
+        success_threshold: A rollout passes when its reward reaches this; None where that is not known.
+
+    Returns:
+        ``mixed`` where rewards differ; else ``all_pass`` or ``all_fail``, or ``tied`` without a threshold.
+
+    Raises:
+        ValueError: There are no rewards, or one is not finite.
+
+    Example:
+        >>> classify_group([1.0, 1.0], 1.0), classify_group([0.3, 0.3], None), classify_group([0.0, 1.0], 1.0)
+        ('all_pass', 'tied', 'mixed')
+    """
+    values = np.asarray(rewards, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
+        raise ValueError("a group has at least one reward, and all of them are finite")
+    if not all_equal(values.tolist()):
+        return "mixed"
+    if success_threshold is None:
+        return "tied"
+    return "all_pass" if passes(values, success_threshold).all() else "all_fail"
+
+
+def degeneracy_unbiased(num_samples: ArrayLike, num_passing: ArrayLike, group_size: int) -> Array:
+    """Chance that G of a prompt's n samples all pass or all fail: [C(c,G) + C(n-c,G)] / C(n,G).
+
+    The plug-in (c/n)^G + (1-c/n)^G is biased upward when n is close to G.
+
+    Args:
+        num_samples: n, [...].
+        num_passing: c, [...].
+        group_size: G, at least 1 and at most the smallest n.
+
+    Returns:
+        One unbiased estimate a prompt, [...].
+
+    Example:
+        >>> degeneracy_unbiased([4, 4, 4], [0, 2, 4], 2).round(4).tolist()
+        [1.0, 0.3333, 1.0]
+    """
+    n, c = np.asarray(num_samples), np.asarray(num_passing)
+    return all_equal_unbiased(n, np.stack(np.broadcast_arrays(c, n - c), axis=-1), group_size)
+
+
+def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_size: int) -> Array:
+    """Chance that G of a prompt's n samples have the same reward: sum over reward levels of C(c_l, G) / C(n, G).
+
+    :func:`degeneracy_unbiased` for rewards with any number of levels.
+
+    Args:
+        num_samples: n, [...].
+        level_counts: How many samples have each reward, [..., levels].
+        group_size: G, at least 1 and at most the smallest n.
+
+    Returns:
+        One unbiased estimate a prompt, [...].
+
+    Raises:
+        ValueError: The group size is below 1, or the counts do not add up to n.
+
+    Example:
+        >>> all_equal_unbiased([4], [[2, 1, 1]], 2).round(4).tolist()
+        [0.1667]
+    """
+    n, counts = np.asarray(num_samples), np.asarray(level_counts)
+    if group_size < 1:
+        raise ValueError(f"a group has at least 1 rollout, got {group_size}")
+    if np.any(counts.sum(axis=-1) != n):
+        raise ValueError("the counts of the reward levels add up to the number of samples")
+    if group_size == 1:
+        return np.ones(n.shape)
+    return np.asarray(frac_draws_all(n[..., None], counts, group_size).sum(axis=-1), dtype=np.float64)
+
+
+def level_counts(rewards: Sequence[float]) -> list[int]:
+    """How many rewards of a group are equal, level by level.
+
+    Args:
+        rewards: Finite rewards, [G].
+
+    Returns:
+        Counts, ascending by reward; rewards closer than the tolerance to their neighbor share a level.
+
+    Example:
+        >>> level_counts([0.5, 0.0, 0.5])
+        [1, 2]
+    """
+    # Plain Python: a log has many small groups, and an array for each costs more than the counting.
+    counts: list[int] = []
+    last = -math.inf
+    for reward in sorted(rewards):
+        if reward - last > EQUAL_REWARDS:
+            counts.append(0)
+        counts[-1] += 1
+        last = reward
+    return counts
+
+
+def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
+    """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
+
+    Args:
+        pass_rate: p, [...].
+        group_size: G, [...].
+
+    Returns:
+        The predicted shares, [...].
+
+    Example:
+        >>> float(iid_prediction(0.5, 4))
+        0.125
+    """
+    p, size = np.asarray(pass_rate, dtype=np.float64), np.asarray(group_size, dtype=np.float64)
+    return np.asarray(p**size + (1 - p) ** size, dtype=np.float64)
+
+
+def jensen_gap(degeneracy: ArrayLike, pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
+    """Degeneracy above the prediction: D - p^G - (1-p)^G.
+
+    p^G + (1-p)^G is convex in p, so prompts of unequal difficulty make more dead groups than their mean predicts
+    (Jensen's inequality). For G = 2 the gap of the population is 2 Var(p_x), for G = 3 it is 3 Var(p_x).
+
+    Args:
+        degeneracy: D, [...].
+        pass_rate: p, [...].
+        group_size: G, [...].
+
+    Returns:
+        The gaps, [...].
+
+    Example:
+        >>> float(jensen_gap(1.0, 0.5, 2))
+        0.5
+    """
+    return np.asarray(np.asarray(degeneracy) - iid_prediction(pass_rate, group_size), dtype=np.float64)

@@ -1,0 +1,139 @@
+"""Which reward function makes the advantage: shares of the variance within groups, and correlations within groups.
+
+Shapes: R rollouts of all groups, F reward functions. Only what differs within a group reaches a group-mean baseline,
+so every number here is made of deviations from the group's mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES, bootstrap_statistics, cluster_sums
+
+Array = NDArray[np.float64]
+
+
+def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
+    """Deviations from the group's mean.
+
+    Args:
+        values: One a rollout, [R].
+        groups: The group of each rollout, numbers or strings, [R].
+
+    Returns:
+        value - mean of its group, [R].
+
+    Example:
+        >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
+        [0.5, -0.5, 0.0]
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    _, index = np.unique(np.asarray(groups), return_inverse=True)
+    return np.asarray(numbers - (np.bincount(index, weights=numbers) / np.bincount(index))[index])
+
+
+def reward_share(
+    part: ArrayLike,
+    total: ArrayLike,
+    groups: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """A reward function's share of what differs within groups: sum of d_part d_total / sum of d_total^2.
+
+    Shares of parts that add up to the total add up to 1. A negative one pulls against the total.
+
+    Args:
+        part: The function's reward times its weight, [R].
+        total: The scalar reward, [R].
+        groups: The group of each rollout, [R].
+        clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        The share; undefined where no group has rewards that differ.
+
+    Example:
+        >>> reward_share([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+        0.5
+    """
+    x, y = within_groups(part, groups), within_groups(total, groups)
+    units = cluster_sums(np.column_stack([x * y, y * y]), clusters)
+    if not units[:, 1].sum() > 0:
+        return Estimate.because("no group has rewards that differ", num_units=len(units))
+    (share,) = bootstrap_statistics(
+        lambda sums: _ratio(sums[..., :1], sums[..., 1:]), units, num_resamples=num_resamples, seed=seed
+    )
+    return share
+
+
+def correlation_within(
+    first: ArrayLike,
+    second: ArrayLike,
+    groups: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Correlation of two numbers of a rollout within groups: sum d_x d_y / sqrt(sum d_x^2 sum d_y^2).
+
+    Args:
+        first: One number a rollout, [R].
+        second: Another, [R].
+        groups: The group of each rollout, [R].
+        clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        A number from -1 to 1; undefined where one of the two never differs within a group.
+
+    Example:
+        >>> correlation_within([1.0, 2.0, 7.0, 9.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+        -0.9486832980505138
+    """
+    x, y = within_groups(first, groups), within_groups(second, groups)
+    units = cluster_sums(np.column_stack([x * y, x * x, y * y]), clusters)
+    totals = units.sum(axis=0)
+    if not (totals[1] > 0 and totals[2] > 0):
+        return Estimate.because("one of the two never differs within a group", num_units=len(units))
+    (correlation,) = bootstrap_statistics(
+        lambda sums: _ratio(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
+        units,
+        within=(-1.0, 1.0),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+    return correlation
+
+
+def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:
+    """The same of ranks among all, for numbers of which a few are far larger than the rest.
+
+    Args:
+        first: One number an item, [N].
+        second: Another, [N].
+        groups: The group of each item, [N].
+        clusters: The unit of resampling of each item, [N].
+
+    Returns:
+        A number from -1 to 1; undefined where one of the two never differs within a group.
+
+    Example:
+        >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
+        1.0
+    """
+    return correlation_within(rankdata(np.asarray(first)), rankdata(np.asarray(second)), groups, clusters)
+
+
+# A resample without anything that differs has no share; 0 keeps it in the middle.
+def _ratio(above: Array, below: Array) -> Array:
+    empty = below <= 0
+    return np.asarray(np.where(empty, 0.0, above / np.where(empty, 1.0, below)))

@@ -1,0 +1,300 @@
+"""Intervals by resampling units (prompts): of means, of shares, of paired differences, of functions of sums.
+
+Legend: J units, m columns, q statistics.
+
+The studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
+[0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
+Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
+or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.closed_form import Interval, difference_interval, ends_of, wilson_interval
+from gradscope.metrics.uncertainty.studentized import (
+    FEW_UNITS,
+    MAX_UNITS,
+    TAILS,
+    Statistic,
+    influence_values,
+    merged_units,
+    student_intervals,
+)
+
+Array = NDArray[np.float64]
+
+NUM_RESAMPLES = 2000
+FEW_INFORMATIVE = 6
+"""A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
+
+
+def bootstrap_statistics(
+    statistic: Statistic,
+    units: ArrayLike,
+    *,
+    within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> tuple[Estimate, ...]:
+    """Functions of sums over units, with studentized intervals from the same resamples.
+
+    Args:
+        statistic: From column sums [..., m] to the statistics [..., q]; called on all resamples at once.
+        units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
+        within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
+            size know no better, and their studentized interval runs away.
+        num_resamples: Resamples, B.
+        seed: Seed of the resampling.
+
+    Returns:
+        q estimates. No interval where there are fewer than 5 units or the statistic does not vary with them.
+
+    Raises:
+        ValueError: There is no unit, or a number is not finite.
+
+    Example:
+        >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
+        >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
+        >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
+        (0.4167, True)
+    """
+    table = np.asarray(units, dtype=np.float64)
+    if table.ndim != 2 or not len(table):
+        raise ValueError(f"units are a non-empty table, got shape {table.shape}")
+    values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
+    if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
+        raise ValueError("units and their statistics are finite numbers")
+    num_units = len(table)
+    if num_units > MAX_UNITS:
+        table = cluster_sums(table, merged_units(num_units))
+    intervals = student_intervals(statistic, table, values, num_resamples=num_resamples, seed=seed)
+    ranges = zip(*(np.broadcast_to(end, values.shape) for end in within), strict=True)
+    return tuple(
+        _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), num_units)
+        for value, ends, (least, greatest) in zip(values, intervals, ranges, strict=True)
+    )
+
+
+def bootstrap_means(
+    values: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+    share: bool = True,
+) -> tuple[Estimate, ...]:
+    """Means of columns over rows, intervals by resampling clusters of rows.
+
+    Args:
+        values: One column a quantity, [rows, q].
+        clusters: The unit that each row belongs to, [rows]; None: each row is a unit. Groups of one prompt at
+            different steps stay together.
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+        share: Whether the values lie in [0, 1]; then so do the intervals, and Wilson's is used where the bootstrap
+            cannot work.
+
+    Returns:
+        q estimates, each of the mean over rows; undefined without rows.
+
+    Raises:
+        ValueError: There is not one cluster a row, or a share lies outside [0, 1].
+
+    Example:
+        >>> shares = bootstrap_means([[0.0, 1.0]] * 30)
+        >>> [(round(mean.low, 3), mean.value, round(mean.high, 3)) for mean in shares]
+        [(0.0, 0.0, 0.114), (0.886, 1.0, 1.0)]
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if not len(table):
+        return tuple(Estimate.because("there is nothing to average") for _ in range(table.shape[-1]))
+    if share and (np.any(table < 0) or np.any(table > 1)):
+        raise ValueError("shares lie in [0, 1]")
+    units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
+    means = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
+    if not share:
+        return means
+    return tuple(_share(mean, units[:, column], units[:, -1]) for column, mean in enumerate(means))
+
+
+def bootstrap_mean(
+    values: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+    share: bool = True,
+) -> Estimate:
+    """One mean over rows: :func:`bootstrap_means` for a single column.
+
+    Args:
+        values: [rows].
+        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+        share: Whether the values lie in [0, 1].
+
+    Returns:
+        The estimate.
+
+    Example:
+        >>> mean = bootstrap_mean([0.0, 1.0] * 20)
+        >>> round(mean.low, 2), mean.value, round(mean.high, 2)
+        (0.35, 0.5, 0.65)
+    """
+    column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
+    (mean,) = bootstrap_means(column, clusters, num_resamples=num_resamples, seed=seed, share=share)
+    return mean
+
+
+def bootstrap_difference(
+    first: ArrayLike,
+    second: ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """Mean of second minus first, two shares paired by row: both sides of a resample draw the same prompts.
+
+    Where fewer than 10 units differ, the interval is made of those of the gains and of the losses, which are shares:
+    two policies that agree on all of 30 prompts are not known to be equal.
+
+    Args:
+        first: In [0, 1], [rows].
+        second: In [0, 1], [rows], in the same order.
+        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ValueError: The two differ in length, or a share lies outside [0, 1].
+
+    Example:
+        >>> bootstrap_difference([0.0, 0.5, 0.0, 0.0, 0.5], [0.5, 0.5, 0.5, 1.0, 0.5]).value
+        0.4
+        >>> same = bootstrap_difference([0.5] * 30, [0.5] * 30)
+        >>> round(same.low, 3), same.value, round(same.high, 3)
+        (-0.114, 0.0, 0.114)
+    """
+    before, after = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if before.shape != after.shape:
+        raise ValueError(f"paired values have one shape, got {before.shape} and {after.shape}")
+    if np.any(np.minimum(before, after) < 0) or np.any(np.maximum(before, after) > 1):
+        raise ValueError("shares lie in [0, 1]")
+    if not len(before):
+        return Estimate.because("there is nothing to average")
+    gain = after - before
+    units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
+    if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
+        (mean,) = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
+        low, high = ends_of(mean)
+        # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
+        half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
+        ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
+        return _estimate(float(gain.mean()), ends, len(units))
+    parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
+    won, lost = bootstrap_means(parts, clusters, num_resamples=num_resamples, seed=seed)
+    correlation = correlation_of_means(parts, clusters)
+    ends = difference_interval(
+        won.value or 0.0, ends_of(won), lost.value or 0.0, ends_of(lost), correlation=correlation
+    )
+    return _estimate(float(gain.mean()), ends, len(units))
+
+
+def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
+    """The correlation of two means over the same rows, by the influence that each cluster has on both.
+
+    Args:
+        columns: [rows, 2].
+        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
+
+    Returns:
+        The correlation; 0 where one of them does not vary.
+
+    Example:
+        >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
+        -1.0
+    """
+    table = np.asarray(columns, dtype=np.float64)
+    units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
+    if len(units) < 2:
+        return 0.0
+    influence = influence_values(_means, units)
+    if np.min(np.ptp(influence, axis=0)) < 1e-12:
+        return 0.0
+    return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
+
+
+def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
+    """Rows summed by cluster.
+
+    Args:
+        table: [rows, m].
+        clusters: The cluster of each row, numbers or strings, [rows]; None: each row is its own.
+
+    Returns:
+        [J, m], in the order of the clusters' first rows.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+
+    Example:
+        >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
+        [[5.0], [2.0]]
+    """
+    rows = np.asarray(table, dtype=np.float64)
+    if clusters is None:
+        return rows
+    labels = np.asarray(clusters)
+    if labels.shape != (len(rows),):
+        raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
+    _, first, index = np.unique(labels, return_index=True, return_inverse=True)
+    sums = np.zeros((len(first), rows.shape[1]))
+    np.add.at(sums, index, rows)
+    return np.asarray(sums[np.argsort(first)], dtype=np.float64)
+
+
+def _means(sums: Array) -> Array:
+    return np.asarray(sums[..., :-1] / sums[..., -1:], dtype=np.float64)
+
+
+def _standard_error(units: Array) -> float:
+    """Of a mean over rows, by its influence values."""
+    influence = influence_values(_means, units)
+    return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
+
+
+def _share(mean: Estimate, sums: Array, weights: Array) -> Estimate:
+    """A share with the interval that its units allow."""
+    value, of_unit = mean.value or 0.0, sums / weights
+    whole = bool(np.all(weights == weights[0]) and np.all((of_unit == 0.0) | (of_unit == 1.0)))
+    informative = min(np.count_nonzero(of_unit > 0.0), np.count_nonzero(of_unit < 1.0))
+    rare = len(sums) < FEW_UNITS or informative < FEW_INFORMATIVE
+    widest = wilson_interval(value, _effective_units(weights))
+    if whole or rare or mean.low is None or mean.high is None:
+        return _estimate(value, widest, len(sums))
+    # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized interval
+    # then runs away; Wilson's covers whatever the units in [0, 1] are.
+    return _estimate(value, (max(mean.low, widest[0]), min(mean.high, widest[1])), len(sums))
+
+
+def _effective_units(weights: Array) -> float:
+    """Kish's effective number of units: J where all weigh the same."""
+    return float(weights.sum() ** 2 / np.sum(weights**2))
+
+
+def _estimate(value: float, ends: Interval | None, num_units: int) -> Estimate:
+    if ends is None:
+        return Estimate.exact(value, num_units=num_units)
+    # The studentized interval also corrects a bias, and may then leave the plain value out.
+    low, high = min(ends[0], float(value)), max(ends[1], float(value))
+    return Estimate(value=float(value), low=low, high=high, num_units=num_units)

@@ -1,0 +1,139 @@
+"""The studentized bootstrap (bootstrap-t) of functions of sums over units.
+
+Legend: J units, m columns, B resamples, q statistics. Everything that is estimated here is a smooth function of sums
+over units, so one resample is a row of counts times the table of units, and the jackknife is a subtraction: no
+statistic is ever called in a Python loop.
+
+The bootstrap-t (Efron 1982; Hall 1988, Annals of Statistics 16) divides the error of each resample by that resample's
+own standard error, and so learns the skewness that pass rates near 0 or 1 have. The standard error is that of the
+jackknife's influence values, which need no derivative of the statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from gradscope.metrics.uncertainty.closed_form import COVERAGE, Interval
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""From column sums over units [..., m] to the statistics [..., q]."""
+
+MIN_UNITS = 5
+"""With fewer units there is no interval."""
+FEW_UNITS = 10
+"""With fewer units the quantiles of resamples are noise, and Student's t takes their place."""
+MAX_UNITS = 500
+"""More units are merged at random into this many: sums of independent units are independent units too."""
+TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])
+"""Probabilities of the upper and the lower quantile."""
+
+_CHUNK = 1_000_000
+"""Draws made at once: bounds the memory, never the result."""
+
+
+def merged_units(num_units: int, *, seed: int = 0) -> NDArray[np.int64]:
+    """A unit of at most 500 for each of many units, so that logs of any size are resampled at the same cost.
+
+    Args:
+        num_units: Units, J.
+        seed: Seed of the assignment.
+
+    Returns:
+        The merged unit of each unit, [J]; each its own where there are at most 500.
+
+    Example:
+        >>> merged_units(3).tolist(), len(set(merged_units(1200).tolist()))
+        ([0, 1, 2], 500)
+    """
+    if num_units <= MAX_UNITS:
+        return np.arange(num_units)
+    return np.asarray(np.random.default_rng(seed).permutation(num_units) % MAX_UNITS, dtype=np.int64)
+
+
+def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
+    """How much each unit moves each statistic: (J - 1) (mean of the jackknife - jackknife without the unit).
+
+    Args:
+        statistic: From column sums [..., m] to the statistics [..., q].
+        units: [J, m].
+
+    Returns:
+        [J, q]; for a mean these are the deviations from it.
+
+    Example:
+        >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
+        [[-2.0], [-1.0], [3.0]]
+    """
+    table = np.asarray(units, dtype=np.float64)
+    jackknifed = np.asarray(statistic(table.sum(axis=0) - table), dtype=np.float64)
+    return np.asarray((len(table) - 1) * (jackknifed.mean(axis=0) - jackknifed), dtype=np.float64)
+
+
+def student_intervals(
+    statistic: Statistic, units: Array, values: Array, *, num_resamples: int, seed: int
+) -> list[Interval | None]:
+    """The studentized interval of each statistic.
+
+    Args:
+        statistic: From column sums [..., m] to the statistics [..., q].
+        units: [J, m].
+        values: The statistics of all units, [q].
+        num_resamples: Resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        One interval a statistic; None where there are too few units or it does not vary with them.
+    """
+    num_units = len(units)
+    if num_units < MIN_UNITS:
+        return [None] * len(values)
+    influence = influence_values(statistic, units)
+    errors = np.sqrt(np.sum(influence**2, axis=0) / (num_units * (num_units - 1)))
+    tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
+    quantiles = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), num_resamples, seed)
+    lows, highs = values - quantiles[0] * errors, values - quantiles[1] * errors
+    return [
+        (float(low), float(high)) if error > spread else None
+        for low, high, error, spread in zip(lows, highs, errors, tiny, strict=True)
+    ]
+
+
+def _t_quantiles(
+    statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, num_resamples: int, seed: int
+) -> Array:
+    """Upper and lower quantile of the studentized error of each statistic, [2, q]."""
+    num_units, num_columns = units.shape
+    normal = np.repeat(stdtrit(num_units - 1, TAILS)[:, None], len(values), axis=1)
+    if num_units < FEW_UNITS:
+        return np.asarray(normal, dtype=np.float64)
+    studentized = []
+    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), num_resamples, seed):
+        first, second = np.split(sums[:, num_columns:] / num_units, 2, axis=1)
+        own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
+        # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
+        usable = own > 1e-6 * errors
+        studentized.append(
+            np.where(usable, (statistic(sums[:, :num_columns]) - values) / np.where(usable, own, 1), np.nan)
+        )
+    errors_of_resamples = np.concatenate(studentized)
+    known = np.mean(np.isfinite(errors_of_resamples), axis=0) > 0.5
+    normal[:, known] = np.nanquantile(errors_of_resamples[:, known], TAILS, axis=0)
+    return np.asarray(normal, dtype=np.float64)
+
+
+def _resampled_sums(units: Array, num_resamples: int, seed: int) -> Iterator[Array]:
+    """Column sums of resamples, in chunks [b, m] that add up to B rows."""
+    rng = np.random.default_rng(seed)
+    num_units = len(units)
+    rows = max(1, min(num_resamples, _CHUNK // num_units))
+    for start in range(0, num_resamples, rows):
+        size = min(rows, num_resamples - start)
+        drawn = rng.integers(num_units, size=(size, num_units), dtype=np.int64)
+        drawn += num_units * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * num_units).reshape(size, num_units)
+        yield counts.astype(np.float64) @ units

@@ -1,0 +1,132 @@
+"""Expected updates against formulas, enumeration and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
+
+seeds = st.integers(0, 10_000)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("p", [0.2, 0.7])
+def test_the_pass_at_k_gradient_is_unbiased(k: int, p: float) -> None:
+    """One parameter theta with p = sigmoid(theta): the score is r - p, the gradient k (1-p)^(k-1) p (1-p)."""
+    size, expected = 4, 0.0
+    for outcome in itertools.product([0.0, 1.0], repeat=size):
+        rewards = np.array(outcome)
+        chance = math.prod(p if reward else 1 - p for reward in outcome)
+        expected += chance * float(pass_at_k_weights(rewards, k) @ (rewards - p))
+    assert expected == pytest.approx(k * (1 - p) ** (k - 1) * p * (1 - p))
+
+
+def test_at_k_1_the_weights_are_leave_one_out() -> None:
+    assert pass_at_k_weights([1.0, 0.0, 0.0], 1).tolist() == pytest.approx([1 / 3, -1 / 6, -1 / 6])
+
+
+def test_at_k_n_only_a_lone_success_counts() -> None:
+    assert pass_at_k_weights([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_rewards_between_pass_and_fail_are_refused() -> None:
+    with pytest.raises(ValueError, match="pass@k is defined for rewards of 0 and 1"):
+        pass_at_k_weights([0.5, 1.0], 1)
+
+
+@pytest.mark.parametrize(("size", "k"), [(4, 0), (4, 5), (1, 1)])
+def test_k_beyond_the_group_is_refused(size: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"k lies from 1 to the {size} rollouts of a group of two or more, got {k}"):
+        pass_at_k_weights(np.zeros(size), k)
+
+
+@settings(deadline=None)
+@given(seeds)
+def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, weights = rng.normal(size=(12, 7)), rng.normal(size=(2, 12))
+    index = np.repeat(np.arange(4), 3)
+    found = expected_updates(scores @ scores.T, weights, index)
+
+    def products(kept: list[int]) -> np.ndarray:
+        sums = np.stack([[w[index == g] @ scores[index == g] for g in kept] for w in weights])
+        return np.array(
+            [
+                [
+                    sum(first[i] @ second[j] for i in range(len(kept)) for j in range(len(kept)) if i != j)
+                    for second in sums
+                ]
+                for first in sums
+            ]
+        )
+
+    np.testing.assert_allclose(found.cross[0], products([0, 1, 2, 3]), atol=1e-9)
+    np.testing.assert_allclose(found.cross[2], products([0, 2, 3]), atol=1e-9)
+    np.testing.assert_allclose(
+        found.own[0],
+        [
+            sum((w[index == g] @ scores[index == g]) @ (w[index == g] @ scores[index == g]) for g in range(4))
+            for w in weights
+        ],
+    )
+
+
+def simulated(seed: int, num_groups: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two formulations whose expected updates are 60 degrees apart, under a lot of shared noise."""
+    rng = np.random.default_rng(seed)
+    scores = np.concatenate([np.tile(np.eye(2), (num_groups, 1)), np.zeros((2 * num_groups, 30))], axis=1)
+    scores[:, 2:] = np.repeat(rng.normal(size=(num_groups, 30)), 2, axis=0)
+    weights = np.stack([np.tile([1.0, 0.0], num_groups), np.tile([0.5, np.sqrt(0.75)], num_groups)])
+    return scores @ scores.T, weights, np.repeat(np.arange(num_groups), 2)
+
+
+def test_shared_noise_does_not_pass_for_agreement() -> None:
+    gram, weights, index = simulated(0)
+    plain = weights @ gram @ weights.T
+    assert expected_updates(gram, weights, index).cosine(0, 1).value == pytest.approx(0.5, abs=0.1)
+    assert abs(plain[0, 1] / np.sqrt(plain[0, 0] * plain[1, 1]) - 0.5) > 0.02
+
+
+def test_the_signal_to_noise_ratio_is_that_of_the_simulation() -> None:
+    gram, weights, index = simulated(1)
+    ratio = expected_updates(gram, weights, index).signal_to_noise(0)
+    # |E u|^2 = 1, one group's variance 30, so the mean of 200 groups has 200/30
+    assert ratio.low < 200 / 30 < ratio.high
+
+
+def test_identical_groups_have_no_noise_to_compare_with() -> None:
+    updates = expected_updates(np.ones((4, 4)), np.ones((1, 4)), [0, 1, 2, 3])
+    assert updates.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
+
+
+def test_noise_alone_has_no_direction() -> None:
+    updates = expected_updates(np.diag([1.0] * 4), np.ones((1, 4)), [0, 1, 2, 3])
+    assert "not above its own noise" in str(updates.cosine(0, 0).undefined)
+
+
+def test_a_direction_that_rests_on_one_group_is_none() -> None:
+    rows = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, -1.0, 0.3], [0.0, 0.1, -0.3]])
+    updates = expected_updates(rows @ rows.T, np.ones((1, 4)), [0, 1, 2, 3])
+    assert (updates.cross[:, 0, 0] <= 0).any()
+    assert updates.cosine(0, 0).value is None
+
+
+def test_few_groups_have_neither() -> None:
+    updates = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
+    assert updates.cosine(0, 0).undefined == "2 groups are too few"
+    assert updates.signal_to_noise(0).undefined == "2 groups are too few"
+
+
+def test_an_estimate_beyond_1_keeps_the_width_of_its_interval() -> None:
+    rng = np.random.default_rng(7)
+    scores = rng.normal(size=(40, 30))
+    scores[:, 0] += 3.0
+    weights = np.stack([np.ones(40), np.ones(40) + 0.3 * rng.normal(size=40)])
+    cosine = expected_updates(scores @ scores.T, weights, np.arange(40)).cosine(0, 1)
+    assert cosine.low < cosine.value <= cosine.high <= 1.0

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    cancellation,
+    class_subspace_energy,
+    cosines,
+    gradient_gram,
+    group_sums,
+    row_norms,
+)
+
+Array = NDArray[np.float64]
+seeds = st.integers(0, 10_000)
+
+
+def rows(seed: int, num_rows: int = 6, num_columns: int = 9) -> Array:
+    return np.random.default_rng(seed).normal(size=(num_rows, num_columns))
+
+
+@settings(deadline=None)
+@given(seeds)
+def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None:
+    scores = rows(seed)
+    advantages = np.random.default_rng(seed + 1).normal(size=6)
+    matrix = advantages[:, None] * scores
+    gram = gradient_gram(scores @ scores.T, advantages)
+    norms = np.linalg.norm(matrix, axis=1)
+    np.testing.assert_allclose(gram, matrix @ matrix.T, atol=1e-12)
+    np.testing.assert_allclose(row_norms(gram), norms)
+    np.testing.assert_allclose(batch_norm(gram), np.linalg.norm(matrix.sum(axis=0)))
+    np.testing.assert_allclose(cosines(gram), matrix @ matrix.T / norms[:, None] / norms[None, :], atol=1e-12)
+    assert cancellation(gram).value == pytest.approx(np.linalg.norm(matrix.sum(axis=0)) / norms.sum())
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 5), st.floats(-8, 8))
+def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_passed: int, exponent: float) -> None:
+    matrix = rows(seed) * 10.0**exponent
+    passed = np.arange(6) < num_passed
+    means = np.stack([matrix[passed].mean(axis=0), matrix[~passed].mean(axis=0)])
+    basis = np.linalg.qr(means.T)[0]
+    expected = np.linalg.norm(matrix @ basis) ** 2 / np.linalg.norm(matrix) ** 2
+    assert class_subspace_energy(matrix @ matrix.T, passed).value == pytest.approx(expected, rel=1e-6)
+
+
+def test_two_rows_lie_in_their_class_means() -> None:
+    matrix = rows(1, num_rows=2)
+    assert class_subspace_energy(matrix @ matrix.T, [True, False]).value == pytest.approx(1.0)
+
+
+def test_collinear_class_means_span_one_direction() -> None:
+    matrix = np.outer([2.0, 2.0, -1.0], [1.0, 0.0, 0.0]) + np.array([[0, 1, 0], [0, -1, 0], [0, 0, 0]])
+    assert class_subspace_energy(matrix @ matrix.T, [True, True, False]).value == pytest.approx(9 / 11)
+
+
+def test_short_class_mean_still_counts() -> None:
+    matrix = np.array([[1.0, 0.0], [0.0, 1e-4]])
+    assert class_subspace_energy(matrix @ matrix.T, [True, False]).value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("gram", "passed", "reason"),
+    [
+        (np.eye(2), [True, True], "no rollout failed, so there is no second class"),
+        (np.eye(2), [False, False], "no rollout passed, so there is no second class"),
+        (np.zeros((2, 2)), [True, False], "the matrix is zero: no row carries a gradient"),
+    ],
+)
+def test_class_subspace_energy_without_two_classes_is_undefined(gram: Array, passed: list[bool], reason: str) -> None:
+    assert class_subspace_energy(gram, passed).undefined == reason
+
+
+def test_cancellation_runs_from_agreement_to_none() -> None:
+    direction = np.outer([1.0, 2.0], [1.0, 2.0])
+    assert cancellation(direction).value == pytest.approx(1.0)
+    assert cancellation([[1.0, -1.0], [-1.0, 1.0]]).value == pytest.approx(0.0, abs=1e-12)
+    assert cancellation(np.eye(4)).value == pytest.approx(0.5)
+    assert cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
+
+
+def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() -> None:
+    weights = np.array([3.0, -1.0, -1.0, -1.0])
+    apart = gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
+    np.testing.assert_allclose(apart, np.diag([9.0, 1.0, 1.0, 1.0]))
+    assert batch_norm(apart) == pytest.approx(12**0.5)
+    alike = gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
+    assert np.linalg.matrix_rank(alike) == 1
+    assert batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
+    assert cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
+
+
+def test_zero_row_has_no_cosine() -> None:
+    angles = cosines([[1.0, 0.0], [0.0, 0.0]])
+    assert angles[0, 0] == 1.0
+    assert np.isnan(angles[1]).all()
+
+
+def test_group_sums_keep_the_batch_norm() -> None:
+    matrix = rows(2)
+    index = [0, 2, 1, 0, 2, 2]
+    sums = group_sums(matrix @ matrix.T, index)
+    expected = np.stack([matrix[np.equal(index, group)].sum(axis=0) for group in range(3)])
+    np.testing.assert_allclose(sums, expected @ expected.T, atol=1e-12)
+    assert batch_norm(sums) == pytest.approx(batch_norm(matrix @ matrix.T))
+
+
+@pytest.mark.parametrize("advantages", [[1.0], [1.0, np.nan]])
+def test_advantages_must_fit_the_rows(advantages: list[float]) -> None:
+    with pytest.raises(ValueError, match="2 finite advantages are needed"):
+        gradient_gram(np.eye(2), advantages)
+
+
+def test_flags_must_fit_the_rows() -> None:
+    with pytest.raises(ValueError, match="2 flags are needed"):
+        class_subspace_energy(np.eye(2), [True])
+
+
+@pytest.mark.parametrize("index", [[0], [0, -1]])
+def test_group_numbers_must_fit_the_rows(index: list[int]) -> None:
+    with pytest.raises(ValueError, match="2 group numbers from 0 are needed"):
+        group_sums(np.eye(2), index)

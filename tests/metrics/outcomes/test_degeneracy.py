@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable, estimate_at_size, estimate_degeneracy
+from gradscope.metrics.outcomes.groups import degeneracy_unbiased, iid_prediction
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+
+
+def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
+    """Rows of (step, prompt, size, passing)."""
+    step, prompt, size, passing = (np.array(column) for column in zip(*rows, strict=True))
+    return GroupTable(
+        step=step,
+        prompt=prompt,
+        size=size,
+        dead=(passing == 0) | (passing == size),
+        num_passing=passing,
+        level_counts=[[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)],
+    )
+
+
+groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 5), st.integers(0, 5)).map(
+    lambda row: (row[0], row[1], row[2], min(row[2], row[3]))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(groups, min_size=1, max_size=25), st.none() | st.just("step") | st.floats(0, 1))
+def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
+    found = estimate_degeneracy(table_of(rows), base_pass_rate=base, num_resamples=50)
+    kinds = found.frac_all_pass.value + found.frac_all_fail.value + found.frac_tied.value
+    assert kinds == pytest.approx(found.frac_reward_zero_std.value)
+    assert found.jensen_gap.value == pytest.approx(found.frac_reward_zero_std.value - found.iid_prediction.value)
+    assert found.between_prompts.value + found.over_time.value == pytest.approx(found.jensen_gap.value, abs=1e-12)
+
+
+def test_pooling_over_time_makes_a_gap_of_its_own() -> None:
+    # Step 1 never passes, step 2 always does: each step is as its own p predicts.
+    found = estimate_degeneracy(
+        table_of([(1, f"a{i}", 4, 0) for i in range(9)] + [(2, f"b{i}", 4, 4) for i in range(9)])
+    )
+    assert found.jensen_gap.value == pytest.approx(1 - 2 * 0.5**4)
+    assert found.over_time.value == pytest.approx(found.jensen_gap.value)
+    assert found.between_prompts.value == pytest.approx(0.0)
+
+
+def test_unequal_prompts_make_a_gap_within_a_step() -> None:
+    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 4 * (i % 2)) for i in range(20)]))
+    assert found.between_prompts.value == pytest.approx(1 - 2 * 0.5**4)
+    assert found.over_time.value == pytest.approx(0.0)
+
+
+def test_prediction_for_unequal_groups_is_the_mean_over_their_sizes() -> None:
+    found = estimate_degeneracy(table_of([(1, "a", 2, 1), (1, "b", 4, 2)]))
+    assert found.iid_prediction.value == pytest.approx((iid_prediction(0.5, 2) + iid_prediction(0.5, 4)) / 2)
+
+
+def test_given_pass_rate_replaces_that_of_the_log() -> None:
+    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 2) for i in range(6)]), base_pass_rate=0.9)
+    assert found.pass_rate.value == 0.5
+    assert found.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)
+
+
+def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
+    # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
+    rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
+    found = estimate_degeneracy(table_of(rows), base_pass_rate="step")
+    assert 0.0 <= found.iid_prediction.low < found.iid_prediction.value < found.iid_prediction.high <= 1.0
+    parts = estimate_degeneracy(table_of(rows))
+    for part in (found.jensen_gap, parts.between_prompts, parts.over_time):
+        assert -1.0 <= part.low < part.value < part.high <= 1.0
+
+
+def test_repeated_prompts_widen_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    passing = [0 if rng.random() < 0.5 else 2 for _ in range(20)]
+    once = [(1, f"p{i}", 4, c) for i, c in enumerate(passing)]
+    repeated = table_of([(step, *row[1:]) for step in range(1, 9) for row in once])
+    clustered = estimate_degeneracy(repeated).frac_reward_zero_std
+    assert clustered.num_units == 20
+    single = estimate_degeneracy(table_of(once)).frac_reward_zero_std
+    assert (clustered.low, clustered.high) == pytest.approx((single.low, single.high))
+
+
+def test_smaller_size_is_estimated_without_bias() -> None:
+    table = table_of([(1, f"p{i}", 8, i % 9) for i in range(27)])
+    found = estimate_at_size(table, 4)
+    expected = degeneracy_unbiased(table.size, table.num_passing, 4).mean()
+    assert found.degeneracy.value == pytest.approx(expected)
+    assert found.iid_prediction.value == pytest.approx(2 * 0.5**4)
+    assert found.degeneracy.low < expected < found.degeneracy.high
+
+
+def test_larger_size_is_not_forecast() -> None:
+    found = estimate_at_size(table_of([(1, "a", 4, 0), (1, "b", 8, 0)]), 6)
+    reason = "1 of 2 groups have fewer than 6 rollouts (fewest 4)"
+    assert found.degeneracy.undefined == found.jensen_gap.undefined == reason
+
+
+def test_without_a_threshold_only_equality_is_known() -> None:
+    table = GroupTable(
+        step=np.array([1, 1]),
+        prompt=np.array(["a", "b"]),
+        size=np.array([2, 2]),
+        dead=np.array([True, False]),
+        num_passing=None,
+        level_counts=[[2], [1, 1]],
+    )
+    found = estimate_degeneracy(table)
+    assert found.frac_reward_zero_std.value == found.frac_tied.value == 0.5
+    for estimate in (found.frac_all_pass, found.frac_all_fail, found.pass_rate, found.jensen_gap, found.over_time):
+        assert estimate.undefined == NO_THRESHOLD
+    at_size = estimate_at_size(table, 2)
+    assert at_size.degeneracy.value == 0.5
+    assert at_size.iid_prediction.undefined == at_size.jensen_gap.undefined == NO_THRESHOLD

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.metrics.outcomes.groups import (
+    all_equal_unbiased,
+    binary_threshold,
+    classify_group,
+    degeneracy_unbiased,
+    iid_prediction,
+    jensen_gap,
+    level_counts,
+    passes,
+)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "threshold", "kind"),
+    [
+        ([1.0, 1.0], 1.0, "all_pass"),
+        ([0.0, 0.0], 1.0, "all_fail"),
+        ([0.0, 1.0], 1.0, "mixed"),
+        ([0.3, 0.3], None, "tied"),
+        ([0.3, 0.3 + 1e-9], None, "tied"),
+        ([0.3, 0.3 + 2e-8], None, "mixed"),
+        ([0.7, 0.7], 0.5, "all_pass"),
+        ([0.7, 0.9], 0.5, "mixed"),
+        ([float(np.float32(0.7))] * 2, 0.7, "all_pass"),
+        ([1.0], 1.0, "all_pass"),
+    ],
+)
+def test_kind_of_a_group(rewards: list[float], threshold: float | None, kind: str) -> None:
+    assert classify_group(rewards, threshold) == kind
+
+
+@pytest.mark.parametrize("rewards", [[], [np.nan, 1.0]])
+def test_group_without_known_rewards_has_no_kind(rewards: list[float]) -> None:
+    with pytest.raises(ValueError, match="a group has at least one reward, and all of them are finite"):
+        classify_group(rewards, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "threshold"),
+    [
+        ([0, 1], 1.0),
+        ([1, 1], 1.0),
+        ([0, 0], 1.0),
+        ([-1, 1], 1.0),
+        ([-1], 1.0),
+        ([0, 0.1], None),
+        ([-1, 0], None),
+        ([], None),
+    ],
+)
+def test_only_obvious_rewards_are_binary(rewards: list[float], threshold: float | None) -> None:
+    assert binary_threshold(rewards) == threshold
+
+
+def test_pass_is_inclusive() -> None:
+    assert passes([0.5, 0.499], 0.5).tolist() == [True, False]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=7), st.data())
+def test_unbiased_share_equals_enumeration(rewards: list[int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, len(rewards)))
+    groups = list(combinations(rewards, size))
+    expected = np.mean([len(set(group)) == 1 for group in groups])
+    counts = level_counts([float(reward) for reward in rewards])
+    assert all_equal_unbiased([len(rewards)], [counts], size)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_unbiased_share_is_unbiased(size: int) -> None:
+    p, n = 0.3, 5
+    expected = sum(
+        p ** sum(outcome) * (1 - p) ** (n - sum(outcome)) * float(degeneracy_unbiased(n, sum(outcome), size))
+        for outcome in product((0, 1), repeat=n)
+    )
+    assert expected == pytest.approx(float(iid_prediction(p, size)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_gap_of_the_population_is_the_variance_of_the_pass_rates(rates: list[float]) -> None:
+    p = np.array(rates)
+    for size, factor in ((2, 2), (3, 3)):
+        gap = jensen_gap(iid_prediction(p, size).mean(), p.mean(), size)
+        assert float(gap) == pytest.approx(factor * p.var(), abs=1e-12)
+
+
+def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
+    n, c = np.full(40, 6), np.random.default_rng(0).integers(0, 7, 40)
+    p = c / n
+    # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
+    second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
+    gap = jensen_gap(degeneracy_unbiased(n, c, 2).mean(), p.mean(), 2)
+    assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
+
+
+def test_group_of_one_is_always_equal() -> None:
+    assert degeneracy_unbiased([4], [2], 1).tolist() == [1.0]
+
+
+def test_group_size_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="a group has at least 1 rollout, got 0"):
+        degeneracy_unbiased([4], [2], 0)
+
+
+def test_levels_must_add_up() -> None:
+    with pytest.raises(ValueError, match="add up to the number of samples"):
+        all_equal_unbiased([4], [[1, 2]], 2)
+
+
+def test_levels_within_tolerance_are_one() -> None:
+    assert level_counts([0.1, 0.1 + 1e-10, 0.5, -1.0]) == [1, 2, 1]

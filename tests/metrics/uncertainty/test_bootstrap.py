@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_sums,
+)
+from gradscope.metrics.uncertainty.closed_form import wilson_interval
+from gradscope.metrics.uncertainty.studentized import influence_values
+
+Array = NDArray[np.float64]
+
+
+def draws(seed: int, size: int) -> Array:
+    return np.random.default_rng(seed).beta(0.4, 0.8, size)
+
+
+def test_interval_is_near_another_second_order_one() -> None:
+    values = draws(0, 60)
+    ours = bootstrap_mean(values, num_resamples=20_000)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1))
+    assert ours.value == pytest.approx(values.mean())
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.015)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    truth, hits, trials = 0.4 / 1.2, 0, 400
+    for seed in range(trials):
+        mean = bootstrap_mean(draws(seed, 50), num_resamples=500)
+        hits += mean.low <= truth <= mean.high
+    assert 0.91 <= hits / trials <= 0.98
+
+
+def test_same_seed_same_interval() -> None:
+    values = draws(3, 40)
+    assert bootstrap_mean(values, seed=5) == bootstrap_mean(values, seed=5)
+    assert bootstrap_mean(values, seed=5) != bootstrap_mean(values, seed=6)
+
+
+def test_rows_of_one_prompt_are_one_unit() -> None:
+    values = draws(4, 30)
+    repeated, clusters = np.repeat(values, 10), np.repeat(np.arange(30), 10)
+    clustered, single = bootstrap_mean(repeated, clusters), bootstrap_mean(values)
+    assert clustered.num_units == 30
+    assert (clustered.low, clustered.high) == pytest.approx((single.low, single.high))
+    naive = bootstrap_mean(repeated)
+    assert naive.high - naive.low < 0.5 * (clustered.high - clustered.low)
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(0.0, 0.0, 0.1135), (1.0, 0.8865, 1.0)])
+def test_certain_shares_keep_an_interval(value: float, low: float, high: float) -> None:
+    mean = bootstrap_mean([value] * 30)
+    assert (mean.value, mean.low, mean.high) == pytest.approx((value, low, high), abs=1e-4)
+
+
+def test_constant_that_is_no_share_has_no_interval() -> None:
+    mean = bootstrap_mean([2.5] * 30, share=False)
+    assert (mean.value, mean.low, mean.high) == (2.5, None, None)
+
+
+def test_few_units_have_no_bootstrap_interval() -> None:
+    assert bootstrap_mean([0.2, 0.9, 0.4], share=False).low is None
+    assert bootstrap_mean([0.0, 1.0, 1.0]).low == pytest.approx(wilson_interval(2 / 3, 3)[0])
+
+
+def test_skewed_pass_rates_are_covered() -> None:
+    # Most prompts are nearly hopeless: the percentile and BCa intervals cover 90 to 92 % of the time here.
+    rng, hits, trials = np.random.default_rng(0), 0, 400
+    for _ in range(trials):
+        mean = bootstrap_mean(rng.binomial(8, rng.beta(0.1, 0.9, 30)) / 8, num_resamples=500)
+        hits += mean.low <= 0.1 <= mean.high
+    assert 0.93 <= hits / trials <= 0.995
+
+
+def test_few_units_of_no_share_get_students_interval() -> None:
+    values = draws(0, 8)
+    mean = bootstrap_mean(values, share=False)
+    theirs = stats.ttest_1samp(values, 0).confidence_interval()
+    assert (mean.low, mean.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_rare_share_gets_wilsons_interval() -> None:
+    values = [0.0] * 40 + [0.25, 0.5]
+    mean = bootstrap_mean(values)
+    assert (mean.low, mean.high) == pytest.approx(wilson_interval(0.75 / 42, 42))
+
+
+def test_a_share_is_never_less_certain_than_wilsons_interval() -> None:
+    # pass@10 of 64 prompts: three never solved, five nearly always; resamples without the three have hardly any error
+    values = [0.0] * 3 + [0.875] * 2 + [0.964, 0.9986, 0.9999] + [1.0] * 56
+    mean = bootstrap_mean(values)
+    low, high = wilson_interval(float(np.mean(values)), 64)
+    assert mean.low == pytest.approx(low)
+    assert mean.high is not None
+    assert mean.high <= high
+    assert bootstrap_mean(values, share=False).low < 0.7  # the studentized end by itself
+
+
+def test_intervals_stay_within_the_range_of_each_statistic() -> None:
+    units = np.column_stack([draws(0, 12), np.ones(12)])
+    free = bootstrap_statistics(lambda sums: sums / 12, units)[0]
+    assert free.low < 0.3 < 0.4 < free.high
+    cut, constant = bootstrap_statistics(lambda sums: sums / 12, units, within=([0.3, -1.0], 0.4))
+    assert (cut.low, cut.value, cut.high) == (min(0.3, free.value), free.value, max(0.4, free.value))
+    assert constant.low is None
+
+
+def test_many_units_are_merged() -> None:
+    values = draws(0, 30_000)
+    mean = bootstrap_mean(values)
+    assert mean.num_units == 30_000
+    assert mean.value == pytest.approx(values.mean())
+    assert mean.high - mean.low == pytest.approx(2 * 1.96 * values.std() / 30_000**0.5, rel=0.1)
+
+
+def test_resampling_bias_is_taken_out() -> None:
+    # The variance of 8 means of equal truth: resampling adds noise to each, so nearly all resamples are too large.
+    table = np.zeros((64, 16))
+    table[np.arange(64), np.arange(64) // 8] = np.random.default_rng(1).integers(0, 2, 64)
+    table[np.arange(64), 8 + np.arange(64) // 8] = 1.0
+
+    def between(sums: Array) -> Array:
+        return np.var(sums[..., :8] / np.maximum(sums[..., 8:], 1), axis=-1)[..., None]
+
+    (variance,) = bootstrap_statistics(between, table)
+    assert variance.low <= 0.0 < variance.value
+
+
+def test_influence_of_a_mean_is_the_deviation_from_it() -> None:
+    values = draws(0, 12)
+    units = np.column_stack([values, np.ones(12)])
+    influence = influence_values(lambda sums: sums[..., :1] / sums[..., 1:], units)
+    assert influence[:, 0] == pytest.approx(values - values.mean())
+
+
+def test_difference_is_paired() -> None:
+    first = draws(1, 50)
+    shifted = bootstrap_difference(first, first + 0.1 * (draws(2, 50) > 0.5))
+    assert shifted.low > 0.0
+    unpaired = bootstrap_mean(first)
+    assert shifted.high - shifted.low < 0.5 * (unpaired.high - unpaired.low)
+
+
+def test_policies_that_agree_are_not_known_to_be_equal() -> None:
+    same = bootstrap_difference([0.0, 1.0] * 15, [0.0, 1.0] * 15)
+    assert (same.low, same.value, same.high) == pytest.approx((-0.1135, 0.0, 0.1135), abs=1e-4)
+
+
+def test_few_differences_keep_both_signs_open() -> None:
+    after = [1.0] + [0.0] * 29
+    rare = bootstrap_difference([0.0] * 30, after)
+    assert rare.low < 0.0 < rare.value < rare.high < 0.2
+
+
+def test_nothing_to_average_is_undefined() -> None:
+    assert bootstrap_mean([]).undefined == "there is nothing to average"
+
+
+def test_clusters_keep_the_order_of_their_first_rows() -> None:
+    assert cluster_sums([[1.0], [2.0], [3.0]], ["z", "a", "z"]).tolist() == [[4.0], [2.0]]
+
+
+@pytest.mark.slow
+def test_groups_of_a_run_are_resampled_in_milliseconds() -> None:
+    values = draws(0, 160)
+    bootstrap_mean(values)
+    start = time.perf_counter()
+    for _ in range(10):
+        bootstrap_mean(values)
+    assert (time.perf_counter() - start) / 10 < 0.1
+
+
+def test_no_units_are_refused() -> None:
+    with pytest.raises(ValueError, match="units are a non-empty table"):
+        bootstrap_statistics(lambda sums: sums, np.zeros((0, 2)))
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ValueError, match="units and their statistics are finite numbers"):
+        bootstrap_statistics(lambda sums: sums, [[np.nan]])
+
+
+def test_shares_outside_their_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shares lie in \[0, 1\]"):
+        bootstrap_means([[1.5]])
+
+
+def test_clusters_must_fit_the_rows() -> None:
+    with pytest.raises(ValueError, match="2 rows need 2 clusters"):
+        bootstrap_mean([0.0, 1.0], clusters=["a"])
+
+
+def test_paired_values_must_fit() -> None:
+    with pytest.raises(ValueError, match="paired values have one shape"):
+        bootstrap_difference([1.0], [1.0, 2.0])

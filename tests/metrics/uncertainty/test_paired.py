@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+
+samples = st.lists(st.floats(-5, 5).map(lambda value: round(value, 3)), min_size=2, max_size=8)
+
+
+@given(samples)
+def test_mean_and_p_value_are_students(values: list[float]) -> None:
+    mean, p_value = student_mean(values), paired_t_p_value(values)
+    assert mean.value == pytest.approx(np.mean(values))
+    if np.ptp(values) == 0:
+        assert mean.low is None
+        assert p_value == (1.0 if values[0] == 0 else None)
+        return
+    expected = stats.ttest_1samp(values, 0.0)
+    interval = expected.confidence_interval()
+    assert p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert (mean.low, mean.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+
+
+def test_one_run_and_none() -> None:
+    assert (student_mean([0.5]).value, student_mean([0.5]).low) == (0.5, None)
+    assert student_mean([]).undefined == "there is no run"
+    assert paired_t_p_value([0.5]) is None
+    assert sign_flip_p_value([]) is None
+
+
+@given(samples)
+def test_sign_flips_are_all_gone_through(values: list[float]) -> None:
+    flips = [np.dot(signs, values) for signs in itertools.product([1, -1], repeat=len(values))]
+    expected = np.mean([abs(flip) >= abs(sum(values)) - 1e-9 for flip in flips])
+    assert sign_flip_p_value(values) == pytest.approx(expected)
+    assert expected >= 2 / 2 ** len(values) or sum(values) == 0
+
+
+def test_many_pairs_are_flipped_at_random() -> None:
+    values = np.random.default_rng(0).normal(0.5, 1.0, size=30)
+    expected = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
+    assert sign_flip_p_value(values) == pytest.approx(expected, abs=0.01)
+    assert sign_flip_p_value(values) == sign_flip_p_value(values)
+
+
+def test_holm_by_hand() -> None:
+    # sorted .005 .011 .02 .04: times 4, 3, 2, 1 = .02 .033 .04 .04
+    assert holm([0.04, 0.005, 0.02, 0.011]) == pytest.approx([0.04, 0.02, 0.04, 0.033])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None, 0.01]) == [None, 0.01]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
+    corrected = holm(p_values)
+    assert all(after is not None and before <= after <= 1 for before, after in zip(p_values, corrected, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert np.all(np.diff([corrected[place] or 0.0 for place in order]) >= 0)
