@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates
 from gradscope.metrics.outcomes.groups import degeneracy_unbiased
 from gradscope.metrics.outcomes.passk import pass_at_k
-from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.detect import read_run
 
 Outcomes = NDArray[np.int64]
 

@@ -32,7 +32,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
 from gradscope.results.sparsity import GradientSparsity
-from gradscope.rollouts.detect import read_run
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

@@ -103,8 +103,8 @@ def scan(files: list[Path]) -> Work:
 
 def reduction(files: list[Path]) -> Work:
     """Ours, up to the table of groups."""
-    from gradscope.rollouts.readers.reduction import reduce_files
-    from gradscope.rollouts.readers.scan import Keys
+    from gradscope.rollouts.readers.flat.duckdb_scan import Keys
+    from gradscope.rollouts.readers.flat.reduction import reduce_files
 
     keys = Keys(rewards=("reward",), step="step", group="group_id", prompt="prompt_id", from_text=False)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.rank import measure_rank
     from gradscope.diagnostics.replay import replay_run
     from gradscope.diagnostics.report import report_run
-    from gradscope.rollouts.detect import read_run
+    from gradscope.rollouts.readers.detect import read_run
     from gradscope.training.trainer import train
 
 __all__ = [
@@ -41,7 +41,7 @@ _HOMES = {
     "measure_degeneracy": "gradscope.diagnostics.degeneracy",
     "measure_pass_at_k": "gradscope.diagnostics.passk",
     "measure_rank": "gradscope.diagnostics.rank",
-    "read_run": "gradscope.rollouts.detect",
+    "read_run": "gradscope.rollouts.readers.detect",
     "replay_run": "gradscope.diagnostics.replay",
     "report_run": "gradscope.diagnostics.report",
     "train": "gradscope.training.trainer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradscope.rollouts.readers.request import ColumnNames
+    from gradscope.rollouts.readers.parsing.request import ColumnNames
 
 
 def column_names(
@@ -24,6 +24,6 @@ def column_names(
     """
     if prompt is None and reward is None and step is None and group is None:
         return None
-    from gradscope.rollouts.readers.request import ColumnNames
+    from gradscope.rollouts.readers.parsing.request import ColumnNames
 
     return ColumnNames(prompt=prompt, reward=reward, step=step, group=group)

@@ -24,7 +24,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.baseline import Baseline, BaselineMetric
 from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 

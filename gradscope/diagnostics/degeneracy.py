@@ -30,8 +30,8 @@ from gradscope.results.degeneracy import (
     IidPrediction,
     Overdispersion,
 )
-from gradscope.rollouts.detect import read_run
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from gradscope.diagnostics.degeneracy_course import course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
-from gradscope.rollouts.detect import read_run
 from gradscope.rollouts.growth import extent_of
+from gradscope.rollouts.readers.detect import read_run
 
 Notice = Callable[[str], None]
 """Told in a sentence why a look at the log gave nothing."""

@@ -18,7 +18,7 @@ from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 
 USUAL_KS = (5, 10, 20, 50, 100)
 """Budgets that papers report, beside the powers of two."""

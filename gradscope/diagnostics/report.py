@@ -32,7 +32,7 @@ from gradscope.diagnostics.steps import EngineOptions, MeasuredStep, measure_ste
 from gradscope.errors import GradscopeError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import ReportSection, RunReport
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:

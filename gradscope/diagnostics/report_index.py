@@ -15,7 +15,7 @@ from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report_index import RunIndex, RunSummary
 from gradscope.results.source import Source
-from gradscope.rollouts.detect import read_run, runs_below
+from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
 
 __all__ = ["report_index", "runs_below"]

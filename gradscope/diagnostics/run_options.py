@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from gradscope.diagnostics.steps import EngineOptions, Precision
-from gradscope.rollouts.detect import read_run
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.results.source import Source
-from gradscope.rollouts.detect import read_run
-from gradscope.rollouts.readers.request import ColumnNames
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 

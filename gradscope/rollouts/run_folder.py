@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradscope.errors import InputError
+from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.weights import find_base, find_checkpoints
 
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1

@@ -7,28 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.readers import (
-    art,
-    evalplus,
-    generic,
-    inspect_ai,
-    lighteval,
-    lm_eval,
-    ms_swift,
-    nemo_rl,
-    open_instruct,
-    own,
-    prime_rl,
-    prime_rl_tokens,
-    ragen,
-    rllm,
-    samples,
-    slime,
-    tinker,
-    trl,
-    verl,
-)
-from gradscope.rollouts.readers.request import ReadRequest
+from gradscope.rollouts.readers import gradscope_run as own
+from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples
+from gradscope.rollouts.readers.flat import generic
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.prime_rl import token_export as prime_rl_tokens
+from gradscope.rollouts.readers.prime_rl import traces as prime_rl
+from gradscope.rollouts.readers.trainers import art, ms_swift, nemo_rl, open_instruct, ragen, rllm, slime, tinker
+from gradscope.rollouts.readers.trl import reader as trl
+from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.run import Run
 
 

@@ -1,0 +1,140 @@
+"""What format is this? One function that reads any run by asking each reader in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradscope.errors import InputError, UsageError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.readers.flat import generic
+from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
+from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
+from gradscope.rollouts.readers.refused_pickles import refuse_pickles
+from gradscope.rollouts.readers.registry import READERS, TRAINERS, Reader, reader_named
+from gradscope.rollouts.run import Run
+
+
+def read_run(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    model: str | Path | None = None,
+    initial: str | Path | None = None,
+    run_config: str | Path | None = None,
+    completion_ids: str | Path | None = None,
+    columns: ColumnNames | None = None,
+    strict: bool = False,
+    rewards_only: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Run:
+    """Read a run, whatever wrote it.
+
+    Args:
+        path: A run folder, a file, a folder of files or a glob.
+        format: The name of a reader, instead of recognizing one.
+        model: The base model of the run's adapters, where the log names none or a path that moved.
+        initial: The weights before the first update, model or adapter folder.
+        run_config: The trainer's arguments as JSON, where the folder does not tell them.
+        completion_ids: Parquet or JSONL with step, row and completion_ids: the exact ids of a log of text.
+        columns: Columns of a generic log, where their names are not usual.
+        strict: Refuse a log with rows that cannot be used, instead of setting them aside.
+        rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
+            reduced to it, out of core.
+        progress: Told how far a long reading is.
+
+    Returns:
+        The run, with what was recognized, inferred, missing and set aside in ``source``.
+    """
+    request = ReadRequest(
+        path=Path(path),
+        model=None if model is None else str(model),
+        initial=None if initial is None else Path(initial),
+        run_config=None if run_config is None else Path(run_config),
+        completion_ids=None if completion_ids is None else Path(completion_ids),
+        columns=columns or ColumnNames(),
+        rewards_only=rewards_only,
+        progress=progress,
+    )
+    _require_input(request.path)
+    reader = _recognize(request) if format is None else reader_named(format)
+    _refuse_unused(reader, request)
+    run = reader.read(request)
+    if strict:
+        refuse_quarantined(run.source.quarantined)
+    return run
+
+
+def _require_input(path: Path) -> None:
+    if path.is_dir():
+        if not any(path.iterdir()):
+            raise InputError(f"The folder {path} is empty.", hint="Name the folder that the trainer wrote its logs to.")
+    elif not path.exists() and not expand(path):
+        is_glob = any(letter in str(path) for letter in "*?[")
+        raise InputError(
+            f"No file matches {path}." if is_glob else f"There is no file or folder {path}.",
+            hint="Check the path; relative paths start where you are.",
+        )
+    elif path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
+
+
+def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
+    only_reward = request.columns == ColumnNames(reward=request.columns.reward)
+    has_use = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
+    if request.columns != ColumnNames() and not has_use:
+        raise UsageError(
+            f"{request.path} is read as {reader.name}, whose columns are known; names of columns have no use.",
+            hint="Leave them out, or add --format generic to read the files as they stand.",
+        )
+    if request.completion_ids is not None and "completion_ids" not in reader.takes:
+        raise UsageError(
+            f"{request.path} is read as {reader.name}; a side file of completion ids goes with a TRL run only.",
+            hint="Leave --completion-ids out.",
+        )
+
+
+def _recognize(request: ReadRequest) -> Reader:
+    found = next((reader for reader in READERS if reader.recognizes(request)), None)
+    if found is not None:
+        return found
+    refuse_pickles(request.path)
+    below = next(iter(_runs(request.path)), None)
+    if below is not None:
+        raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
+    columns = generic.column_names(generic.peek(request.path))
+    seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    looked = "; ".join(reader.looks_for for reader in READERS[-2:])
+    raise InputError(
+        f"{request.path} is not a log that gradscope knows. {seen} Looked for the files of "
+        f"{', '.join(reader.name for reader in TRAINERS)}, and for {looked}.",
+        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
+        "or the reader with --format.",
+    )
+
+
+def runs_below(path: str | Path) -> tuple[Path, ...]:
+    """The trainers' runs in a folder that is no run itself, one or two folders down.
+
+    Args:
+        path: What was given.
+
+    Returns:
+        Their folders in order of name; none where the path is a file or a run.
+    """
+    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in READERS):
+        return ()
+    return tuple(found for folder in _folders(Path(path)) for found in ([folder] if _is_run(folder) else _runs(folder)))
+
+
+def _runs(path: Path) -> list[Path]:
+    return [folder for folder in _folders(path) if _is_run(folder)]
+
+
+def _is_run(folder: Path) -> bool:
+    return any(reader.recognizes(ReadRequest(path=folder)) for reader in TRAINERS)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []

@@ -1,0 +1,1 @@
+"""Results of evaluations: several samples a prompt, without steps."""

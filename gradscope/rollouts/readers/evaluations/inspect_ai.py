@@ -1,0 +1,90 @@
+"""inspect_ai's logs, ``.eval`` (a zip of JSON) and ``.json``: epochs of a sample are the samples of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_samples
+from gradscope.rollouts.readers.flat.columns import chosen_name
+from gradscope.rollouts.readers.parsing.assemble import assemble
+from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.run import Run
+
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""inspect_ai's own values of correct, partial, incorrect and no answer."""
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path is a log of inspect_ai's.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for ``.eval`` files and for ``.json`` documents with ``eval`` and ``samples``.
+    """
+    files = _files(request.path)
+    return bool(files) and is_log(files[0])
+
+
+def read(request: ReadRequest) -> Run:
+    """Read logs of inspect_ai's.
+
+    Args:
+        request: A log or a folder of logs; ``columns.reward`` names another scorer than the first.
+
+    Returns:
+        The run: one group a sample of a log, at step 0; its epochs are the rollouts.
+    """
+    files = tuple(file for file in _files(request.path) if is_log(file))
+    quarantine = QuarantineLog()
+    samples = [(file, place, sample) for file in files for place, sample in read_samples(file, quarantine)]
+    names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
+    scorer = chosen_name(names, request, "scorer", "no scored samples")
+    return assemble(
+        request,
+        records=[
+            _record(sample, scorer, file.stem if len(files) > 1 else "", place, quarantine)
+            for file, place, sample in samples
+        ],
+        quarantine=quarantine,
+        format="inspect-ai",
+        recognized=f"inspect_ai, {counted(len(files), 'log')}",
+        inferred=(f"The score is that of the scorer {scorer}; C, P, I and N count 1, 0.5, 0 and 0.",),
+        missing=(TEXT_ONLY,),
+        files=files,
+    )
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    return files_like(path, f"*{SUFFIX}", "*.json")
+
+
+def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quarantine: QuarantineLog) -> Record:
+    given = sample.get("input")
+    name = text_of(sample.get("id")) or digest(given)
+    scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
+    choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
+    return Record(
+        step=0,
+        group=f"{log}/{name}" if log else name,
+        prompt_id=name,
+        prompt=text_of(given),
+        completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
+        messages=parse_messages(given),
+        reward=usable_reward(_value(scores.get(scorer, ABSENT)), place, quarantine),
+        rewards={key: finite_or_none(_value(value)) for key, value in scores.items()},
+        status="error" if sample.get("error") else "unknown",
+    )
+
+
+def _value(value: Any) -> Any:
+    return _LETTERS.get(value, value) if isinstance(value, str) else value

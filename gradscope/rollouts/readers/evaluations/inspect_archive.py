@@ -1,0 +1,114 @@
+"""Where an inspect_ai log keeps its samples: members of a zip, or a list in one JSON document.
+
+The archive is somebody else's: members are read one at a time, by name, never unpacked to disk, and one that says it is
+larger than a sample can be is refused before it is inflated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.parsing.nested_cells import list_of
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+SUFFIX = ".eval"
+_SAMPLE = re.compile(r"samples/[^/]+\.json")
+_CHUNK = re.compile(r"samples/[^/]+_epoch_\d+/.+")
+_ZSTD = 93
+"""The zip format's number for Zstandard."""
+_MOST_BYTES = 1 << 30
+"""Largest member that is inflated."""
+_CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"
+
+
+def is_log(path: Path) -> bool:
+    """Whether a file is a log of inspect_ai's.
+
+    Args:
+        path: A file.
+
+    Returns:
+        True for a zip named ``.eval``, and for a JSON document with ``eval`` and a list of ``samples``.
+    """
+    if path.suffix == SUFFIX:
+        return zipfile.is_zipfile(path)
+    document = _document(path)
+    return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
+
+
+def read_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The samples of a log.
+
+    Args:
+        path: A file that :func:`is_log` accepts.
+        quarantine: Takes members and elements that are no sample.
+
+    Yields:
+        ``file:number`` (counted from 1) and the sample.
+    """
+    documents = _members(path) if path.suffix == SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
+    for number, sample in enumerate(documents, start=1):
+        if isinstance(sample, dict):
+            yield f"{path}:{number}", sample
+        else:
+            quarantine.add("the sample is not a JSON object", f"{path}:{number}")
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _members(path: Path) -> Iterator[Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            chosen = [member for member in members if _SAMPLE.fullmatch(member.filename)]
+            _refuse_unreadable(path, members, chosen)
+            for member in chosen:
+                yield _parse(archive.read(member))
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
+
+
+def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[zipfile.ZipInfo]) -> None:
+    """Refuse an archive that this Python cannot read.
+
+    Args:
+        path: The archive.
+        members: Everything in it.
+        chosen: Its samples.
+
+    Raises:
+        InputError: Its samples are compressed with zstd, split into chunks, locked, or too large.
+    """
+    if any(member.compress_type == _ZSTD for member in chosen):
+        raise InputError(
+            f"{path} is compressed with zstd, which Python's zipfile does not read before 3.14.",
+            hint=_CONVERT.format(path),
+        )
+    if not chosen and any(_CHUNK.fullmatch(member.filename) for member in members):
+        raise InputError(
+            f"{path} splits each sample into chunks, a layout that is not read.",
+            hint=_CONVERT.format(path),
+        )
+    if any(member.flag_bits & 1 for member in chosen):
+        raise InputError(f"{path} is encrypted.", hint="Give a log without a password.")
+    if any(member.file_size > _MOST_BYTES for member in chosen):
+        raise InputError(f"{path} has a sample of more than 1 GiB.", hint="Give a log of one sample a member.")
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,184 @@
+"""Sample files for pass@k: n samples a prompt, as rows, as lists, or as counts. One group a prompt, step 0."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gradscope.rollouts.readers.evaluations.sample_shapes import Samples, prompt_rows, samples_of
+from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
+from gradscope.rollouts.readers.flat.generic import column_names, read_flat
+from gradscope.rollouts.readers.parsing.assemble import assemble, peek
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, parse_reward, text_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.run import Run
+
+_ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
+_WITHIN_DATASET = ("i", "idx", "index", "id")
+_POLICIES = ("policy", "model")
+_PLAIN = frozenset({type(None), bool, int, float, str})
+"""What equal rewards can be counted as: a list or an object has no hash."""
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path holds samples of prompts and no steps.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for lists and counts, and for rows with a reward, a prompt and no step.
+    """
+    rows = peek(request.path)
+    if _holds_shapes(rows, request.columns.reward):
+        return True
+    columns = resolve_columns(column_names(rows), request.columns)
+    return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
+
+
+def read(request: ReadRequest) -> Run:
+    """Read a sample file.
+
+    Args:
+        request: What to read.
+
+    Returns:
+        The run: one group a prompt, at step 0.
+    """
+    if not _holds_shapes(peek(request.path), request.columns.reward):
+        return read_flat(request, format="samples", with_steps=False)
+    quarantine = QuarantineLog()
+    shapes: Counter[str] = Counter()
+    identities: Counter[str] = Counter()
+    records = list(_records(request, quarantine, shapes, identities))
+    return assemble(
+        request,
+        records=records,
+        quarantine=quarantine,
+        format="samples",
+        recognized=f"samples of prompts as {' and '.join(shapes)}",
+        inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
+    )
+
+
+def _holds_shapes(rows: list[dict[str, Any]], reward: str | None) -> bool:
+    """Whether most of the first rows hold several samples each: one broken row decides nothing.
+
+    Args:
+        rows: The first rows.
+        reward: Which list is the reward.
+
+    Returns:
+        True where more than half do.
+    """
+    return sum(next(prompt_rows(row, reward), None) is not None for row in rows) > len(rows) / 2
+
+
+def _records(
+    request: ReadRequest, quarantine: QuarantineLog, shapes: Counter[str], identities: Counter[str]
+) -> Iterator[Record]:
+    name = request.columns.reward
+    for file in expand(request.path):
+        for place, row in read_rows(file, quarantine):
+            found = False
+            for part in prompt_rows(row, name):
+                found = True
+                samples = samples_of(part, name)
+                if isinstance(samples, Samples):
+                    shapes[samples.shape] += 1
+                    yield from _expand(
+                        part,
+                        samples,
+                        place,
+                        request.columns,
+                        quarantine,
+                        identities,
+                        by_reward=request.rewards_only,
+                    )
+                elif samples is not None:
+                    quarantine.add(samples, place)
+            if not found:
+                quarantine.add("the row holds no samples with a reward", place)
+
+
+def _expand(
+    row: Mapping[str, Any],
+    samples: Samples,
+    place: str,
+    columns: ColumnNames,
+    quarantine: QuarantineLog,
+    identities: Counter[str],
+    *,
+    by_reward: bool,
+) -> Iterator[Record]:
+    named = columns.group or columns.prompt_id or columns.prompt
+    if named is not None and row.get(named) is None:
+        quarantine.add(f"{named} is missing", place)
+        return
+    prompt_id, how = _identify(row, place) if named is None else (text_of(row[named]), named)
+    identities[how] += 1
+    policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
+    prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
+    prompt = next((row[key] for key in prompt_keys if key in row), None)
+    for at, count in _distinct(samples, by_reward=by_reward):
+        reward = parse_reward(samples.rewards[at])
+        for _ in range(count if isinstance(reward, str) else 0):
+            quarantine.add(str(reward), place)
+        yield Record(
+            step=0,
+            group=prompt_id if policy is None else f"{policy}/{prompt_id}",
+            prompt_id=prompt_id,
+            prompt=text_of(prompt),
+            completion=text_of(samples.texts[at]) if samples.texts else "",
+            reward=None if isinstance(reward, str) else reward,
+            rewards={name: finite_or_none(cells[at]) for name, cells in samples.further.items()},
+            messages=parse_messages(prompt),
+            policy=samples.policies[at] if samples.policies else policy,
+            count=count,
+        )
+
+
+def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
+    """The samples of a prompt, those of equal rewards as one where nobody looks at anything else.
+
+    Args:
+        samples: The samples.
+        by_reward: Whether rewards are all that is looked at.
+
+    Yields:
+        Index of a sample, and how many it stands for.
+    """
+    cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
+    if not by_reward or samples.policies or not _PLAIN.issuperset(map(type, samples.rewards)):
+        yield from ((at, 1) for at in range(len(cells)))
+        return
+    first = dict(zip(reversed(cells), reversed(range(len(cells))), strict=True))
+    yield from ((first[level], count) for level, count in Counter(cells).items())
+
+
+def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
+    """Which prompt a row is about.
+
+    Args:
+        row: The row.
+        place: ``file:line``, for rows that do not say.
+
+    Returns:
+        The prompt's id, and how it was found.
+    """
+    if isinstance(row.get("dataset"), str):
+        within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
+        if within is not None:
+            keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
+            return "/".join(text_of(row[key]) for key in keys), ", ".join(keys)
+    for key in _ROW_IDS:
+        if row.get(key) is not None and row[key] != "":
+            return text_of(row[key]), key
+    for key in USUAL["prompt"]:
+        if row.get(key):
+            return digest(parse_messages(row[key]) or text_of(row[key])), f"the text of {key}"
+    return place.rpartition(":")[2], "their lines"

@@ -1,0 +1,138 @@
+"""Which column is what, where the names are usual; a name that was given always wins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+
+USUAL: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),
+    "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
+    "reward": ("reward", "score", "passed", "correct", "is_correct", "success", "acc", "accuracy"),
+    "step": ("step", "global_step", "training_step", "iteration"),
+    "group": ("group_id", "uid", "group", "group_index"),
+    "prompt_id": ("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id"),
+    "advantage": ("advantage", "advantages"),
+}
+"""Role -> column names, most telling first."""
+
+SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
+"""Names of columns that may tell the rollouts of a group apart."""
+
+
+def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames:
+    """The columns of a log by role.
+
+    Args:
+        present: Names of the columns that the log has.
+        given: Names that were given.
+
+    Returns:
+        A name per role; None where no column has it.
+
+    Raises:
+        UsageError: A given name is not there.
+    """
+    named = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    for role, name in named.items():
+        if name is not None and name not in present:
+            raise UsageError(
+                f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
+                hint=f"The columns are {list_names(present)}.",
+            )
+    guessed = {role: next((name for name in names if name in present), None) for role, names in USUAL.items()}
+    if given.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
+        guessed["prompt_id"] = None
+    if given.prompt is not None or given.prompt_id is not None:
+        guessed["group"] = None
+    return ColumnNames(**{role: named[role] or guessed[role] for role in USUAL})
+
+
+def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
+    """Further columns that are rewards by their name.
+
+    Args:
+        present: Names of the columns.
+        main: The scalar reward's column.
+
+    Returns:
+        Columns named as a reward (``reward/x``, ``rewards/x``, ``reward_x``, ``x_reward``) or with another usual name.
+    """
+    usual = USUAL["reward"]
+    return tuple(
+        name
+        for name in present
+        if name == main
+        or name in usual
+        or name.startswith(("reward/", "rewards/", "reward_"))
+        or name.endswith("_reward")
+    )
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Column names for a message.
+
+    Args:
+        names: The names.
+
+    Returns:
+        At most 20 of them, quoted.
+    """
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
+
+
+def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
+    """Which scorer or metric of a document is the reward.
+
+    Args:
+        names: Those that are there, the same one as often as it is.
+        request: What was asked for.
+        noun: What the format calls one.
+        otherwise: What to say of a document without any: "... has {otherwise}".
+
+    Returns:
+        The one that was named, else the first.
+
+    Raises:
+        InputError: There is none, or it is not among them.
+    """
+    present, named = list(dict.fromkeys(names)), request.columns.reward
+    if named is None and present:
+        return present[0]
+    if named in present:
+        return str(named)
+    raise InputError(
+        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
+        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column.",
+    )
+
+
+def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+    """The column that tells the rollouts of a group apart, by its name and by what it holds.
+
+    Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
+
+    Args:
+        rows: The first rows of a log.
+        columns: Its columns by role.
+
+    Returns:
+        The first column with such a name of which hardly any row of the same step and group has the same id; else None.
+
+    Example:
+        >>> named = ColumnNames(group="uid")
+        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
+        'sample_id'
+        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
+    """
+    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    for name in SAMPLE_IDS:
+        found = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
+        if name not in keys and found and len(set(found)) > len(found) / 2:
+            return name
+    return None

@@ -1,0 +1,118 @@
+"""Our own run folder: nothing is inferred, everything was recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.results.source import Source
+from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
+from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run_folder import (
+    TRL_ADVANTAGE,
+    RunManifest,
+    base_model_path,
+    find_weights,
+    manifest_path,
+    metrics_path,
+    read_manifest,
+    read_metrics,
+    rollouts_path,
+)
+from gradscope.rollouts.store import read_steps, step_files
+
+_NO_WEIGHTS = "No complete checkpoint is in the folder."
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path is a run folder of ours.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for a folder with our manifest or our rollouts.
+    """
+    return request.path.is_dir() and (
+        (manifest_path(request.path).is_file() and rollouts_path(request.path).is_dir())
+        or bool(step_files(request.path))
+    )
+
+
+def read(request: ReadRequest) -> Run:
+    """Read a run folder of ours.
+
+    Args:
+        request: What to read.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: It has no rollouts.
+    """
+    path = request.path
+    manifest = read_manifest(path)
+    files = step_files(path)
+    if not files:
+        raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
+    groups = read_steps(path)
+    given = read_settings(request.run_config)
+    weights = _find_weights(request)
+    beside = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
+    named = f"gradscope run {manifest.run_id}"
+    metrics = read_metrics(path)
+    return Run(
+        path=path,
+        source=Source(
+            path=str(path),
+            format="gradscope",
+            recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
+            files=tuple(str(file) for file in (*files, *beside) if file.is_file()),
+            num_rows=sum(group.size for group in groups),
+            missing=(*_sampling_notes(manifest, metrics), *(() if weights else (_NO_WEIGHTS,))),
+        ),
+        groups=groups,
+        metrics=metrics,
+        settings=TrainerSettings(
+            values={**manifest.trainer_arguments, **_own_settings(manifest), **given.values},
+            origin=given.origin or "the run's manifest",
+        ),
+        weights=weights,
+        tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
+    )
+
+
+def _own_settings(manifest: RunManifest) -> dict[str, Any]:
+    """What shapes the rollouts and is no argument of TRL's."""
+    own = {"advantage": manifest.advantage, "sampling": manifest.config.get("sampling")}
+    absent = {"advantage": TRL_ADVANTAGE, "sampling": None}  # where TRL's own arguments say it, or nothing does
+    return {name: value for name, value in own.items() if value != absent[name]}
+
+
+def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+    """What the log does not show of how its groups came about."""
+    sampling = manifest.config.get("sampling")
+    sampled, dead = (
+        sum(int(values.get(name, 0)) for values in metrics.values())
+        for name in ("num_sampled_groups", "num_sampled_degenerate_groups")
+    )
+    if sampling == "dynamic":
+        share = f" (of {sampled} sampled groups {dead} were dead)" if sampled else ""
+        yield hidden_by(f"Dynamic sampling replaced dead groups by those of other prompts{share}")
+    elif sampling == "reallocated":
+        yield (
+            "Rollouts were moved from prompts that a probe solved to prompts that it did not: large groups are hard "
+            "and small ones easy, so shares of groups and rollouts are not those of groups of one size."
+        )
+
+
+def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
+    found = find_weights(request.path)
+    if request.model is not None:
+        found = tuple(dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in found)
+    return with_initial(found, request.initial, lambda adapter: request.model or find_base(adapter, request.path))

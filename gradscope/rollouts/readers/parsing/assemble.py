@@ -1,0 +1,115 @@
+"""The last step of every reader: a look at the first rows, then records into groups and groups into a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.results.source import Source
+from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, describe_sizes
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+_NUM_PEEKED = 50
+"""Rows that are looked at to learn the columns: not every row of a log names every key."""
+
+
+def peek(path: Path) -> list[dict[str, Any]]:
+    """The first rows of a log.
+
+    Args:
+        path: A file, folder or glob.
+
+    Returns:
+        The first readable rows of its first file that has any.
+    """
+    for file in expand(path):
+        rows = [row for _, row in islice(read_rows(file, QuarantineLog()), _NUM_PEEKED)]
+        if rows:
+            return rows
+    return []
+
+
+def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
+    """A run from flat records.
+
+    Args:
+        request: What was asked for.
+        records: Usable rows; reading them fills ``quarantine``.
+        quarantine: Rows that were set aside.
+        **about: What :func:`assemble_groups` says of the run.
+
+    Returns:
+        The run.
+    """
+    return assemble_groups(request, groups=build_groups(records, quarantine), quarantine=quarantine, **about)
+
+
+def assemble_groups(
+    request: ReadRequest,
+    *,
+    groups: tuple[RolloutGroup, ...],
+    quarantine: QuarantineLog,
+    format: str,
+    recognized: str,
+    inferred: Iterable[str] = (),
+    missing: Iterable[str] = (),
+    files: tuple[Path, ...] | None = None,
+    metrics: Mapping[int, Mapping[str, float]] | None = None,
+    needs_reward: bool = True,
+) -> Run:
+    """A run from its groups.
+
+    Args:
+        request: What was asked for.
+        groups: Its groups.
+        quarantine: Rows that were set aside.
+        format: The reader's name.
+        recognized: What the input is, in words.
+        inferred: What was worked out.
+        missing: What the log lacks.
+        files: The files that were read; by default those that the path means.
+        metrics: What the trainer logged, by step.
+        needs_reward: Whether a row without a reward is of no use; False for formats that have none.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: No row can be used.
+    """
+    set_aside = quarantine.result()
+    num_used = sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
+    if not num_used:
+        first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
+        raise InputError(
+            f"{request.path} has no usable rows{first}.",
+            hint="A row needs a finite number as reward and something to group by.",
+        )
+    beside = request.path if request.path.is_dir() else request.path.parent
+    source = Source(
+        path=str(request.path),
+        format=format,
+        recognized=recognized,
+        files=tuple(map(str, expand(request.path) if files is None else files)),
+        num_rows=num_used,
+        inferred=(*inferred, *describe_sizes(groups)),
+        missing=tuple(missing),
+        quarantined=set_aside,
+    )
+    return Run(
+        path=request.path,
+        source=source,
+        groups=groups,
+        metrics=metrics or {},
+        settings=read_settings(request.run_config),
+        weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, beside)),
+        tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
+    )

@@ -1,0 +1,162 @@
+"""Flat records of any log become groups: in the order of first appearance, whatever the order of the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.token_lists import Tokens
+from gradscope.rollouts.types import Rollout, RolloutGroup, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One usable row of a foreign log."""
+
+    step: int
+    """The trainer's step; 0 where the log has none."""
+    group: str
+    """What the rows of a group share within a step."""
+    prompt_id: str
+    """What all groups of a prompt share."""
+    prompt: str
+    """The prompt's text."""
+    completion: str
+    """The completion's text."""
+    reward: float | None
+    """The scalar reward; None where the row has none that can be used, so that its group is known to be incomplete."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    """Reward per reward function."""
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    """The prompt as messages."""
+    advantage: float | None = None
+    """The advantage that the optimizer saw."""
+    status: Status = "unknown"
+    """How the completion ended."""
+    seconds: float | None = None
+    """How long it took to generate, where the log says."""
+    tokens: Tokens | None = None
+    """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
+    sample_id: str | None = None
+    """What tells a rollout from the others of its group; None where the log does not say."""
+    place: str = ""
+    """``file:line``, where ``sample_id`` is known."""
+    policy: str | None = None
+    """The policy that sampled it, where the log names one."""
+    count: int = 1
+    """How many rollouts it stands for, which then are one object."""
+
+
+def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
+    """Groups by step.
+
+    Args:
+        records: Usable rows in the order of the log.
+        quarantine: Takes rows that repeat or contradict an earlier one of the same sample.
+
+    Returns:
+        Groups by step, then by the first row of each.
+    """
+    members: dict[tuple[int, str], list[Rollout]] = {}
+    prompts: dict[tuple[int, str], str] = {}
+    rows: dict[int, int] = {}
+    seen: dict[tuple[int, str, str], int] = {}
+    for record in records:
+        key = (record.step, record.group)
+        rollouts = members.setdefault(key, [])
+        if record.sample_id is not None:
+            first = seen.setdefault((*key, record.sample_id), len(rollouts))
+            if first < len(rollouts):
+                rollouts[first] = _settle(rollouts[first], record, quarantine)
+                continue
+        prompts.setdefault(key, record.prompt_id)
+        row = rows.get(record.step, 0)
+        rows[record.step] = row + record.count
+        rollouts += [
+            Rollout(
+                group_id=group_name(record.step, record.group),
+                sample=len(rollouts),
+                row=row,
+                prompt=record.prompt,
+                completion=record.completion,
+                messages=record.messages,
+                reward=record.reward,
+                rewards=record.rewards,
+                status=record.status,
+                seconds=record.seconds,
+                policy=record.policy,
+                **_token_fields(record),
+            )
+        ] * record.count
+    ordered = sorted(members, key=lambda key: key[0])
+    return tuple(
+        RolloutGroup(
+            step=key[0], group_id=members[key][0].group_id, prompt_id=prompts[key], rollouts=tuple(members[key])
+        )
+        for key in ordered
+    )
+
+
+def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
+    """What to say about group sizes.
+
+    Args:
+        groups: All groups.
+
+    Returns:
+        A sentence where they differ, else nothing.
+    """
+    sizes = sorted({group.size for group in groups})
+    return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
+
+
+def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
+    """Two rows of one sample.
+
+    Args:
+        first: What the earlier row made.
+        again: The later row.
+        quarantine: Takes the later row.
+
+    Returns:
+        The rollout; without its reward where the two contradict each other, because either may be wrong.
+    """
+    if (first.reward, first.completion) == (again.reward, again.completion):
+        quarantine.add("the row repeats an earlier one of the same sample", again.place)
+        return first
+    quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.place)
+    return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
+
+
+def group_name(step: int, group: str) -> str:
+    """What a group is called within its run.
+
+    Args:
+        step: The trainer's step; 0 where the log has none.
+        group: What its rows share within the step.
+
+    Returns:
+        The group alone without a step.
+
+    Example:
+        >>> group_name(3, "a"), group_name(0, "a")
+        ('3:a', 'a')
+    """
+    return f"{step}:{group}" if step else group
+
+
+def _token_fields(record: Record) -> dict[str, Any]:
+    tokens = record.tokens
+    if tokens is None:
+        return {"advantage": record.advantage}
+    return {
+        "advantage": record.advantage if tokens.token_advantages is None else tokens.advantage,
+        "prompt_ids": tokens.prompt_ids,
+        "completion_ids": tokens.completion_ids,
+        "mask": tokens.mask,
+        "logprobs": tokens.logprobs,
+        "token_advantages": tokens.token_advantages,
+    }

@@ -1,0 +1,101 @@
+"""JSON lines from a file that may be damaged: every line is a row or is set aside with its reason.
+
+A byte-order mark is skipped; NaN and Infinity are read as the numbers they stand for, so that the reward is judged and
+not the line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pyarrow as pa
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+COMPRESSED = (".gz", ".zst")
+"""Last suffixes of the files that are decompressed on the way."""
+_BOM = b"\xef\xbb\xbf"
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``.
+
+    Args:
+        path: An existing file.
+
+    Returns:
+        The open stream.
+    """
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    if path.suffix == ".zst":
+        compressed = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+        return cast(IO[bytes], io.BufferedReader(compressed, 1 << 20))
+    return path.open("rb")
+
+
+def read_bytes(path: Path) -> Iterator[bytes]:
+    """A file's lines, with their ends.
+
+    Args:
+        path: An existing file.
+
+    Yields:
+        One line after the other.
+
+    Raises:
+        InputError: The file cannot be opened, or its compression is broken.
+    """
+    try:
+        with open_bytes(path) as stream:
+            yield from stream
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
+
+
+def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines.
+
+    Args:
+        path: An existing file, plain, ``.gz`` or ``.zst``.
+        quarantine: Takes the lines that are none.
+
+    Yields:
+        ``file:line`` and the object.
+    """
+    for number, line in enumerate(read_bytes(path), start=1):
+        row = parse_line(line.removeprefix(_BOM) if number == 1 else line)
+        place = f"{path}:{number}"
+        if isinstance(row, str):
+            quarantine.add(row, place)
+        else:
+            yield place, row
+
+
+def parse_line(line: bytes) -> dict[str, Any] | str:
+    """One line.
+
+    Args:
+        line: Its bytes; without an end of line it is the file's last.
+
+    Returns:
+        The object, or why there is none.
+    """
+    if not line.strip():
+        return "the line is blank"
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return "the line is not UTF-8"
+    except ValueError:
+        return "the line is not JSON" if line.endswith(b"\n") else "the last line is cut off"
+    except RecursionError:
+        return "the line is nested too deeply"
+    return row if isinstance(row, dict) else "the line is not a JSON object"

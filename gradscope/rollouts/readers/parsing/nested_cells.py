@@ -1,0 +1,129 @@
+"""Cells of a nested row that may hold anything: each is taken as what it ought to be, or as nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward
+
+LARGEST_STEP = 1 << 53
+"""Beyond this a float no longer tells whole numbers apart."""
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """A JSON object.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        The object; an empty one where the cell is something else.
+    """
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """A JSON list.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        The list; an empty one where the cell is something else.
+    """
+    return value if isinstance(value, list) else []
+
+
+def numbers_in(value: Any) -> dict[str, float | None]:
+    """The numbers of a JSON object.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        Key -> number; None where it is not finite. Keys of anything else are left out.
+
+    Example:
+        >>> numbers_in({"solved": True, "note": "ok"})
+        {'solved': 1.0}
+    """
+    return {name: finite_or_none(cell) for name, cell in mapping_of(value).items() if is_number(cell)}
+
+
+def generation_seconds(row: Mapping[str, Any]) -> float | None:
+    """How long a rollout took to generate, without its environment and its reward.
+
+    Args:
+        row: A row with ``generation_seconds``, or with a ``timing`` of ``llm_time`` (rLLM, in seconds) or of
+            ``generation_ms`` (verifiers).
+
+    Returns:
+        Seconds; None where the row does not say, or says less than none.
+
+    Example:
+        >>> generation_seconds({"timing": {"generation_ms": 1500.0, "scoring_ms": 20.0}})
+        1.5
+    """
+    timing = mapping_of(row.get("timing"))
+    found = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
+    seconds = [number * unit for cell, unit in found if (number := finite_or_none(cell)) is not None and number >= 0.0]
+    return seconds[0] if seconds else None
+
+
+def whole_number(value: Any) -> int | None:
+    """A step or an index.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        The number; None where the cell is no whole number that a float can tell from its neighbors, or text that is
+        none.
+
+    Example:
+        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("ten"), whole_number(1e300)
+        (10, 3, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+        return int(number) if number.is_integer() and abs(number) <= LARGEST_STEP else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
+    """A step that only the names of files and folders tell.
+
+    Args:
+        pattern: With the number as its first group, for one part of the path.
+        path: The file.
+
+    Returns:
+        The number in the last part that matches; None where none does.
+    """
+    found = [match[1] for part in path.parts if (match := pattern.search(part))]
+    return int(found[-1]) if found else None
+
+
+def usable_reward(value: Any, place: str, quarantine: QuarantineLog) -> float | None:
+    """A reward; a row without one is set aside, but stays in its group, which cannot be judged without it.
+
+    Args:
+        value: The cell.
+        place: ``file:line``.
+        quarantine: Takes the row.
+
+    Returns:
+        A finite number, or None.
+    """
+    reward = parse_reward(value)
+    if isinstance(reward, str):
+        quarantine.add(reward, place)
+        return None
+    return reward

@@ -1,0 +1,123 @@
+"""What a reader is asked for, and what every reader adds to what it found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
+from gradscope.rollouts.readers.parsing.tables import read_rows
+from gradscope.rollouts.run import TrainerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNames:
+    """The columns of a generic log; None: guessed where the name is usual."""
+
+    prompt: str | None = None
+    """The prompt's text or messages."""
+    completion: str | None = None
+    """The completion's text or messages."""
+    reward: str | None = None
+    """The scalar reward."""
+    step: str | None = None
+    """The trainer's step."""
+    group: str | None = None
+    """What the rollouts of one group share."""
+    prompt_id: str | None = None
+    """What all groups of one prompt share."""
+    advantage: str | None = None
+    """The advantage that the optimizer saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """One call of ``read_run``."""
+
+    path: Path
+    """What to read."""
+    model: str | None = None
+    """The base model of the run's adapters, where the log names none or a path that moved."""
+    initial: Path | None = None
+    """The weights before the first update."""
+    run_config: Path | None = None
+    """The trainer's arguments as JSON."""
+    completion_ids: Path | None = None
+    """A side file with the exact completion token ids: columns step, row, completion_ids."""
+    columns: ColumnNames = ColumnNames()
+    """Column names that were given."""
+    rewards_only: bool = False
+    """Whether the caller looks at nothing but rewards; a large log with a row a rollout and one reward is
+    then reduced to it."""
+    progress: ProgressCallback = no_progress
+    """Told how far a long reading is."""
+
+
+def read_settings(path: Path | None) -> TrainerSettings:
+    """The trainer's arguments from a JSON file.
+
+    Args:
+        path: ``{"args": {...}, ...}`` or the bare arguments; None for nothing.
+
+    Returns:
+        The arguments; what stands beside ``args`` counts too, unless ``args`` has the same name.
+
+    Raises:
+        InputError: The file is missing or not a JSON object.
+    """
+    if path is None:
+        return TrainerSettings()
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not readable JSON: {error}.", hint=_SETTINGS_HINT) from error
+    if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
+        raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
+    beside = {name: value for name, value in document.items() if name != "args"}
+    return TrainerSettings(values={**beside, **document.get("args", {})}, origin=str(path))
+
+
+_SETTINGS_HINT = (
+    'Write the trainer\'s arguments as JSON: {"num_generations": 8, "beta": 0.0, ...} (TRL: `args.to_dict()`).'
+)
+
+
+def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]]:
+    """Exact completion token ids from a side file.
+
+    Args:
+        path: Parquet or JSON lines with columns ``step``, ``row`` and ``completion_ids``; None for nothing.
+
+    Returns:
+        (step, row) -> ids.
+
+    Raises:
+        InputError: The file is missing, or a row lacks a column or holds something else.
+    """
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.", hint="--completion-ids takes a Parquet or JSONL file.")
+    quarantine = QuarantineLog()
+    ids: dict[tuple[int, int], tuple[int, ...]] = {}
+    for place, row in read_rows(path, quarantine):
+        try:
+            ids[int(row["step"]), int(row["row"])] = tuple(_token_ids(row["completion_ids"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{place} does not hold step, row and completion_ids.",
+                hint="Each row names a step, a row within the step counted from 0, and a list of token ids.",
+            ) from error
+    refuse_quarantined(quarantine.result())
+    return ids
+
+
+def _token_ids(value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(type(token) is int for token in value):
+        raise TypeError("token ids are a list of integers")
+    return value

@@ -1,0 +1,120 @@
+"""Lists of tokens as trainers write them: ids, masks, log-probabilities and advantages, held to one length.
+
+Shapes: S tokens of the whole sequence, P of them the prompt, T = S - P the completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none
+
+NOT_IDS = "the token ids are not a list of whole numbers"
+NOT_ALIGNED = "the lists of tokens differ in length"
+NOTHING_SAMPLED = "no token of the row was sampled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """One rollout's tokens."""
+
+    prompt_ids: tuple[int, ...]
+    """Everything before the first sampled token, [P]."""
+    completion_ids: tuple[int, ...]
+    """From the first sampled token on, [T]; a tool's tokens between two turns are among them."""
+    mask: tuple[bool, ...]
+    """Which of them were sampled, [T]."""
+    logprobs: tuple[float, ...] | None = None
+    """The sampler's log-probabilities, [T], 0 where not sampled; None unless every sampled token has one."""
+    token_advantages: tuple[float, ...] | None = None
+    """Advantages, [T], 0 where not sampled; None unless every sampled token has one."""
+
+    @property
+    def advantage(self) -> float | None:
+        """The one advantage that all sampled tokens have; None where they differ or have none."""
+        if self.token_advantages is None:
+            return None
+        levels = {value for value, sampled in zip(self.token_advantages, self.mask, strict=True) if sampled}
+        return levels.pop() if len(levels) == 1 else None
+
+
+def token_ids(value: Any) -> tuple[int, ...] | None:
+    """Token ids.
+
+    Args:
+        value: The cell.
+
+    Returns:
+        The ids; None where the cell is no list of whole numbers.
+
+    Example:
+        >>> token_ids([5, 9]), token_ids([5, True]), token_ids("59")
+        ((5, 9), None, None)
+    """
+    return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
+
+
+def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any = None) -> Tokens | str:
+    """A whole sequence cut where the model starts to write.
+
+    Args:
+        ids: Token ids, [S].
+        mask: Which tokens the model sampled: booleans or 0 and 1, [S].
+        logprobs: Log-probabilities, [S]; None: not logged.
+        advantages: Advantages, [S]; None: not logged.
+
+    Returns:
+        The tokens, or a few words for the quarantine.
+
+    Example:
+        >>> cut_sequence([5, 9, 7], [0, 1, 1], logprobs=[0, -0.5, -0.25]).logprobs
+        (-0.5, -0.25)
+        >>> cut_sequence([5, 9], [0, 0])
+        'no token of the row was sampled'
+    """
+    known = token_ids(ids)
+    if known is None:
+        return NOT_IDS
+    lists = [mask, *(values for values in (logprobs, advantages) if values is not None)]
+    if not all(isinstance(values, list) and len(values) == len(known) for values in lists):
+        return NOT_ALIGNED
+    sampled = tuple(bool(flag) for flag in mask)
+    if not any(sampled):
+        return NOTHING_SAMPLED
+    start = sampled.index(True)
+    return Tokens(
+        prompt_ids=known[:start],
+        completion_ids=known[start:],
+        mask=sampled[start:],
+        logprobs=_of_sampled(logprobs, sampled, start),
+        token_advantages=_of_sampled(advantages, sampled, start),
+    )
+
+
+def numbers(value: Any, length: int) -> tuple[float, ...] | None:
+    """A list of finite numbers.
+
+    Args:
+        value: The cell.
+        length: How many it has to hold.
+
+    Returns:
+        The numbers; None where one is missing or not finite, or there are more or fewer.
+
+    Example:
+        >>> numbers([1, 0.5], 2), numbers([1, None], 2)
+        ((1.0, 0.5), None)
+    """
+    if not isinstance(value, list) or len(value) != length:
+        return None
+    found = tuple(finite_or_none(cell) for cell in value)
+    return tuple(number for number in found if number is not None) if None not in found else None
+
+
+def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    cells = [value if flag else 0.0 for value, flag in zip(values, sampled, strict=True)][start:]
+    return numbers(cells, len(cells))

@@ -1,0 +1,1 @@
+"""prime-rl's traces and its export of tokens."""

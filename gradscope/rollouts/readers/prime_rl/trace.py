@@ -1,0 +1,103 @@
+"""One trace of prime-rl's: a tree of messages with their tokens; the path from its root to a leaf is a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.scalars import parse_messages, text_of
+from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What one agent read and wrote."""
+
+    prompt: str
+    """The contents of the messages before the first sampled one, joined by newlines."""
+    messages: tuple[dict[str, Any], ...] | None
+    """Those messages; None where one of them has no role."""
+    completion: str
+    """The contents of the messages from then on, joined by newlines."""
+    tokens: Tokens | None
+    """Its tokens; None where they were not logged, contradict each other, or the trace branches."""
+    branches: bool
+    """Whether it has several leaves, each a sequence that was trained on."""
+
+
+def read_trace(trace: Mapping[str, Any]) -> Trace:
+    """Read a trace.
+
+    Args:
+        trace: As logged.
+
+    Returns:
+        Its text and tokens; of a trace that branches, the text of the last branch.
+    """
+    nodes = [mapping_of(node) for node in list_of(trace.get("nodes"))]
+    parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
+    leaves = [at for at in range(len(nodes)) if at not in parents]
+    path = _path(nodes, leaves[-1]) if leaves else []
+    sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
+    messages = [node.get("message") for node in path]
+    return Trace(
+        prompt="\n".join(_text(message) for message in messages[:sampled]),
+        messages=parse_messages(messages[:sampled]),
+        completion="\n".join(_text(message) for message in messages[sampled:]),
+        tokens=_tokens(path) if len(leaves) == 1 else None,
+        branches=len(leaves) > 1,
+    )
+
+
+def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
+    """From the root to a leaf; a parent comes before its children, so that a cycle cannot be written.
+
+    Args:
+        nodes: All nodes of the trace.
+        leaf: Index of the last one.
+
+    Returns:
+        The nodes in order.
+    """
+    path, at = [nodes[leaf]], leaf
+    while type(parent := nodes[at].get("parent")) is int and 0 <= parent < at:
+        path.append(nodes[parent])
+        at = parent
+    return path[::-1]
+
+
+def _text(message: Any) -> str:
+    return text_of([message]) if isinstance(message, Mapping) and "role" in message else text_of(message)
+
+
+def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
+    columns: dict[str, list[Any] | None] = {"token_ids": [], "mask": [], "logprobs": [], "advantages": []}
+    for node in path:
+        mask = list_of(node.get("mask"))
+        columns["token_ids"] = [*(columns["token_ids"] or []), *list_of(node.get("token_ids"))]
+        columns["mask"] = [*(columns["mask"] or []), *mask]
+        for name in ("logprobs", "advantages"):
+            known, spread = columns[name], _spread(list_of(node.get(name)), mask)
+            columns[name] = None if known is None or spread is None else [*known, *spread]
+    cut = cut_sequence(
+        columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
+    )
+    return None if isinstance(cut, str) else cut
+
+
+def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:
+    """One value a token from one value a sampled token.
+
+    Args:
+        compact: A value for each True of the mask.
+        mask: Which tokens were sampled.
+
+    Returns:
+        The values, 0 elsewhere; None where there are more or fewer than sampled tokens.
+    """
+    if len(compact) != sum(bool(flag) for flag in mask):
+        return None
+    values = iter(compact)
+    return [next(values) if flag else 0.0 for flag in mask]

@@ -1,0 +1,173 @@
+"""prime-rl's traces: an episode a line, with exact tokens, log-probabilities and rewards of every trained agent.
+
+``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages. Both are
+read where both are there: rollouts from ``all``, so that no filter hides a group, advantages from ``effective``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.assemble import assemble
+from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, usable_reward
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
+from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.prime_rl.trace import Trace, read_trace
+from gradscope.rollouts.run import Run
+
+_STEP = re.compile(r"^step_(\d+)$")
+_ONLY_EFFECTIVE = hidden_by(
+    "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
+    "everything)"
+)
+_BRANCHING = "Some traces branch into several sequences: their tokens are left out, their rewards count."
+_AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path holds prime-rl's traces of training.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for files ``traces.jsonl`` in its folders.
+    """
+    return bool(_files(request.path, "all") or _files(request.path, "effective"))
+
+
+def read(request: ReadRequest) -> Run:
+    """Read prime-rl's traces of training.
+
+    Args:
+        request: A run, its ``rollouts``, one of their folders, or one file.
+
+    Returns:
+        The run.
+    """
+    everything, effective = _files(request.path, "all"), _files(request.path, "effective")
+    files = everything or effective
+    quarantine = QuarantineLog()
+    seen: Counter[str] = Counter()
+    trained = _traces_by_id(effective) if everything else {}
+    records = list(_records(files, trained, quarantine, seen))
+    inferred = [said for said in (_AGENTS,) if seen[said]]
+    if trained:
+        inferred.append("Rollouts were read from all/, their advantages from effective/.")
+    return assemble(
+        request,
+        records=records,
+        quarantine=quarantine,
+        format="prime-rl",
+        recognized=f"prime-rl traces, {counted(len(files), 'file')}",
+        inferred=inferred,
+        missing=[*([] if everything else [_ONLY_EFFECTIVE]), *([_BRANCHING] if seen[_BRANCHING] else [])],
+        files=(*files, *(effective if everything else ())),
+    )
+
+
+def _files(path: Path, kind: str) -> tuple[Path, ...]:
+    below = f"{kind}/traces.jsonl"
+    deep = (f"rollouts/step_*/train/{below}", f"step_*/train/{below}", f"train/{below}", below)
+    if path.is_dir() and path.name != kind:
+        return files_like(path, *deep)
+    found = files_like(path, "traces.jsonl")
+    return tuple(file for file in found if (file.resolve().parent.name == "effective") == (kind == "effective"))
+
+
+def _traces_by_id(files: tuple[Path, ...]) -> dict[str, Mapping[str, Any]]:
+    """The traces that were trained on; lines that cannot be read are judged where ``all`` is read.
+
+    Args:
+        files: Files of effective traces.
+
+    Returns:
+        Id -> trace.
+    """
+    rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
+    traces = (mapping_of(trace) for row in rows for trace in list_of(row.get("traces")))
+    return {trace["id"]: trace for trace in traces if isinstance(trace.get("id"), str)}
+
+
+def _records(
+    files: tuple[Path, ...], trained: Mapping[str, Mapping[str, Any]], quarantine: QuarantineLog, seen: Counter[str]
+) -> Iterator[Record]:
+    for file in files:
+        for place, row in read_jsonl(file, quarantine):
+            work = mapping_of(mapping_of(row.get("run")).get("work"))
+            step = work.get("step", number_in_name(_STEP, file))
+            group = mapping_of(row.get("group")).get("id")
+            traces = [trace for trace in map(mapping_of, list_of(row.get("traces"))) if _is_trained(trace)]
+            if type(step) is not int:
+                quarantine.add("the step is not a whole number", place)
+            elif group is None:
+                quarantine.add("group.id is missing", place)
+            elif not traces:
+                quarantine.add("the episode has no trace of a trained agent", place)
+            else:
+                seen[_AGENTS] += len(traces) > 1
+                for at, trace in enumerate(traces):
+                    name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
+                    found = read_trace(trained.get(text_of(trace.get("id")), trace))
+                    seen[_BRANCHING] += found.branches
+                    yield _record(row, trace, found, step, name, place, quarantine)
+
+
+def _is_trained(trace: Mapping[str, Any]) -> bool:
+    return bool(trace) and mapping_of(trace.get("agent")).get("trainable") is not False
+
+
+def _record(
+    row: Mapping[str, Any],
+    trace: Mapping[str, Any],
+    found: Trace,
+    step: int,
+    group: str,
+    place: str,
+    quarantine: QuarantineLog,
+) -> Record:
+    task = mapping_of(row.get("task"))
+    environment = text_of(mapping_of(row.get("env")).get("id"))
+    failed = row.get("ok") is False
+    scored = {name: mapping_of(cell) for name, cell in mapping_of(trace.get("rewards")).items()}
+    return Record(
+        step=step,
+        group=group,
+        prompt_id=f"{environment}/{text_of(task.get('hash')) or digest(task.get('data'))}",
+        prompt=found.prompt,
+        completion=found.completion,
+        messages=found.messages,
+        reward=usable_reward(_weighted_sum(scored), place, quarantine),
+        rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
+        status="error" if failed else "unknown",
+        tokens=found.tokens,
+    )
+
+
+def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The scalar reward: the sum of score times weight.
+
+    Args:
+        scored: Reward function -> its score and weight.
+
+    Returns:
+        The sum; what stands in the way of it, for the quarantine, where a score is none.
+    """
+    if not scored:
+        return ABSENT
+    total = 0.0
+    for cell in scored.values():
+        score, weight = finite_or_none(cell.get("score")), finite_or_none(cell.get("weight", 1.0))
+        if score is None or weight is None:
+            return cell.get("score") if score is None else cell.get("weight")
+        total += score * weight
+    return total

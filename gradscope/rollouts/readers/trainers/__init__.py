@@ -1,0 +1,1 @@
+"""Trainers whose log takes one file to read."""

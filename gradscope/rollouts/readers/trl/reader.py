@@ -1,0 +1,242 @@
+"""A folder that TRL's GRPOTrainer wrote: ``output_dir`` with ``log_completions=True``.
+
+The file of step N holds what the weights after N - 1 updates sampled. Nothing is read from ``training_args.bin``: it is
+a pickle. Prompts and completions are text here; ids are known only where a side file or a column has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import InputError
+from gradscope.results.source import Source
+from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
+from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings, read_side_ids
+from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
+from gradscope.rollouts.readers.trl.blocks import Block, group_size
+from gradscope.rollouts.readers.trl.files import StepFile, completion_files, read_step_file, run_of, split_training
+from gradscope.rollouts.readers.trl.notes import step_notes
+from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward
+from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
+from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+SideIds = Mapping[tuple[int, int], tuple[int, ...]]
+
+
+def recognizes(request: ReadRequest) -> bool:
+    """Whether the path is TRL's.
+
+    Args:
+        request: What to read; its path exists.
+
+    Returns:
+        True for an ``output_dir``, its folder of completions, or one of the files.
+    """
+    return bool(completion_files(request.path)) or has_state(request.path)
+
+
+def read(request: ReadRequest) -> Run:
+    """Read a TRL run.
+
+    Args:
+        request: What to read.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: There are no completions, or none of training.
+    """
+    run = run_of(request.path)
+    paths = completion_files(request.path)
+    if not paths:
+        raise InputError(
+            f"{request.path} holds no completions/completions_*.parquet.",
+            hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.",
+        )
+    state = read_state(run)
+    settings = read_settings(request.run_config)
+    training, evaluation = split_training([read_step_file(path) for path in paths], state)
+    if not training:
+        raise InputError(
+            f"Every file of completions in {request.path} holds evaluation rows.",
+            hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
+        )
+    found = reward_weights(training[0], state, settings)
+    size, cut = group_size([_block(file, found.weights, state) for file in training], settings)
+    quarantine = QuarantineLog()
+    groups = _all_groups(training, size, found.weights, request, quarantine)
+    weights = _find_weights(run, request)
+    read_files = (*paths, state.path, request.run_config, request.completion_ids)
+    source = Source(
+        path=str(request.path),
+        format="trl",
+        recognized=f"TRL output_dir, {counted(len(paths), 'file')} of completions",
+        files=tuple(str(path) for path in read_files if path is not None),
+        num_rows=sum(reward is not None for group in groups for reward in group.rewards),
+        inferred=(*found.inferred, *cut, *_left_out(training, evaluation)),
+        missing=(*found.missing, *_missing(state, settings.origin, groups, weights)),
+        quarantined=quarantine.result(),
+    )
+    return Run(
+        path=request.path,
+        source=source,
+        groups=groups,
+        metrics=state.metrics,
+        settings=settings,
+        weights=weights,
+        tokenizer=_find_tokenizer(run, request, weights),
+        notes=step_notes(training, state, settings),
+    )
+
+
+def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Block:
+    share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
+    return Block(
+        path=file.path,
+        prompts=tuple(_prompt_id(row) for row in file.rows),
+        rewards=tuple(scalar_reward(row, weights)[1] for row in file.rows),
+        advantages=tuple(finite_or_none(row["advantage"]) for row in file.rows),
+        logged_share=share if state.window(file.step) == 1 else None,
+    )
+
+
+def _prompt_id(row: Mapping[str, Any]) -> str:
+    return digest(parse_messages(row["prompt"]) or text_of(row["prompt"]))
+
+
+def _all_groups(
+    files: Sequence[StepFile],
+    size: int,
+    weights: Mapping[str, float],
+    request: ReadRequest,
+    quarantine: QuarantineLog,
+) -> tuple[RolloutGroup, ...]:
+    side_ids = read_side_ids(request.completion_ids)
+    groups = tuple(group for file in files for group in _groups(file, size, weights, side_ids, quarantine))
+    if side_ids and not side_ids.keys() & {(group.step, rollout.row) for group in groups for rollout in group.rollouts}:
+        raise InputError(
+            f"No row of {request.completion_ids} belongs to {request.path}.",
+            hint="Its step and row (from 0, in the order of the log) must be those of the run.",
+        )
+    return groups
+
+
+def _groups(
+    file: StepFile, size: int, weights: Mapping[str, float], side_ids: SideIds, quarantine: QuarantineLog
+) -> list[RolloutGroup]:
+    """Cut one step's rows into groups.
+
+    Args:
+        file: The step's rows.
+        size: Rows a group.
+        weights: Reward function -> weight.
+        side_ids: Exact ids, where a side file has them.
+        quarantine: Takes rows without a reward; they stay in their group, which cannot be judged without them.
+
+    Returns:
+        The groups in order.
+    """
+    groups = []
+    for start in range(0, len(file.rows), size):
+        group_id = f"{file.step}:{start // size}"
+        rollouts = []
+        for at in range(start, min(start + size, len(file.rows))):
+            rewards, reward = scalar_reward(file.rows[at], weights)
+            if reward is None:
+                quarantine.add("no reward function gave a finite number", f"{file.path}:{at + 1}")
+            ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at])
+            rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
+        prompt_id = _prompt_id(file.rows[start])
+        groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
+    return groups
+
+
+def _rollout(
+    row: Mapping[str, Any],
+    group_id: str,
+    sample: int,
+    at: int,
+    rewards: Mapping[str, float | None],
+    reward: float | None,
+    ids: tuple[int, ...] | None,
+) -> Rollout:
+    return Rollout(
+        group_id=group_id,
+        sample=sample,
+        row=at,
+        prompt=text_of(row["prompt"]),
+        completion=text_of(row["completion"]),
+        messages=parse_messages(row["prompt"]),
+        completion_ids=ids,
+        reward=reward,
+        rewards=rewards,
+        advantage=finite_or_none(row["advantage"]),
+    )
+
+
+def _logged_ids(row: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Ids that a reward function logged with ``log_extra("completion_ids", ...)``.
+
+    Args:
+        row: A row.
+
+    Returns:
+        The ids; None without such a column.
+    """
+    ids = row.get("completion_ids")
+    return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
+
+
+def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:
+    said = []
+    if evaluation:
+        steps = ", ".join(str(file.step) for file in evaluation)
+        said.append(f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}.")
+    repeats = [(step, file.step) for file in training for step in file.repeated_at]
+    if repeats:
+        pairs = ", ".join(f"{again} repeats {first}" for again, first in repeats)
+        said.append(f"A batch that serves several updates is logged at each of them; it counts once (step {pairs}).")
+    return said
+
+
+def _missing(
+    state: TrlState, settings_origin: str | None, groups: Sequence[RolloutGroup], weights: Sequence[WeightsRef]
+) -> list[str]:
+    said = [f"{path} is damaged and was left out." for path in state.damaged]
+    if state.path is None:
+        said.append(
+            "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
+            "training files."
+        )
+    unlogged = sorted({group.step for group in groups if group.step > state.last_step})
+    if state.path is not None and unlogged:
+        said.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
+    if settings_origin is None:
+        said.append("The trainer's arguments are in a pickle, which is never opened: give them with --run-config.")
+    if not any(rollout.completion_ids for group in groups for rollout in group.rollouts):
+        said.append(
+            "Completions are text without token ids: they are re-tokenized where a model runs. A reward function can "
+            'log them: log_extra("completion_ids", [list(map(int, c)) for c in completion_ids]).'
+        )
+    if not any(found.num_updates == 0 for found in weights):
+        said.append("The weights before the first update are not in the folder: give them with --initial.")
+    return said
+
+
+def _find_weights(run: Path, request: ReadRequest) -> tuple[WeightsRef, ...]:
+    def base_of(adapter: Path) -> str | None:
+        return request.model or find_base(adapter, run)
+
+    return with_initial(find_checkpoints(run, base_of), request.initial, base_of)
+
+
+def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:
+    bases = {weights.base: None for weights in weights if weights.base is not None}
+    model = None if request.model is None else Path(request.model)
+    return find_tokenizer(*(ref.path for ref in weights), run, request.initial, *map(Path, bases), model)

@@ -1,0 +1,143 @@
+"""The scalar reward of a TRL rollout, which the log does not hold: the weighted sum of its reward functions.
+
+Shapes: N logged steps, K reward functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none
+from gradscope.rollouts.readers.trl.files import StepFile
+from gradscope.rollouts.readers.trl.state import TrlState
+from gradscope.rollouts.run import TrainerSettings
+
+_TOLERANCE = 1e-5
+"""Largest residual of fitted weights, relative to the largest logged reward: the log is float32."""
+_MAX_CONDITION = 1e4
+"""Beyond this the steps do not tell the reward functions apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardWeights:
+    """Which columns are reward functions and how they add up."""
+
+    weights: Mapping[str, float]
+    """Reward function -> weight, in the order of the columns."""
+    inferred: tuple[str, ...] = ()
+    """What was worked out, for ``Source.inferred``."""
+    missing: tuple[str, ...] = ()
+    """What could not be, for ``Source.missing``."""
+
+
+def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -> RewardWeights:
+    """The reward functions of a run and their weights.
+
+    Args:
+        file: One of the run's files, for its columns.
+        state: The trainer's log.
+        settings: The trainer's arguments.
+
+    Returns:
+        Names and weights, with how they were found.
+
+    Raises:
+        InputError: No column can be a reward function, or the given weights do not fit their number.
+    """
+    names = tuple(name for name in file.columns if name in state.reward_names)
+    inferred: tuple[str, ...] = ()
+    if not names:
+        names = _leading_doubles(file)
+        inferred = (
+            f"The reward functions are {', '.join(names)}: the columns of type double after the completion "
+            "(the trainer's log does not name them).",
+        )
+    if not names:
+        raise InputError(f"{file.path} has no column of rewards.", hint="Use --format generic --reward-column NAME.")
+    given = settings.get("reward_weights")
+    if given is not None:
+        if not isinstance(given, list) or len(given) != len(names):
+            raise InputError(
+                f"{settings.origin} gives reward_weights {given}; the log has {len(names)} reward functions: "
+                f"{', '.join(names)}.",
+                hint="Give one weight a reward function, in the order of the columns.",
+            )
+        return RewardWeights(weights=dict(zip(names, map(float, given), strict=True)), inferred=inferred)
+    return _fit(names, state, inferred)
+
+
+def scalar_reward(row: Mapping[str, Any], weights: Mapping[str, float]) -> tuple[dict[str, float | None], float | None]:
+    """The rewards of one row.
+
+    Args:
+        row: A row of a file of completions.
+        weights: Reward function -> weight.
+
+    Returns:
+        Reward per function, and their weighted sum. A function that does not apply to the row (None) is left out of
+        the sum, as in TRL; None where none applies.
+    """
+    rewards = {name: finite_or_none(row.get(name)) for name in weights}
+    terms = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
+    return rewards, sum(terms) if terms else None
+
+
+def _leading_doubles(file: StepFile) -> tuple[str, ...]:
+    """TRL writes reward functions right after the completion, columns of ``log_extra`` after them.
+
+    Args:
+        file: One file.
+
+    Returns:
+        The unbroken run of columns of type double after the completion.
+    """
+    names: list[str] = []
+    for name in file.columns[file.columns.index("completion") + 1 :]:
+        if name == "advantage" or name not in file.doubles:
+            break
+        names.append(name)
+    return tuple(names)
+
+
+def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> RewardWeights:
+    keys = [f"rewards/{name}/mean" for name in names]
+    entries = [m for m in state.metrics.values() if "reward" in m and all(key in m for key in keys)]
+    means = np.array([[entry[key] for key in keys] for entry in entries]).reshape(-1, len(keys))  # [N, K]
+    totals = np.array([entry["reward"] for entry in entries])  # [N]
+    weights = _least_squares(means, totals)
+    if weights is None:
+        reason = f"Reward weights are not known, and {len(entries)} logged steps do not determine them; 1 each was used"
+        return RewardWeights(
+            weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
+        )
+    if not (len(names) == 1 and weights[0] == 1.0):
+        text = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, weights, strict=True))
+        inferred = (*inferred, f"Reward weights fitted to {len(entries)} logged steps: {text}.")
+    return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred)
+
+
+def _least_squares(means: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]) -> list[float] | None:
+    """Weights with means @ weights = totals, if the steps determine them.
+
+    Args:
+        means: Mean reward per step and function, [N, K].
+        totals: Mean scalar reward per step, [N].
+
+    Returns:
+        The weights, rounded to six digits after the point; None where they are not determined or do not fit.
+    """
+    if len(means) < means.shape[1] or not np.any(means):
+        return None
+    if np.linalg.cond(means) > _MAX_CONDITION:
+        return None
+    solution = np.linalg.lstsq(means, totals, rcond=None)[0]
+    weights = np.asarray(solution, dtype=np.float64).round(6)
+    residual = np.abs(means @ weights - totals).max()
+    fits = bool(residual <= _TOLERANCE * max(1.0, np.abs(totals).max()))
+    return [float(weight) for weight in weights] if fits else None

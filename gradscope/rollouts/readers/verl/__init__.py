@@ -1,0 +1,1 @@
+"""verl's rollout dumps and the metrics of its file logger."""

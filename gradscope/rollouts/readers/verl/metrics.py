@@ -1,0 +1,67 @@
+"""verl's file of metrics: a line a step, ``{"step": N, "data": {...}}``, written by the logger "file"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, numbers_in, whole_number
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+SWITCH_ON = (
+    'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
+    "(VERL_FILE_LOGGER_PATH)."
+)
+
+
+def find_metrics(folder: Path) -> Path | None:
+    """The file of metrics that belongs to a folder of rollouts.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The first ``.jsonl`` in the folder, or in the one above, whose first line is one of metrics; None where none is.
+    """
+    candidates = (file for place in (folder, folder.parent) for file in sorted(place.glob("*.jsonl")))
+    return next((file for file in candidates if is_metrics(file)), None)
+
+
+def is_metrics(file: Path) -> bool:
+    """Whether a file holds metrics.
+
+    Args:
+        file: A JSONL file.
+
+    Returns:
+        True where its first readable line has a step and an object ``data``, and nothing else.
+    """
+    first = next(_rows(file, QuarantineLog()), {})
+    return first.keys() == {"step", "data"} and isinstance(first["data"], Mapping)
+
+
+def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[str, float]]:
+    """What verl logged.
+
+    Args:
+        file: A file of metrics.
+        quarantine: Takes the lines that hold none.
+
+    Returns:
+        Step -> finite numbers under verl's names. Of a step that a resumed run logged again the later line counts.
+    """
+    metrics: dict[int, dict[str, float]] = {}
+    for place, row in read_jsonl(file, quarantine):
+        step = whole_number(row.get("step"))
+        if step is None or not mapping_of(row.get("data")):
+            quarantine.add("the line of metrics has no step or no data", place)
+            continue
+        finite = {name: value for name, value in numbers_in(row["data"]).items() if value is not None}
+        metrics[step] = finite
+    return metrics
+
+
+def _rows(file: Path, quarantine: QuarantineLog) -> Iterator[dict[str, Any]]:
+    return (row for _, row in read_jsonl(file, quarantine))

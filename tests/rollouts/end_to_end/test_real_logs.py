@@ -1,0 +1,109 @@
+"""Known answers that nobody here computed: the shared data's READMEs and the trainer's own log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+
+
+def num_dead(run: Run, reward: str | None = None) -> int:
+    return sum(
+        _spread([r.rewards[reward] if reward else r.reward for r in group.rollouts]) <= 1e-8 for group in run.groups
+    )
+
+
+def _spread(rewards: list[float | None]) -> float:
+    known = [reward for reward in rewards if reward is not None]
+    assert len(known) == len(rewards)
+    return max(known) - min(known)
+
+
+@pytest.mark.parametrize(("name", "size", "dead"), [("trl_full", 8, 66), ("trl_lora", 4, 108)])
+def test_each_step_has_the_share_of_dead_groups_that_the_trainer_logged(
+    shared_data: Path, name: str, size: int, dead: int
+) -> None:
+    run = read_run(shared_data / "runs" / name / "run")
+    assert len(run.groups) == 160
+    assert {group.size for group in run.groups} == {size}
+    assert num_dead(run) == dead
+    for step in run.steps:
+        groups = run.groups_at(step)
+        share = sum(_spread(list(group.rewards)) <= 1e-8 for group in groups) / len(groups)
+        assert share == run.metrics[step]["frac_reward_zero_std"]
+    assert run.steps == tuple(range(1, 21))
+    assert [ref.num_updates for ref in run.weights] == [5, 10, 15, 20]
+
+
+def test_the_weights_of_two_rewards_are_found_and_one_alone_differs(shared_data: Path) -> None:
+    run = read_run(shared_data / "runs" / "trl_lora" / "run")
+    assert "Reward weights fitted to 20 logged steps: accuracy_reward 1, format_reward 0.1." in run.source.inferred
+    assert num_dead(run, "accuracy_reward") == 116
+    assert {Path(ref.base or "").name for ref in run.weights} == {"base_model"}
+    assert all(rollout.completion_ids for group in run.groups for rollout in group.rollouts)
+
+
+def test_what_is_given_leaves_nothing_to_infer(shared_data: Path) -> None:
+    folder = shared_data / "runs" / "trl_full"
+    run = read_run(
+        folder / "run",
+        initial=folder / "init_model",
+        run_config=folder / "RUN.json",
+        completion_ids=folder / "true_completion_ids.parquet",
+    )
+    assert (run.source.inferred, run.source.missing) == ((), ())
+    assert [ref.num_updates for ref in run.weights] == [0, 5, 10, 15, 20]
+    assert all(rollout.completion_ids for group in run.groups for rollout in group.rollouts)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "noted"),
+    [
+        ("with_eval", {1: 4, 3: 4}, set()),
+        ("eval_logging_steps_3", {3: 4}, {3}),
+        ("logging_steps_3", {3: 4, 6: 4, 7: 4}, {3, 6}),
+        ("duplicate_prompts", {1: 4, 2: 4, 3: 4}, set()),
+        ("num_iterations_2", {1: 4, 3: 4}, {1, 3}),
+        ("steps_per_generation_2", {1: 8, 3: 8}, {1, 3}),
+    ],
+)
+def test_the_quirks_of_trl(shared_data: Path, name: str, groups: dict[int, int], noted: set[int]) -> None:
+    run = read_run(shared_data / "runs" / "quirks" / name)
+    assert {step: len(run.groups_at(step)) for step in run.steps} == groups
+    assert {group.size for group in run.groups} == {4}
+    assert set(run.notes) == noted
+
+
+@pytest.mark.parametrize("name", ["v1", "legacy"])
+def test_verls_dumps(shared_data: Path, name: str) -> None:
+    run = read_run(shared_data / "runs" / "verl_sample" / name)
+    assert [(step, [group.size for group in run.groups_at(step)]) for step in run.steps] == [(1, [4] * 6), (2, [4] * 6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_groups", "size", "total"),
+    [
+        ("humaneval_codegen16b/HumanEval_codegen16b_n100_execution_results.jsonl", 164, 100, 0.22116 * 16400),
+        ("taubench/gpt-4o-airline.json", 50, 4, 0.42 * 200),
+        ("reasoning_gym/llama3b_rl_step400_aime24_n50.json", 30, 50, 0.024 * 1500),
+        ("reasoning_gym/llama3b_rl_step400_amc23_n50.json", 40, 50, 0.144 * 2000),
+        ("gsm8k/example_model_solutions.jsonl", 1319, 4, 290 + 2 * 236 + 3 * 205 + 4 * 156),
+        ("reasoning_gym/rg_easy_n3_raw_qwq32b.jsonl.gz", 5050, 3, None),
+    ],
+)
+def test_files_of_samples(shared_data: Path, name: str, num_groups: int, size: int, total: float | None) -> None:
+    run = read_run(shared_data / name)
+    assert run.source.format == "samples"
+    assert len(run.groups) == num_groups
+    assert {group.size for group in run.groups} == {size}
+    found = sum(reward for group in run.groups for reward in group.rewards if reward is not None)
+    assert total is None or found == pytest.approx(total, abs=0.1)
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_boolean_scores_tie_where_those_of_a_reward_model_do_not(shared_data: Path) -> None:
+    run = read_run(shared_data / "qwen_math_rm8" / "math_cot_100.jsonl")
+    assert (num_dead(run), num_dead(run, "pred_score")) == (90, 0)

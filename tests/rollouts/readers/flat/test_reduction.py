@@ -1,0 +1,318 @@
+"""The reduction answers as the row reader does, whatever is in the files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.flat import reduction
+from gradscope.rollouts.readers.flat.duckdb_scan import Keys, scan_groups
+from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+Told = list[tuple[int, int, str]]
+
+
+@pytest.fixture(autouse=True)
+def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+
+
+def answers(run: Run) -> tuple[Any, ...]:
+    """Everything that degeneracy and pass@k look at, apart from the order of rows."""
+    groups = Counter(
+        (group.step, group.group_id, group.prompt_id, tuple(sorted(f"{r.reward} {r.rewards}" for r in group.rollouts)))
+        for group in run.groups
+    )
+    source = run.source
+    return groups, source.num_rows, source.quarantined, source.inferred, source.files, source.format
+
+
+def assert_same(path: Path | str, **how: Any) -> Run:
+    by_row, reduced = read_run(path, **how), read_run(path, rewards_only=True, **how)
+    assert answers(reduced) == answers(by_row)
+    assert "reduced to its rewards" in reduced.source.missing[-1]
+    return reduced
+
+
+def is_plain(path: Path, keys: Keys) -> bool:
+    with duckdb.connect() as connection:
+        return not scan_groups(connection, {0: path}, keys).others
+
+
+KEYS = Keys(rewards=("reward",), step="step", group="group_id", prompt="prompt_id", from_text=False)
+ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion": "text"}'
+PLAIN = (
+    ROW,
+    ROW.replace("1.0", "0"),
+    ROW.replace("1.0", "true"),
+    ROW.replace('"step": 1', '"step": 2.0'),
+    ROW.replace('"step": 1', '"step": "3"'),
+    ROW.replace('"a"', "17"),
+    ROW.replace('"a"', '"17"'),
+    ROW.replace('"a"', '"b\\u00e9\\n\\"c"').replace('"p"', '"q"'),
+    ROW.replace('"a"', '"c"').replace('"p"', '""'),
+    ROW.replace("1.0", "-1e-3").replace('"a"', '"d"'),
+)
+ODD = (
+    "",
+    "  ",
+    "{",
+    "[1]",
+    "null",
+    '"text"',
+    ROW + ROW,
+    ROW[:-1],
+    ROW.replace("1.0", "null"),
+    ROW.replace("1.0", "NaN"),
+    ROW.replace("1.0", "-Infinity"),
+    ROW.replace("1.0", "1e999"),
+    ROW.replace("1.0", '"1.0"'),
+    ROW.replace("1.0", "[1.0]"),
+    ROW.replace("1.0", '{"score": 1}'),
+    ROW.replace('"reward": 1.0, ', ""),
+    ROW.replace('"step": 1', '"step": 1.5'),
+    ROW.replace('"step": 1', '"step": null'),
+    ROW.replace('"step": 1', '"step": true'),
+    ROW.replace('"step": 1', '"step": 1e300'),
+    ROW.replace('"step": 1', '"step": "x"'),
+    ROW.replace('"a"', "null"),
+    ROW.replace('"a"', '""'),
+    ROW.replace('"a"', "1.50"),
+    ROW.replace('"a"', "true"),
+    ROW.replace('"a"', '["a", 1]'),
+    ROW.replace('"a"', '{"a":  1}'),
+    ROW.replace('"a"', '"[a"'),
+    ROW.replace('"p"', '"other"'),
+    ROW.replace('"p"', "null"),
+    ROW.replace('"p"', '{"of": 1}'),
+    ROW.replace('"text"', "NaN"),
+    ROW.replace('"text"', '"\\ud800"'),
+    ROW.replace('"reward"', '"Reward"'),
+    ROW + " ",
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    files=st.lists(
+        st.tuples(st.lists(st.sampled_from(PLAIN + ODD), max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans()),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_messy_files_have_the_answers_of_the_row_reader(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[list[str], str, bool]]
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    (folder / "0.jsonl").write_text(ROW + "\n")
+    for number, (lines, end, ended) in enumerate(files, start=1):
+        text = end.join(lines) + (end if ended and lines else "")
+        (folder / f"{number}.jsonl").write_bytes(text.encode())
+    assert_same(folder)
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_plain_rows_are_reduced(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line}\n{line}")
+    assert is_plain(path, KEYS)
+    assert_same(path)
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_each_odd_row_alone_has_the_answer_of_the_row_reader(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{ROW}\n{line}\n{ROW}\n")
+    assert_same(path)
+
+
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + ROW.encode(), ROW.encode() + b'\n{"reward": "\xe9"}\n'])
+def test_marks_and_broken_bytes(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    assert_same(path)
+
+
+def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text(ROW + "\n")
+    (tmp_path / "2.jsonl").write_text(ROW.replace('"p"', '"later"').replace("1.0", "null") + "\n" + ROW + "\n")
+    run = assert_same(tmp_path)
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, 1.0, None))]
+
+
+def write(folder: Path, kind: str) -> Path:
+    folder.mkdir()
+    rows = [{"step": at // 4, "group_id": f"g{at // 2}", "reward": float(at % 3 == 0)} for at in range(16)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    match kind:
+        case "jsonl":
+            (folder / "a.jsonl").write_bytes(lines)
+        case "gzip":
+            (folder / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+        case "zstd":
+            (folder / "a.jsonl.zst").write_bytes(pa.compress(lines, codec="zstd", asbytes=True))
+        case "csv":
+            cells = "".join(f'{row["step"]},"{row["group_id"]}",{row["reward"]}\n' for row in rows)
+            (folder / "a.csv").write_text("step,group_id,reward\n" + cells)
+        case _:
+            pq.write_table(pa.Table.from_pylist(rows), folder / "a.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gzip", "zstd", "csv", "parquet"])
+def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, kind: str) -> None:
+    told: Told = []
+    folder = write(tmp_path / "log", kind)
+    (file,) = folder.iterdir()
+    keys = Keys(rewards=("reward",), step="step", group="group_id", prompt="group_id", from_text=False)
+    assert is_plain(file, keys)
+    for path in (folder, file, str(folder / "*")):
+        run = assert_same(path, progress=lambda *what: told.append(what))
+        assert [group.step for group in run.groups] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert told == [(1, 1, "files")] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step,group_id,reward\n1,a,1\n\n1,a,0\n",
+        "step,group_id,reward\n1,a,1\n1,a\n1,a,TRUE\n1,a,\n",
+        'step,group_id,reward\n1,"a\nb",1\n1,a,0.5\n',
+        "step,group_id,reward\n1,a,x\n1.5,a,1\n1, a ,1\n",
+        "\ufeffstep,group_id,reward\n1,a,1\n1,a, 0 \n",
+        "step,group_id,reward,reward\n1,a,1,0\n",
+        'step,group_id,reward\n1,"[a",1\n1,NULL,1\n1,a"b,1\n',
+    ],
+)
+def test_messy_csv(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    assert_same(path)
+
+
+@pytest.mark.parametrize("rewards", [[1.0, None], [1.0, float("nan")], [True, False], ["1.0", "0.0"], [1, 2]])
+def test_parquet_types(tmp_path: Path, rewards: list[Any]) -> None:
+    rows = {"step": [1, 1, 1], "group_id": [1, 1, 2], "reward": [*rewards, rewards[0]]}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    pq.write_table(pa.table({**rows, "reward": [1.0] * 3}), tmp_path / "b.parquet")
+    assert_same(tmp_path)
+
+
+def test_prompts_that_are_text_or_messages_keep_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    prompts = ["2+2?", "2+2?", "3+3?"]
+    path.write_text("".join(json.dumps({"step": 1, "prompt": text, "reward": 1}) + "\n" for text in prompts))
+    assert {group.size for group in assert_same(path).groups} == {1, 2}
+    message = [{"role": "user", "content": "2+2?"}]
+    path.write_text("".join(json.dumps({"step": 1, "prompt": message, "reward": at}) + "\n" for at in (0, 1)))
+    assert [group.size for group in assert_same(path).groups] == [2]
+    named = {"step": 1, "group_id": "g", "prompt": "2+2?", "reward": 1}
+    path.write_text(json.dumps(named) + "\n")
+    assert_same(path)
+
+
+def test_named_columns_with_quotes_and_samples_without_steps(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    names = ColumnNames(reward="re'ward", group='gro"up')
+    path.write_text(json.dumps({"re'ward": 1, 'gro"up': "x"}) + "\n")
+    assert_same(path, columns=names)
+    path.write_text("".join(json.dumps({"task_id": "t", "passed": at > 0}) + "\n" for at in range(3)))
+    assert assert_same(path).source.format == "samples"
+
+
+def test_columns_that_have_the_names_of_the_query_or_of_duckdb(tmp_path: Path) -> None:
+    names = ColumnNames(reward="s", step="g", group="p", prompt_id="x0")
+    (tmp_path / "1.jsonl").write_text('{"s": 1, "g": 2, "p": "a", "x0": "b", "file": 9, "rows": 9}\n')
+    assert_same(tmp_path / "1.jsonl", columns=names)
+    (tmp_path / "2.csv").write_text("s,g,p,x0,file,rows\n1,2,a,b,9,9\n")
+    assert_same(tmp_path, columns=names)
+
+
+@pytest.mark.parametrize("name", ["file_index", "File_Index"])
+def test_a_column_that_hides_the_number_of_the_file_is_read_by_rows(tmp_path: Path, name: str) -> None:
+    names = ColumnNames(group=name)
+    for at in (1, 2):
+        (tmp_path / f"{at}.jsonl").write_text(f'{{"step": {at}, "{name}": 0, "reward": 1}}\n')
+    pq.write_table(pa.table({"step": [3], name: [1], "reward": [0.0]}), tmp_path / "3.parquet")
+    (tmp_path / "4.csv").write_text(f"step,{name},reward\n4,1,0\n")
+    assert [group.step for group in assert_same(tmp_path, columns=names).groups] == [1, 2, 3, 4]
+    keys = Keys(rewards=("reward",), step="step", group="step", prompt="step", from_text=False)
+    assert [is_plain(file, keys) for file in sorted(tmp_path.iterdir())] == [True, True, False, False]
+
+
+def test_a_name_that_duckdb_takes_for_a_pattern_is_read_by_rows(tmp_path: Path) -> None:
+    (tmp_path / "[a].jsonl").write_text(ROW + "\n")
+    assert not is_plain(tmp_path / "[a].jsonl", KEYS)
+    assert_same(tmp_path / "[a].jsonl")
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz", "parquet"])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "1.jsonl").write_text(ROW + "\n")
+    damaged = tmp_path / f"2.{kind}"
+    damaged.write_bytes(gzip.compress(ROW.encode() * 1000)[:-12] if kind.endswith("gz") else b"damaged")
+    with pytest.raises(InputError, match=damaged.name):
+        read_run(tmp_path, rewards_only=True)
+
+
+def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text((ROW + "\n") * 3)
+    (group,) = read_run(path, rewards_only=True).groups
+    assert group.rewards == (1.0, 1.0, 1.0)
+    assert len({id(rollout) for rollout in group.rollouts}) == 1
+
+
+@pytest.mark.parametrize("further", ["0.5", "true", "null", "NaN", "1e999", '"1.0"', "[1]", '{"of": 1}'])
+def test_a_log_with_several_rewards_keeps_them_together(tmp_path: Path, further: str) -> None:
+    path = tmp_path / "a.jsonl"
+    both = ROW.replace('"completion"', '"format_reward": 0.25, "completion"')
+    odd = both.replace("0.25", further).replace("1.0", "0.0")
+    path.write_text("".join(f"{line}\n" for line in (both, odd, ROW, both, both.replace('"a"', '"b"'))))
+    assert_same(path)
+
+
+def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("step,group_id,reward,score\n1,a,1,0.5\n1,a,0,x\n1,a,0,\n1,b,1,inf\n")
+    (tmp_path / "2.csv").write_text("step,group_id,reward\n2,a,1\n2,a,0\n")
+    pq.write_table(
+        pa.table({"step": [3, 3], "group_id": ["a", "a"], "reward": [1, 0], "score": [float("nan"), 2.0]}),
+        tmp_path / "3.parquet",
+    )
+    run = assert_same(tmp_path)
+    assert run.groups[0].rollouts[-1].rewards == {"reward": 1.0, "score": 0.5}
+
+
+def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(ROW + "\n")
+    assert read_run(path).groups[0].rollouts[0].completion == "text"
+    monkeypatch.setattr(reduction, "MIN_BYTES", 1 << 20)
+    assert read_run(path, rewards_only=True).groups[0].rollouts[0].completion == "text"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_compressed_log_is_large_by_what_it_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / f"a.jsonl.{kind}"
+    lines = f"{ROW}\n".encode() * 50
+    path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
+    on_disk = path.stat().st_size
+    for least, is_reduced in ((10 * on_disk, True), (10 * on_disk + 1, False)):
+        monkeypatch.setattr(reduction, "MIN_BYTES", least)
+        missing = read_run(path, rewards_only=True).source.missing
+        assert any("reduced to its rewards" in what for what in missing) == is_reduced

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.parsing.jsonl import parse_line, read_jsonl
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"a": 1}\n', {"a": 1}),
+        (b'{"a": "\xc3\xa9"}', {"a": "é"}),
+        (b" \r\n", "the line is blank"),
+        (b'{"a": "\xe9"}\n', "the line is not UTF-8"),
+        (b'{"a": \n', "the line is not JSON"),
+        (b'{"a": ', "the last line is cut off"),
+        (b"[1]\n", "the line is not a JSON object"),
+        (b"null\n", "the line is not a JSON object"),
+        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested too deeply"),
+    ],
+)
+def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> None:
+    assert parse_line(line) == expected
+
+
+def test_numbers_that_json_does_not_have_are_read_so_that_the_reward_is_judged() -> None:
+    row = parse_line(b'{"reward": -Infinity}\n')
+    assert row == {"reward": float("-inf")}
+
+
+def test_places_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n{"a": 2}')
+    quarantine = QuarantineLog()
+    assert list(read_jsonl(path, quarantine)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
+    assert quarantine.result().reasons[0].first == f"{path}:2"
+
+
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b'{"a": 1}\n' * 100, mtime=0)[:-10], b"not gzip"], ids=["cut off", "not gzip"]
+)
+def test_broken_compression_is_an_error_that_names_the_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
+        list(read_jsonl(path, QuarantineLog()))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+
+LOG = REPOSITORY / "fixtures" / "logs" / "ms_swift"
+
+
+def line(**cells: Any) -> dict[str, Any]:
+    row = {"step": ["1"] * 2, "prompt": ["q"] * 2, "completion": ["a", "b"], "Right": [1.0, 0.0]}
+    return {**row, "advantages": [0.7, -0.7], **cells}
+
+
+def test_blocks_of_a_prompt_are_cut_by_the_advantages_where_prompts_repeat() -> None:
+    run = read_run(LOG)
+    assert rewards_of(run) == {"10:0": (2.0, 1.0), "10:1": (1.0, 1.0), "20:0": (2.0, 2.0), "20:1": (1.0, 2.0)}
+    rollout = run.groups[0].rollouts[0]
+    assert (rollout.rewards, rollout.advantage) == ({"MathAccuracy": 1.0, "Format": 1.0}, 0.7071)
+    assert "weight 1 each" in run.source.inferred[0]
+    assert "confirmed by the logged advantages" in run.source.inferred[1]
+    assert "dynamic_sample" in run.source.missing[0]
+
+
+def test_given_weights_make_the_reward(tmp_path: Path) -> None:
+    settings = tmp_path / "args.json"
+    settings.write_text(json.dumps({"reward_weights": [1.0, 0.5], "num_generations": 2}))
+    run = read_run(LOG, run_config=settings)
+    assert rewards_of(run)["10:0"] == (1.5, 0.5)
+
+
+def test_given_weights_of_another_number_are_refused(tmp_path: Path) -> None:
+    settings = tmp_path / "args.json"
+    settings.write_text(json.dumps({"reward_weights": [1.0]}))
+    with pytest.raises(InputError, match=r"gives reward_weights \[1\.0\]; the log has 2 reward functions"):
+        read_run(LOG, run_config=settings)
+
+
+def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
+    run = read_run(write_lines(tmp_path / "completions.jsonl", line(), line(step=["2"] * 2)))
+    assert rewards_of(run) == {"1:0": (1.0, 0.0)}
+    assert "1 line that repeat" in run.source.inferred[-1]
+
+
+def test_lines_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    lines = [line(), line(step=["x", "1"]), line(advantages=[0.7]), line(Right=[None, 1.0], step=[3, 3])]
+    run = read_run(write_lines(tmp_path / "completions.jsonl", *lines))
+    assert rewards_of(run) == {"1:0": (1.0, 0.0), "3:0": (None, 1.0)}
+    assert set_aside(run) == {
+        "the step is not a whole number": 1,
+        "step, prompt, completion and advantages are not lists of one length": 1,
+        "the reward is missing": 1,
+    }
+
+
+def test_a_log_without_usable_lines_or_rewards_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no line of completions"):
+        read_run(write_lines(tmp_path / "completions.jsonl", line(step=["x", "y"])))
+    with pytest.raises(InputError, match="has no list of rewards before `advantages`"):
+        read_run(write_lines(tmp_path / "completions.jsonl", line(Right=["a", "b"])))

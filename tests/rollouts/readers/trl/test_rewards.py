@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.trl.files import StepFile, read_step_file
+from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward
+from gradscope.rollouts.readers.trl.state import TrlState
+from gradscope.rollouts.run import TrainerSettings
+from tests.rollouts.trl_folder import rows, write_file
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> StepFile:
+    content = rows(["a", "a"], [1, 0], neat=[1.0, 1.0], parsed=[3, 4], guess=[0.5, 0.5])
+    return read_step_file(write_file(tmp_path, 1, content))
+
+
+def state(*means: tuple[float, float, float]) -> TrlState:
+    names = ("rewards/right/mean", "rewards/neat/mean", "reward")
+    return TrlState(metrics={step: dict(zip(names, row, strict=True)) for step, row in enumerate(means, start=1)})
+
+
+def settings(**values: Any) -> TrainerSettings:
+    return TrainerSettings(values=values, origin="RUN.json")
+
+
+def test_given_weights_are_used_in_the_order_of_the_columns(file: StepFile) -> None:
+    found = reward_weights(file, state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
+    assert found.weights == {"right": 1.0, "neat": 0.1}
+    assert (found.inferred, found.missing) == ((), ())
+
+
+@pytest.mark.parametrize("given", [[1.0], "1", [1.0, 1.0, 1.0]])
+def test_weights_that_do_not_fit_are_refused(file: StepFile, given: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"RUN\.json gives reward_weights .*the log has 2 reward functions: right, neat"
+    ):
+        reward_weights(file, state((0, 0, 0)), settings(reward_weights=given))
+
+
+def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
+    found = reward_weights(file, state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3), (0.75, 0.125, 0.7625)), TrainerSettings())
+    assert found.weights == {"right": 1.0, "neat": 0.1}
+    assert found.inferred == ("Reward weights fitted to 3 logged steps: right 1, neat 0.1.",)
+
+
+@pytest.mark.parametrize(
+    "means",
+    [
+        [(0.5, 1.0, 0.6)],  # fewer steps than functions
+        [(0.5, 1.0, 0.6), (0.25, 0.5, 0.3)],  # always in the same proportion
+        [(0.5, 1.0, 0.6), (0.25, 0.5, 0.9), (0.75, 0.125, 0.1)],  # no weights fit
+        [(0.0, 0.0, 0.0), (0.0, 0.0, 0.0)],
+    ],
+)
+def test_weights_that_the_log_does_not_determine_are_one_and_said(file: StepFile, means: list[Any]) -> None:
+    found = reward_weights(file, state(*means), TrainerSettings())
+    assert found.weights == {"right": 1.0, "neat": 1.0}
+    assert f"{len(means)} logged steps do not determine them; 1 each was used" in found.missing[0]
+
+
+def test_without_a_log_the_leading_doubles_are_the_reward_functions(file: StepFile) -> None:
+    found = reward_weights(file, TrlState(), settings(reward_weights=[1.0, 0.1]))
+    assert tuple(found.weights) == ("right", "neat")
+    assert "right, neat: the columns of type double after the completion" in found.inferred[0]
+
+
+def test_no_column_of_rewards(tmp_path: Path) -> None:
+    content = [{key: value for key, value in row.items() if key != "right"} for row in rows(["a", "a"], [1, 0])]
+    with pytest.raises(InputError, match="has no column of rewards"):
+        reward_weights(read_step_file(write_file(tmp_path, 1, content)), TrlState(), TrainerSettings())
+
+
+def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
+    weights = {"right": 1.0, "neat": 0.5}
+    assert scalar_reward({"right": 1.0, "neat": 1.0}, weights) == ({"right": 1.0, "neat": 1.0}, 1.5)
+    assert scalar_reward({"right": None, "neat": 1.0}, weights) == ({"right": None, "neat": 1.0}, 0.5)
+    assert scalar_reward({"right": float("nan"), "neat": None}, weights) == ({"right": None, "neat": None}, None)

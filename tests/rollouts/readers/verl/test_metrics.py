@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+ROW = {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, "uid": "a_0_0"}
+
+
+def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:
+    run = read_run(LOGS / "verl_metrics")
+    assert rewards_of(run) == {"1:a": (1.0, 0.0), "1:b": (0.0, 0.0)}
+    assert run.metrics == {1: {"actor/grad_norm": 0.25, "critic/score/mean": 0.25, "critic/score/max": 1.0}}
+    assert not any("trainer.logger" in said for said in run.source.missing)
+
+
+def test_metrics_beside_the_folder_count_and_a_repeated_step_takes_the_later_line(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    lines = [{"step": 1, "data": {"a": value}} for value in (1.0, 2.0, float("nan"))]
+    write_lines(tmp_path / "log.jsonl", *lines[:2], {"step": 2, "data": {"a": 3.0, "b": "text"}}, {"step": "x"})
+    run = read_run(tmp_path / "rollouts")
+    assert run.metrics == {1: {"a": 2.0}, 2: {"a": 3.0}}
+    assert set_aside(run) == {"the line of metrics has no step or no data": 1}
+
+
+def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:
+    run = read_run(write_lines(tmp_path / "rollouts/1.jsonl", ROW).parent)
+    assert run.metrics == {}
+    assert any("trainer.logger" in said for said in run.source.missing)
