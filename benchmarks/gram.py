@@ -79,7 +79,7 @@ def measure_cell(trained: str, lengths: str, method: str, size: int, pairs: int)
     """Peak memory of the first call, then time ratios of interleaved pairs."""
     import torch
 
-    from gradscope.gradients.batches import pad_batch
+    from gradscope.gradients.model.batches import pad_batch
 
     torch.set_num_threads(1)
     model, trainable = build_model(trained, attention="eager" if method == "vmap" else "sdpa")
@@ -112,10 +112,10 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
     """What each engine does for this plan."""
     import torch
 
-    from gradscope.gradients.gram import GramAccumulator
-    from gradscope.gradients.loop import loop_gram
-    from gradscope.gradients.prompt import prompt_gram
-    from gradscope.gradients.stream import stream_gram
+    from gradscope.gradients.engines.accumulator import GramAccumulator
+    from gradscope.gradients.engines.loop import loop_gram
+    from gradscope.gradients.engines.prompt import prompt_gram
+    from gradscope.gradients.engines.stream import stream_gram
 
     def run(add_up: Callable[[Any], object]) -> Any:
         total = GramAccumulator(len(plan.rows), torch.device("cpu"))

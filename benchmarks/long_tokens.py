@@ -18,10 +18,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank_tokens import token_spectra
 from gradscope.diagnostics.step_rows import step_rows
-from gradscope.gradients.objective import Objective
-from gradscope.gradients.policy import Policy
-from gradscope.gradients.step import measure_step
-from gradscope.gradients.token_gram import measure_tokens, token_operators
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.types import Rollout, RolloutGroup
 

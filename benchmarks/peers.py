@@ -31,7 +31,7 @@ def peer_work(method: str, model: Any, trainable: dict[str, Any], batch: Any) ->
 def _accumulator(batch: Any) -> Any:
     import torch
 
-    from gradscope.gradients.gram import GramAccumulator
+    from gradscope.gradients.engines.accumulator import GramAccumulator
 
     return GramAccumulator(len(batch.rows), torch.device("cpu"))
 
@@ -39,7 +39,7 @@ def _accumulator(batch: Any) -> Any:
 def _loss(model: Any, batch: Any) -> Any:
     import torch
 
-    from gradscope.gradients.forward import completion_logprobs
+    from gradscope.gradients.model.forward import completion_logprobs
 
     return torch.stack([row.sum() for row in completion_logprobs(model, batch, 1.0)]).sum()
 

@@ -66,14 +66,14 @@ def build(
     import numpy as np
     import torch
 
-    from gradscope.gradients.batches import pad_batch
-    from gradscope.gradients.forward import completion_logprobs
-    from gradscope.gradients.gram import GramAccumulator
-    from gradscope.gradients.lockstep import lockstep_gram
-    from gradscope.gradients.matfree import TokenProducts
-    from gradscope.gradients.token_loop import token_loop_rows
-    from gradscope.gradients.token_rows import TokenRow, chunks_of
-    from gradscope.gradients.tokens import TokenSequence
+    from gradscope.gradients.engines.accumulator import GramAccumulator
+    from gradscope.gradients.model.batches import pad_batch
+    from gradscope.gradients.model.forward import completion_logprobs
+    from gradscope.gradients.model.tokenize import TokenSequence
+    from gradscope.gradients.tokens.lockstep import lockstep_gram
+    from gradscope.gradients.tokens.loop import token_loop_rows
+    from gradscope.gradients.tokens.matrix_free import TokenProducts
+    from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     ids = torch.randint(0, 8192, (PROMPT + COMPLETION,), generator=generator).tolist()

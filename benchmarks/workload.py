@@ -47,9 +47,9 @@ def build_plan(lengths: str, size: int) -> Any:
     """Score rows of one group: random rollouts behind one random prompt."""
     import torch
 
-    from gradscope.gradients.objective import Objective
-    from gradscope.gradients.rows import plan_rows
-    from gradscope.gradients.tokens import TokenSequence
+    from gradscope.gradients.model.tokenize import TokenSequence
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.rows import plan_rows
     from gradscope.rollouts.types import Rollout
 
     generator = torch.Generator().manual_seed(0)
@@ -79,7 +79,7 @@ def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[]
     """One forward and backward pass of a padded batch, as training does it."""
     import torch
 
-    from gradscope.gradients.forward import completion_logprobs
+    from gradscope.gradients.model.forward import completion_logprobs
 
     def plain() -> None:
         logprobs = completion_logprobs(model, batch, 1.0)

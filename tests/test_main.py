@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gradscope import __main__ as entry
-from gradscope import __version__
+from gradscope import __main__, __version__
 from gradscope.errors import (
     GradscopeError,
     InputError,
@@ -49,9 +48,9 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
 def test_every_exception_has_its_exit_code(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(entry, "_run_command", raising(error))
-    monkeypatch.setattr(entry, "_drop_stdout", lambda: None)
-    assert entry.main([]) == code
+    monkeypatch.setattr(__main__, "_run_command", raising(error))
+    monkeypatch.setattr(__main__, "_drop_stdout", lambda: None)
+    assert __main__.main([]) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert "Traceback" not in err
@@ -61,22 +60,22 @@ def test_an_error_says_what_and_then_what_next(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = GradscopeError("no run log at `runs/a[b]`\x1b[31m", hint="[bold]gradscope demo[/bold]")
-    monkeypatch.setattr(entry, "_run_command", raising(error))
-    assert entry.main([]) == 2
+    monkeypatch.setattr(__main__, "_run_command", raising(error))
+    assert __main__.main([]) == 2
     expected = "error: no run log at `runs/a[b]`\\x1b[31m\nhint: [bold]gradscope demo[/bold]\n"
     assert capsys.readouterr().err == expected
 
 
 def test_a_long_message_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(entry, "_run_command", raising(InputError("word " * 100)))
-    entry.main([])
+    monkeypatch.setattr(__main__, "_run_command", raising(InputError("word " * 100)))
+    __main__.main([])
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_bug_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("GRADSCOPE_DEBUG", raising=False)
-    monkeypatch.setattr(entry, "_run_command", raising(KeyError("x")))
-    assert entry.main([]) == 3
+    monkeypatch.setattr(__main__, "_run_command", raising(KeyError("x")))
+    assert __main__.main([]) == 3
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: gradscope stopped at a bug of its own: KeyError: 'x'"
     assert second.startswith("hint: Please report it")
@@ -87,18 +86,18 @@ def test_the_traceback_is_there_for_who_asks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GRADSCOPE_DEBUG", "1")
-    monkeypatch.setattr(entry, "_run_command", raising(KeyError("x")))
-    assert entry.main([]) == 3
+    monkeypatch.setattr(__main__, "_run_command", raising(KeyError("x")))
+    assert __main__.main([]) == 3
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(["--version"]) == 0
+    assert __main__.main(["--version"]) == 0
     assert capsys.readouterr().out == f"gradscope {__version__}\n"
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main([]) == 0
+    assert __main__.main([]) == 0
     assert "Usage: gradscope" in capsys.readouterr().out
 
 
@@ -112,7 +111,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(arguments) == 2
+    assert __main__.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert words in err
@@ -122,7 +121,7 @@ def test_a_typo_gets_a_suggestion(arguments: list[str], words: str, capsys: pyte
 def test_the_console_script_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gradscope", "nonsense"])
     with pytest.raises(SystemExit, match="2"):
-        entry.run()
+        __main__.run()
 
 
 def test_a_reader_that_goes_away_is_met_with_silence() -> None:

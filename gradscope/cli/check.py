@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
 from gradscope.cli.streams import say
@@ -81,7 +81,7 @@ PrintOption = Annotated[
 
 
 def check(
-    run: o.RunArgument,
+    run: options.RunArgument,
     require: RequireOption = None,
     track: TrackOption = None,
     allow_unknown: AllowUnknownOption = None,
@@ -89,27 +89,27 @@ def check(
     update_baseline: UpdateOption = False,
     rule: RuleOption = None,
     config: ConfigOption = None,
-    reward: o.RewardOption = None,
-    success_threshold: o.SuccessThresholdOption = None,
+    reward: options.RewardOption = None,
+    success_threshold: options.SuccessThresholdOption = None,
     reader: ReaderOption = None,
-    prompt_column: o.PromptColumnOption = None,
-    reward_column: o.RewardColumnOption = None,
-    step_column: o.StepColumnOption = None,
-    group_column: o.GroupColumnOption = None,
-    run_config: o.RunConfigOption = None,
-    completion_ids: o.CompletionIdsOption = None,
-    strict: o.StrictOption = False,
-    model: o.ModelOption = None,
-    initial: o.InitialOption = None,
-    device: o.DeviceOption = "auto",
-    dtype: o.DtypeOption = "auto",
-    precision: o.PrecisionOption = "auto",
-    batch_tokens: o.BatchTokensOption = None,
+    prompt_column: options.PromptColumnOption = None,
+    reward_column: options.RewardColumnOption = None,
+    step_column: options.StepColumnOption = None,
+    group_column: options.GroupColumnOption = None,
+    run_config: options.RunConfigOption = None,
+    completion_ids: options.CompletionIdsOption = None,
+    strict: options.StrictOption = False,
+    model: options.ModelOption = None,
+    initial: options.InitialOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    batch_tokens: options.BatchTokensOption = None,
     form: PrintOption = "text",
-    as_json: o.JsonOption = False,
-    output: o.OutputOption = None,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    as_json: options.JsonOption = False,
+    output: options.OutputOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Holds a run against requirements and a baseline.
 

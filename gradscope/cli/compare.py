@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.delivery import delivery
 
 EXAMPLES = (
@@ -50,10 +50,10 @@ def compare(
     only: OnlyOption = None,
     gradients: GradientsOption = False,
     strict: StrictOption = False,
-    as_json: o.JsonOption = False,
-    output: o.OutputOption = None,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    as_json: options.JsonOption = False,
+    output: options.OutputOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Formulations and settings side by side: means over seeds, paired differences, corrected tests.
 

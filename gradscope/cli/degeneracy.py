@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
 from gradscope.cli.streams import say, show_line
@@ -79,27 +79,27 @@ IdleOption = Annotated[
 
 
 def degeneracy(
-    run: o.RunArgument,
+    run: options.RunArgument,
     group_size: GroupSizesOption = None,
-    reward: o.RewardOption = None,
+    reward: options.RewardOption = None,
     base_pass_rate: BasePassRateOption = None,
     target_degeneracy: TargetOption = None,
     by: ByOption = "step",
-    success_threshold: o.SuccessThresholdOption = None,
-    reader: o.FormatOption = None,
-    prompt_column: o.PromptColumnOption = None,
-    reward_column: o.RewardColumnOption = None,
-    step_column: o.StepColumnOption = None,
-    group_column: o.GroupColumnOption = None,
-    run_config: o.RunConfigOption = None,
+    success_threshold: options.SuccessThresholdOption = None,
+    reader: options.FormatOption = None,
+    prompt_column: options.PromptColumnOption = None,
+    reward_column: options.RewardColumnOption = None,
+    step_column: options.StepColumnOption = None,
+    group_column: options.GroupColumnOption = None,
+    run_config: options.RunConfigOption = None,
     follow: FollowOption = False,
     every: EveryOption = 2.0,
     idle: IdleOption = None,
-    strict: o.StrictOption = False,
-    as_json: o.JsonOption = False,
-    output: o.OutputOption = None,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    strict: options.StrictOption = False,
+    as_json: options.JsonOption = False,
+    output: options.OutputOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Share of groups whose rewards are all equal, so that they give no gradient.
 

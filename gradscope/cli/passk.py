@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
 
@@ -33,15 +33,15 @@ KOption = Annotated[
 def passk(
     files: FilesArgument,
     k: KOption = None,
-    success_threshold: o.SuccessThresholdOption = None,
-    reader: o.FormatOption = None,
-    prompt_column: o.PromptColumnOption = None,
-    reward_column: o.RewardColumnOption = None,
-    strict: o.StrictOption = False,
-    as_json: o.JsonOption = False,
-    output: o.OutputOption = None,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    success_threshold: options.SuccessThresholdOption = None,
+    reader: options.FormatOption = None,
+    prompt_column: options.PromptColumnOption = None,
+    reward_column: options.RewardColumnOption = None,
+    strict: options.StrictOption = False,
+    as_json: options.JsonOption = False,
+    output: options.OutputOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Chance that at least one of k samples is correct (pass@k), and that all are (pass^k).
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.delivery import delivery
 from gradscope.cli.rank import StepsOption
 from gradscope.cli.steps import parse_steps
@@ -23,25 +23,25 @@ ToleranceOption = Annotated[
 
 
 def replay(
-    run: o.RunArgument,
+    run: options.RunArgument,
     step: StepsOption = None,
     tolerance: ToleranceOption = 1e-5,
-    model: o.ModelOption = None,
-    initial: o.InitialOption = None,
-    device: o.DeviceOption = "auto",
-    dtype: o.DtypeOption = "auto",
-    precision: o.PrecisionOption = "auto",
-    batch_tokens: o.BatchTokensOption = None,
-    engine: o.EngineOption = "auto",
-    verify: o.VerifyOption = "first",
-    reader: o.FormatOption = None,
-    run_config: o.RunConfigOption = None,
-    completion_ids: o.CompletionIdsOption = None,
-    strict: o.StrictOption = False,
-    as_json: o.JsonOption = False,
-    output: o.OutputOption = None,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    model: options.ModelOption = None,
+    initial: options.InitialOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    batch_tokens: options.BatchTokensOption = None,
+    engine: options.EngineOption = "auto",
+    verify: options.VerifyOption = "first",
+    reader: options.FormatOption = None,
+    run_config: options.RunConfigOption = None,
+    completion_ids: options.CompletionIdsOption = None,
+    strict: options.StrictOption = False,
+    as_json: options.JsonOption = False,
+    output: options.OutputOption = None,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Recompute what the trainer logged, and say match, mismatch or cannot, with the cause.
 

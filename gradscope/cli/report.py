@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options as o
+from gradscope.cli import options
 from gradscope.cli.columns import column_names
 from gradscope.cli.delivery import delivery
 from gradscope.cli.rank import StepsOption
@@ -56,30 +56,30 @@ TokensOption = Annotated[
 
 
 def report(
-    run: o.RunArgument,
+    run: options.RunArgument,
     output: PageOption = Path("report.html"),
     step: StepsOption = None,
     gradients: GradientsOption = True,
     tokens: TokensOption = None,
     samples: SamplesOption = None,
-    success_threshold: o.SuccessThresholdOption = None,
-    reader: o.FormatOption = None,
-    prompt_column: o.PromptColumnOption = None,
-    reward_column: o.RewardColumnOption = None,
-    step_column: o.StepColumnOption = None,
-    group_column: o.GroupColumnOption = None,
-    run_config: o.RunConfigOption = None,
-    completion_ids: o.CompletionIdsOption = None,
-    strict: o.StrictOption = False,
-    model: o.ModelOption = None,
-    initial: o.InitialOption = None,
-    device: o.DeviceOption = "auto",
-    dtype: o.DtypeOption = "auto",
-    precision: o.PrecisionOption = "auto",
-    batch_tokens: o.BatchTokensOption = None,
-    as_json: o.JsonOption = False,
-    force: o.ForceOption = False,
-    quiet: o.QuietOption = False,
+    success_threshold: options.SuccessThresholdOption = None,
+    reader: options.FormatOption = None,
+    prompt_column: options.PromptColumnOption = None,
+    reward_column: options.RewardColumnOption = None,
+    step_column: options.StepColumnOption = None,
+    group_column: options.GroupColumnOption = None,
+    run_config: options.RunConfigOption = None,
+    completion_ids: options.CompletionIdsOption = None,
+    strict: options.StrictOption = False,
+    model: options.ModelOption = None,
+    initial: options.InitialOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "auto",
+    batch_tokens: options.BatchTokensOption = None,
+    as_json: options.JsonOption = False,
+    force: options.ForceOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Write one self-contained HTML page that answers what a run's log can answer.
 

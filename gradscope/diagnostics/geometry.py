@@ -21,7 +21,7 @@ from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 Array = NDArray[np.float64]
 

@@ -27,7 +27,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
     Returns:
         One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
     """
-    from gradscope.gradients.update_tensors import common_tensors, open_checkpoint
+    from gradscope.gradients.model.checkpoint_tensors import common_tensors, open_checkpoint
 
     found = []
     for step in sorted({spectrum.step for spectrum in spectra}):

@@ -15,8 +15,8 @@ from gradscope.rollouts.run import Run
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.gradients.objective import Objective
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.step.step_gram import StepGram
 
 _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
@@ -50,7 +50,7 @@ class KeptStep:
         Returns:
             The step; None where it must be computed.
         """
-        from gradscope.gradients.step_file import read_step
+        from gradscope.gradients.step.step_file import read_step
 
         gram = read_step(self._path, self._key)
         if gram is not None:
@@ -65,7 +65,7 @@ class KeptStep:
         Args:
             gram: What was computed.
         """
-        from gradscope.gradients.step_file import write_step
+        from gradscope.gradients.step.step_file import write_step
 
         write_step(self._path, gram, self._key)
 

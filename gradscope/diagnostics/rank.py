@@ -298,7 +298,7 @@ def _answer(
 
 def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, question: _Question, found: _Findings) -> None:
     """The spectra of all token rows of one step, by products alone."""
-    from gradscope.gradients.budget import names_out_of_memory
+    from gradscope.gradients.model.budget import names_out_of_memory
 
     with names_out_of_memory(f"products with the token rows of step {measured.step}"):
         found_by_advantage = matrix_free_spectra(

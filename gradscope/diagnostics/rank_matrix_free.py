@@ -23,7 +23,7 @@ from gradscope.results.rank import GradientSpectrum
 from gradscope.results.rank_tokens import TokenRows
 
 if TYPE_CHECKING:
-    from gradscope.gradients.token_gram import TokenOperator
+    from gradscope.gradients.tokens.measure import TokenOperator
 
 Array = NDArray[np.float64]
 

@@ -26,8 +26,8 @@ from gradscope.results.rank import GradientSpectrum
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 
 if TYPE_CHECKING:
-    from gradscope.gradients.token_gram import TokenGram
-    from gradscope.gradients.token_table import TokenTable
+    from gradscope.gradients.tokens.measure import TokenGram
+    from gradscope.gradients.tokens.table import TokenTable
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from gradscope.results.rank import GradientSpectrum
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.steps import MeasuredStep
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 
 def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:

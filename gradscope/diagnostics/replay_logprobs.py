@@ -16,7 +16,7 @@ from gradscope.results.replay import StepReplay
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in

@@ -36,7 +36,7 @@ from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 MOST_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""

@@ -14,8 +14,8 @@ from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
-    from gradscope.gradients.token_parts import RolloutTokens
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
 _NOT_ASKED = Absent(
     reason="The gradients of single tokens were not computed, as asked (--tokens 0).",
@@ -53,8 +53,8 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
-    from gradscope.gradients.objective import Objective
-    from gradscope.gradients.token_parts import measure_rollout_tokens
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
     assert measured.gram.policy_gram is not None, "and one whose advantages were logged"

@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step import Engine, Verify
+    from gradscope.gradients.step.measure import Engine, Verify
     from gradscope.progress import NoticeCallback
 
 

@@ -14,8 +14,8 @@ from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.results.sparsity import GradientSparsity
 
 if TYPE_CHECKING:
-    from gradscope.gradients.token_gram import TokenGram
-    from gradscope.gradients.weights import WeightSpectrum
+    from gradscope.gradients.step.weight_spectra import WeightSpectrum
+    from gradscope.gradients.tokens.measure import TokenGram
 
 
 def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSparsity]:

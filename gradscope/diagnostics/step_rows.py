@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step import StepGram
+    from gradscope.gradients.step.measure import StepGram
 
 Array = NDArray[np.float64]
 

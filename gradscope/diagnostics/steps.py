@@ -19,12 +19,12 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.objective import Objective
-    from gradscope.gradients.policy import Policy
-    from gradscope.gradients.result import StepGram
-    from gradscope.gradients.step import Engine, Verify
-    from gradscope.gradients.token_gram import TokenGram, TokenOperator
-    from gradscope.gradients.weights import WeightSpectrum
+    from gradscope.gradients.model.policy import Policy
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.step.measure import Engine, Verify
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.weight_spectra import WeightSpectrum
+    from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
 
 
 Precision = Literal["auto", "high"]
@@ -159,14 +159,14 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
     """What was asked for; it holds while a step is out, for products with token rows are made there."""
     if options.precision != "high":
         return nullcontext()
-    from gradscope.gradients.precision import without_tf32
+    from gradscope.gradients.model.precision import without_tf32
 
     return without_tf32()
 
 
 def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
     """One step: refuse with a reason, or load the weights and compute."""
-    from gradscope.gradients.objective import Objective
+    from gradscope.gradients.plan.objective import Objective
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     objective = Objective.from_settings(run.settings)
@@ -192,7 +192,7 @@ def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
 
 def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
     """Take the step as it was kept by an earlier call, or load the weights and compute."""
-    from gradscope.gradients.budget import names_out_of_memory
+    from gradscope.gradients.model.budget import names_out_of_memory
 
     kept = _kept(run, step, objective, options)
     gram = kept.read() if kept else None
@@ -215,10 +215,10 @@ def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> 
 
 def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
     """The step's Gram matrix, and what else is wanted of it."""
-    from gradscope.gradients.budget import TokenBudget
-    from gradscope.gradients.step import measure_step
-    from gradscope.gradients.token_gram import measure_tokens, token_operators
-    from gradscope.gradients.weights import measure_weight_spectra
+    from gradscope.gradients.model.budget import TokenBudget
+    from gradscope.gradients.step.measure import measure_step
+    from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+    from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 
     groups, policy = run.groups_at(step), policy_of(run, weights, objective, options)
     gram = measure_step(
@@ -264,7 +264,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
     Returns:
         The policy.
     """
-    from gradscope.gradients.policy import load_policy
+    from gradscope.gradients.model.policy import load_policy
 
     first = run.weights_before(1)
     return load_policy(

@@ -21,7 +21,7 @@ from gradscope.results.update import UpdateTrajectory, WeightUpdate
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.gradients.update_tensors import Checkpoint
+    from gradscope.gradients.model.checkpoint_tensors import Checkpoint
 
 Array = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def measure_weight_updates(
     Raises:
         InputError: There are fewer than two checkpoints of one kind, or they share no matrix.
     """
-    from gradscope.gradients.update_tensors import base_matrices, common_tensors, open_checkpoint
+    from gradscope.gradients.model.checkpoint_tensors import base_matrices, common_tensors, open_checkpoint
 
     if len(weights) < 2 or len({ref.kind for ref in weights}) > 1:
         raise InputError(
@@ -113,7 +113,7 @@ def _changes(
 def _change(
     name: str, first: int, last: int, before: Array, after: Array, change: Array, initial: Array | None
 ) -> WeightUpdate:
-    from gradscope.gradients.update_tensors import changed_in_bfloat16
+    from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16
 
     values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
     energy = float(np.sum(values**2))

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
-from gradscope.gradients.objective import Objective
-from gradscope.gradients.policy import Policy
-from gradscope.gradients.step import measure_step
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
 from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram

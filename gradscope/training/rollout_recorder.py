@@ -27,7 +27,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
-from gradscope.gradients.objective import Objective
+from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest

@@ -88,7 +88,7 @@ def test_memory_that_runs_out_everywhere_is_an_error_of_the_input(
     def run_out(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("gradscope.gradients.step.measure_step", run_out)
+    monkeypatch.setattr("gradscope.gradients.step.measure.measure_step", run_out)
     done = cli("rank", tiny_run, "--step", "1", "--output", tmp_path / "out")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: Memory ran out on step 1.\nhint: Use a machine with more memory")
@@ -118,7 +118,7 @@ def test_options_of_the_engine_are_checked_before_anything_is_read(
 def test_batches_that_do_not_fit_are_halved_and_that_is_said(
     cli: Cli, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gradscope.gradients import stream
+    from gradscope.gradients.engines import stream
 
     forward = stream.completion_logprobs
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import gradscope.gradients.step
 from gradscope.diagnostics.replay import replay_run
-from gradscope.gradients.step import measure_step
-from gradscope.gradients.step_file import read_step, write_step
+from gradscope.gradients.step import measure
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_file import read_step, write_step
 from tests.cli.conftest import Cli
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
@@ -24,15 +24,15 @@ ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 def interrupted_at_the_second_step(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ctrl-C in the second step that is computed, once; the steps that were asked for."""
     computed: list[int] = []
-    measure = gradscope.gradients.step.measure_step
+    measure_as_before = measure.measure_step
 
     def measure_or_stop(policy, groups, *arguments, **options):  # type: ignore[no-untyped-def]
         computed.append(groups[0].step)
         if len(computed) == 2:
             raise KeyboardInterrupt
-        return measure(policy, groups, *arguments, **options)
+        return measure_as_before(policy, groups, *arguments, **options)
 
-    monkeypatch.setattr(gradscope.gradients.step, "measure_step", measure_or_stop)
+    monkeypatch.setattr(measure, "measure_step", measure_or_stop)
     return computed
 
 

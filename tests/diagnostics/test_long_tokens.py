@@ -8,10 +8,10 @@ import pytest
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank_tokens import token_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
-from gradscope.gradients.policy import Policy
-from gradscope.gradients.result import StepGram
-from gradscope.gradients.step import measure_step
-from gradscope.gradients.token_gram import measure_tokens, token_operators
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import DAPO, VOCAB, tiny_policy

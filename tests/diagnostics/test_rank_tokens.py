@@ -11,10 +11,10 @@ from gradscope.diagnostics.rank import measure_rank
 from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra, token_weights
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.token_check import TokenVerification
-from gradscope.gradients.token_gram import TokenGram
-from gradscope.gradients.token_rows import TokenRow
-from gradscope.gradients.token_table import TokenTable
+from gradscope.gradients.tokens.measure import TokenGram
+from gradscope.gradients.tokens.rows import TokenRow
+from gradscope.gradients.tokens.table import TokenTable
+from gradscope.gradients.tokens.verify import TokenVerification
 
 
 def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = None, logged: bool = True) -> TokenGram:

@@ -11,8 +11,8 @@ from gradscope.diagnostics.replay import replay_run
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.run_folder import RunManifest, append_metrics, checkpoint_path, write_manifest
 from gradscope.rollouts.store import write_step
+from tests.gradients.end_to_end.test_trl_losses import CASES, MODEL, groups_of, recorded_run
 from tests.gradients.models import tiny_model
-from tests.gradients.test_trl_losses import CASES, MODEL, groups_of, recorded_run
 
 
 def write_run(run: Path, updates: list, norms: list[float], settings: TrainerSettings) -> None:

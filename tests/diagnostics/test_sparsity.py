@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.sparsity import sparsity_findings, token_sparsity, weight_sparsity
-from gradscope.gradients.weights import WeightSpectrum
+from gradscope.gradients.step.weight_spectra import WeightSpectrum
 from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.diagnostics.test_rank_tokens import tokens_of
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from gradscope.diagnostics.weight_updates import measure_weight_updates
 from gradscope.errors import InputError
-from gradscope.gradients.update_tensors import changed_in_bfloat16, open_checkpoint
+from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16, open_checkpoint
 from gradscope.progress import no_progress
 from gradscope.rollouts.run import WeightsRef
 

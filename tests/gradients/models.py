@@ -24,8 +24,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from gradscope.gradients.objective import Objective
-from gradscope.gradients.policy import Policy
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 VOCAB = 23

@@ -17,7 +17,7 @@ from gradscope.results.report import Chart, Column, ReportSection, ReportTable, 
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 NAME = "agreement"
 QUESTION = "Do sampler and trainer log-probabilities agree?"

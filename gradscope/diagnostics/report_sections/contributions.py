@@ -19,7 +19,7 @@ from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportT
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.gradients.result import StepGram
+    from gradscope.gradients.step.step_gram import StepGram
 
 Array = NDArray[np.float64]
 

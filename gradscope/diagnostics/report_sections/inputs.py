@@ -15,8 +15,8 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.samples import Samples
-    from gradscope.gradients.result import StepGram
-    from gradscope.gradients.token_parts import RolloutTokens
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 
 if TYPE_CHECKING:
-    from gradscope.gradients.token_parts import RolloutTokens
+    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
 Array = NDArray[np.float64]
 

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.readers import gradscope_run as own
+from gradscope.rollouts.readers import gradscope_run
 from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.prime_rl import token_export as prime_rl_tokens
-from gradscope.rollouts.readers.prime_rl import traces as prime_rl
+from gradscope.rollouts.readers.prime_rl import token_export, traces
 from gradscope.rollouts.readers.trainers import art, ms_swift, nemo_rl, open_instruct, ragen, rllm, slime, tinker
 from gradscope.rollouts.readers.trl import reader as trl
-from gradscope.rollouts.readers.verl import rollouts as verl
+from gradscope.rollouts.readers.verl import rollouts
 from gradscope.rollouts.run import Run
 
 
@@ -40,8 +39,8 @@ TRAINERS = (
     Reader(
         name="gradscope",
         looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
-        recognizes=own.recognizes,
-        read=own.read,
+        recognizes=gradscope_run.recognizes,
+        read=gradscope_run.read,
     ),
     Reader(
         name="trl",
@@ -53,8 +52,8 @@ TRAINERS = (
     Reader(
         name="verl",
         looks_for="<step>.jsonl with input, output, score and step (verl)",
-        recognizes=verl.recognizes,
-        read=verl.read,
+        recognizes=rollouts.recognizes,
+        read=rollouts.read,
     ),
     Reader(
         name="open-instruct",
@@ -71,14 +70,14 @@ TRAINERS = (
     Reader(
         name="prime-rl",
         looks_for="step_*/train/{all,effective}/traces.jsonl (prime-rl)",
-        recognizes=prime_rl.recognizes,
-        read=prime_rl.read,
+        recognizes=traces.recognizes,
+        read=traces.read,
     ),
     Reader(
         name="prime-rl-tokens",
         looks_for="token_exports/step_*/rank_*.jsonl (prime-rl)",
-        recognizes=prime_rl_tokens.recognizes,
-        read=prime_rl_tokens.read,
+        recognizes=token_export.recognizes,
+        read=token_export.read,
     ),
     Reader(
         name="ms-swift",

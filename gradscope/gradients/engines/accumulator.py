@@ -1,0 +1,137 @@
+"""The Gram matrix of all rows, added up slice by slice in float64; no row of all parameters ever exists.
+
+Shapes: N rows, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.gradients.layers.factors import Contribution, Scatter
+
+SLICE_BYTES = 64 * 2**20
+"""Memory for the slice of all rows' gradients that exists at one time."""
+CAST_BYTES = 2 * 2**20
+"""Memory for the float64 copy of a part of it: on a CPU it should stay in the cache."""
+TILE = 128
+"""Rows of a tile of the Gram matrix; tiles above the diagonal are not computed."""
+
+
+class GramAccumulator:
+    """Adds up K = sum over parameters of (rows' gradients) (rows' gradients)^T.
+
+    Products of float32 slices are formed and added in float64: a float32 Gram sees no singular value below about
+    2e-4 of the largest.
+
+    Args:
+        num_rows: N.
+        device: Where slices are formed.
+        slice_bytes: Memory for one slice.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
+        self.num_parameters = 0
+        """Elements of all parameters that were added."""
+        self.device = device
+        """Where slices are formed."""
+        self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
+        self._slice_bytes = slice_bytes
+        self._cast_bytes = slice_bytes if device.type == "cuda" else min(slice_bytes, CAST_BYTES)
+
+    @property
+    def gram(self) -> torch.Tensor:
+        """K, [N, N]."""
+        return self._lower.tril() + self._lower.tril(-1).t()
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self._lower.shape[0])
+
+    def add_rows(self, rows: torch.Tensor) -> None:
+        """Add columns of the gradient matrix: one parameter's gradients, or some of them.
+
+        Args:
+            rows: [N, columns].
+        """
+        self.num_parameters += rows.shape[1]
+        self._lower += self.products(rows)
+
+    def add_parameter(
+        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+    ) -> None:
+        """Add one parameter's gradients.
+
+        Args:
+            shape: The parameter's shape.
+            dtype: The parameter's dtype.
+            parts: Per batch the indices of its rows and the contributions of all uses of the parameter.
+        """
+        length = shape[0]
+        width = shape.numel() // length
+        if all(isinstance(contribution, Scatter) for _, uses in parts for contribution in uses):
+            parts, length, width = _renumber(parts)
+        self.add_slices((length, width), dtype, parts)
+        self.num_parameters += shape.numel()
+
+    def add_slices(
+        self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+    ) -> None:
+        """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one.
+
+        Args:
+            shape: Rows and columns of a matrix.
+            dtype: The parameter's dtype.
+            parts: Per batch the indices of its rows and their contributions.
+        """
+        length, width = shape
+        working = torch.promote_types(dtype, torch.float32)
+        step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
+        buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
+            for rows, uses in parts:
+                for local, row in enumerate(rows):
+                    for contribution in uses:
+                        contribution.add_to(local, start, slices[row])
+            self._lower += self.products(slices.flatten(1))
+
+    def add_products(self, products: torch.Tensor) -> None:
+        """Add inner products that are known without rows.
+
+        Args:
+            products: Float64, right on and below the diagonal, [N, N].
+        """
+        self._lower += products
+
+    def products(self, rows: torch.Tensor) -> torch.Tensor:
+        """Inner products in float64.
+
+        Args:
+            rows: [N, columns].
+
+        Returns:
+            Right on and below the diagonal, [N, N].
+        """
+        found = torch.zeros_like(self._lower)
+        width = max(1, self._cast_bytes // (8 * self.num_rows))
+        for start in range(0, rows.shape[1], width):
+            wide = rows[:, start : start + width].double()
+            for first in range(0, self.num_rows, TILE):
+                last = min(first + TILE, self.num_rows)
+                found[first:last, :last].addmm_(wide[first:last], wide[:last].t())
+        return found
+
+
+def _renumber(
+    parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]],
+) -> tuple[list[tuple[Sequence[int], list[Contribution]]], int, int]:
+    """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
+    scatters = [use for _, uses in parts for use in uses if isinstance(use, Scatter)]
+    seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids]))
+    renumbered = [(rows, [use.renumbered(seen) for use in uses if isinstance(use, Scatter)]) for rows, uses in parts]
+    width = scatters[0].grads[0].shape[1]  # of a row of the table, whichever way the parameter holds it
+    return [(rows, list(uses)) for rows, uses in renumbered], max(1, int(seen.numel())), width

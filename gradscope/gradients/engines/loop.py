@@ -1,0 +1,119 @@
+"""Engine ``loop``: one sequence at a time, ordinary backward, rows kept; the reference, exact for any architecture.
+
+Shapes: N rows, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.errors import UsageError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.plan.rows import RowPlan
+
+ROW_BYTES = 2**30
+"""Memory that ``loop`` may spend on rows; beyond it ``stream`` is chosen."""
+
+
+def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
+    """Memory that keeping all rows takes.
+
+    Args:
+        num_rows: N.
+        trainable: Name -> parameter.
+
+    Returns:
+        Bytes.
+    """
+    return num_rows * sum(p.numel() * _row_dtype(p).itemsize for p in trainable.values())
+
+
+def loop_rows(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    plan: RowPlan,
+    device: torch.device,
+    add: Callable[[torch.Tensor], None],
+    on_sequence: Callable[[int, torch.Tensor], None],
+    *,
+    max_bytes: int = ROW_BYTES,
+) -> None:
+    """Every row of a step by one backward pass each, handed out parameter by parameter.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        plan: The rows.
+        device: Where the model is.
+        add: Called with each parameter's gradients over all rows, [N, elements].
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        max_bytes: Memory that rows may take.
+
+    Raises:
+        UsageError: The rows do not fit.
+    """
+    needed = row_bytes(len(plan.rows), trainable)
+    if needed > max_bytes:
+        raise UsageError(
+            f"Keeping {len(plan.rows)} gradient rows takes {needed / 2**30:.1f} GiB; the budget is "
+            f"{max_bytes / 2**30:.1f} GiB.",
+            hint="Use the engine `stream`, or fewer rollouts.",
+        )
+    names, parameters = list(trainable), list(trainable.values())
+    kept = {
+        name: torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=device)
+        for name, p in trainable.items()
+    }
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(plan.rows):
+        rows_of[row.sequence].append(number)
+    with gradients_on(trainable, on=True):
+        for sequence, numbers in rows_of.items():
+            batch = pad_batch(numbers[:1], [plan.sequences[sequence]], device)
+            (logprobs,) = completion_logprobs(model, batch, plan.objective.temperature)
+            detached = logprobs.detach()
+            for number in numbers:
+                weights = plan.cotangent(plan.rows[number], detached)
+                grads = torch.autograd.grad(
+                    logprobs, parameters, weights, retain_graph=number != numbers[-1], allow_unused=True
+                )
+                for name, grad in zip(names, grads, strict=True):
+                    if grad is not None:
+                        kept[name][number] = grad.detach().flatten()
+            on_sequence(sequence, detached)
+    for name in names:
+        add(kept.pop(name))
+
+
+def loop_gram(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    plan: RowPlan,
+    accumulator: GramAccumulator,
+    on_sequence: Callable[[int, torch.Tensor], None],
+    *,
+    max_bytes: int = ROW_BYTES,
+) -> None:
+    """The Gram matrix of all rows, one sequence at a time.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        plan: The rows.
+        accumulator: Gets the products.
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        max_bytes: Memory that rows may take.
+    """
+    loop_rows(model, trainable, plan, accumulator.device, accumulator.add_rows, on_sequence, max_bytes=max_bytes)
+
+
+def _row_dtype(parameter: nn.Parameter) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)

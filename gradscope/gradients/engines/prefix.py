@@ -1,0 +1,180 @@
+"""The prefix of a group: one forward pass, whose graph many rows' cotangents go down.
+
+The graph is cut at the decoder layers. A layer gets, row by row, the cotangent of the hidden state that comes from the
+layer above and that of the keys and values that the completions read; the output gradients of its modules exist for all
+rows of that one layer, and only the hidden state's cotangents go on. Any attention kernel serves.
+
+Shapes: B rows of a batch, R rows of the group, Q tokens of the prefix, H width, L decoder layers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from gradscope.errors import UsageError
+from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.layers.trace import TracedUse, Tracer, decoder_layers
+from gradscope.gradients.model.forward import Past, activations_kept, forward_arguments
+
+_NEEDS = (
+    "The engine `prompt` needs a model that keeps the keys and values of all tokens for each decoder layer; this one "
+    "does not."
+)
+_HINT = "Use --engine stream."
+
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]
+"""Of one decoder layer, [rows, heads, Q, width of a head] each."""
+
+
+def can_share(model: Any) -> bool:
+    """Whether a model's past can be expected to be keys and values of all tokens, layer by layer.
+
+    Args:
+        model: The model, with its adapter where it has one.
+
+    Returns:
+        True for decoders whose layers all attend and keep keys and values of their own.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    return (
+        {"past_key_values", "logits_to_keep"} <= forward_arguments(model)
+        and len(decoder_layers(model)) > 0
+        and kinds <= {"full_attention", "sliding_attention"}
+        and not getattr(config, "num_kv_shared_layers", 0)
+    )
+
+
+class Prefix:
+    """What the rows of a group share, and the cotangents that they have left on it.
+
+    Args:
+        model: The model; weight gradients must be off.
+        tracer: Records the pass.
+        ids: The tokens, [Q].
+        device: Where the model is.
+
+    Raises:
+        UsageError: The model does not keep its past as keys and values of all tokens, layer by layer.
+    """
+
+    def __init__(self, model: Any, tracer: Tracer, ids: Sequence[int], device: torch.device) -> None:
+        if not can_share(model):
+            raise UsageError(_NEEDS, hint=_HINT)
+        self._layers, self._length = tracer.layers, len(ids)
+        self._expanded: list[list[KeysAndValues]] = []
+        cache = DynamicCache()
+        with tracer.recording(self._length) as self._trace, activations_kept(model):
+            # One row of logits, for nothing is predicted here; they get no gradient.
+            model(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        self._past = [(layer.keys, layer.values) for layer in cache.layers]
+        if not self._trace.is_cut or not self._is_whole():
+            raise UsageError(_NEEDS, hint=_HINT)
+
+    def expanded(self, num_rows: int) -> Past:
+        """The keys and values for a batch; its backward pass must run before ``descend``.
+
+        Args:
+            num_rows: B.
+
+        Returns:
+            A past that gradients flow into.
+        """
+        leaves = [
+            (keys.detach().expand(num_rows, -1, -1, -1), values.detach().expand(num_rows, -1, -1, -1))
+            for keys, values in self._past
+        ]
+        cache = DynamicCache()
+        for number, (keys, values) in enumerate(leaves):
+            cache.update(keys.requires_grad_(True), values.requires_grad_(True), number)
+        self._expanded.append(leaves)
+        return Past(cache=cache, length=self._length)
+
+    def descend(self) -> Iterator[tuple[set[str], dict[str, list[Contribution]]]]:
+        """Send the cotangents of all batches down the prefix.
+
+        Yields:
+            From the top layer down: the parameters of which nothing more will come, and what the rows, batch after
+            batch, add to each parameter through the prefix, [R].
+        """
+        segments = self._trace.segments
+        last = {name: number for number in reversed(range(len(segments))) for name in self._names(segments[number])}
+        hidden: torch.Tensor | None = None
+        for number in reversed(range(len(segments))):
+            uses = [use for use in segments[number] if self._layers.covered_by(use.module)]
+            grads: list[torch.Tensor | None] = [None] * len(uses)
+            if number <= len(self._past):  # above the last layer nothing reaches the completions
+                hidden, grads = self._through(number, hidden, uses)
+            found: dict[str, list[Contribution]] = defaultdict(list)
+            for use, grad in zip(uses, grads, strict=True):
+                if grad is not None:
+                    rows = use.as_rows(grad, [self._length] * len(grad), self._length)
+                    contributions = self._layers.rules[use.module](rows)
+                    for local, name in self._layers.covered_by(use.module).items():
+                        found[name].append(contributions[local])
+            segments[number] = []
+            yield {name for name, lowest in last.items() if lowest == number}, found
+
+    def _is_whole(self) -> bool:
+        """Whether every decoder layer left keys and values of all tokens."""
+        return len(self._past) == len(self._trace.cuts) - 1 and all(
+            isinstance(part, torch.Tensor) and part.dim() == 4 and part.shape[2] == self._length
+            for pair in self._past
+            for part in pair
+        )
+
+    def _names(self, uses: Sequence[TracedUse]) -> Iterator[str]:
+        for use in uses:
+            yield from self._layers.owned[use.module].values()
+
+    def _through(
+        self, number: int, hidden: torch.Tensor | None, uses: Sequence[TracedUse]
+    ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+        """All rows through one segment: the cotangents of the hidden state below, and of the uses' outputs."""
+        cuts = self._trace.cuts
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if hidden is not None:
+            pairs.append((cuts[number], hidden))
+        if number > 0:
+            pairs += [pair for pair in self._of_past(number - 1) if pair[0].requires_grad]
+        goes_on = number > 0 and cuts[number - 1].requires_grad
+        targets = [*([cuts[number - 1]] if goes_on else []), *(use.output for use in uses)]
+        if not pairs or not targets:
+            return None, [None] * len(uses)
+        grads = _row_by_row(pairs, targets)
+        return (grads.pop(0) if goes_on else None), grads
+
+    def _of_past(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of a layer, each with its cotangents of all rows."""
+        for kind in (0, 1):
+            parts = [_gradient(leaves[layer][kind]) for leaves in self._expanded]
+            yield self._past[layer][kind], torch.cat(parts).unsqueeze(1)
+
+
+def _row_by_row(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], targets: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """Gradients [R, ...] of some tensors, from pairs of an output and its cotangents [R, ...]."""
+    outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
+    stacked: list[torch.Tensor | None] = [None] * len(targets)
+    for row in range(num_rows):
+        given = [cotangents[row] for _, cotangents in pairs]
+        grads: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            outputs, targets, given, retain_graph=row < num_rows - 1, allow_unused=True
+        )
+        for place, grad in enumerate(grads):
+            if grad is not None:
+                rows = stacked[place]
+                rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
+                rows[row], stacked[place] = grad, rows
+    return stacked
+
+
+def _gradient(leaf: torch.Tensor) -> torch.Tensor:
+    """What a backward pass left on a leaf; zero where it did not reach it."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

@@ -1,0 +1,107 @@
+"""Engine ``prompt``: the rollouts of a group share their prompt, so it runs, and its activations are held, once.
+
+All of the prompt but its last token is the prefix. It runs once; the completions, each behind the prompt's last token,
+which predicts their first, run on its keys and values, expanded to all rows. Their backward pass ends in cotangents of
+those keys and values, one set a row, and these go down the one graph of the prefix. What a row adds to a parameter is
+the sum of both parts. The forward pass is shared; the backward pass and the weight gradients stay per row, for their
+cotangents differ.
+
+Shapes: R rows of a group, N rows of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.prefix import Prefix
+from gradscope.gradients.engines.shared_prompts import PromptGroup, group_by_prompt
+from gradscope.gradients.engines.spill import KEPT_BYTES
+from gradscope.gradients.engines.stream import OnSequence, capture_batch
+from gradscope.gradients.engines.waiting_parts import Gatherer
+from gradscope.gradients.layers.capture import Capture
+from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.layers.trace import Tracer
+from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.batches import Batch, pad_batch, split_rows
+from gradscope.gradients.plan.rows import RowPlan
+
+PREFIX_SHARE = 4
+"""As many expanded tokens of the prefix, of which only keys and values exist, count as one token of a batch."""
+CPU_TOKENS = 1024
+"""Most tokens of a batch of completions on a CPU, where larger ones hold more memory and are not faster."""
+
+
+def prompt_gram(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    plan: RowPlan,
+    batch_tokens: int,
+    accumulator: GramAccumulator,
+    on_sequence: OnSequence,
+    *,
+    max_kept_bytes: int = KEPT_BYTES,
+) -> frozenset[str]:
+    """Add the Gram of all parameters that a layer rule covers.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        plan: The rows.
+        batch_tokens: Most padded tokens of a forward pass of completions.
+        accumulator: Gets the products.
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
+
+    Returns:
+        Names of the parameters that no rule covers; nothing was added for them.
+    """
+    capture, tracer = Capture(model, trainable), Tracer(model, trainable, plan.objective.temperature)
+    groups = group_by_prompt(plan)
+    with Gatherer(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as gatherer:
+        for group in groups:
+            batches = completion_batches(plan, group, batch_tokens, accumulator.device)
+            with gradients_on(trainable, on=False):
+                prefix = Prefix(model, tracer, group.prefix_ids, accumulator.device) if group.prefix_ids else None
+                capture.uncovered.update(tracer.layers.uncovered)
+                for batch in batches:
+
+                    def take(name: str, uses: list[Contribution], rows: tuple[int, ...] = batch.rows) -> None:
+                        gatherer.take(name, rows, uses)
+
+                    past = prefix.expanded(len(batch.rows)) if prefix else None
+                    capture_batch(model, plan, batch, capture, take, on_sequence, past)
+            rows = [row for batch in batches for row in batch.rows]
+            for complete, found in prefix.descend() if prefix else ():
+                for name, uses in found.items():
+                    gatherer.take(name, rows, uses)
+                for name in complete - capture.uncovered if len(groups) == 1 else ():
+                    gatherer.combine(name)
+        gatherer.combine_all(capture.uncovered)
+    return frozenset(capture.uncovered)
+
+
+def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[Batch]:
+    """The completions of a group, each behind the last token of its prompt.
+
+    Args:
+        plan: The rows.
+        group: Rows that share their prompt.
+        batch_tokens: Most padded tokens of a batch.
+        device: Where the batches go.
+
+    Returns:
+        Every row of the group in one batch.
+    """
+    behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
+    expanded = len(group.prefix_ids) // PREFIX_SHARE
+    most = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens
+    return [
+        pad_batch([group.rows[i] for i in part], [behind[i] for i in part], device)
+        for part in split_rows([sequence.length + expanded for sequence in behind], most)
+    ]

@@ -1,0 +1,145 @@
+"""What several batches of ``stream`` keep until their rows meet: in memory up to a budget, beyond it in a file on disk.
+
+The file has no name: the system removes it when it is closed, also after an error, Ctrl-C or a kill. It holds bare
+numbers; where they are and what they were stays in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+
+import torch
+
+from gradscope.gradients.layers.factors import Contribution, Part
+
+KEPT_BYTES = 4 * 2**30
+"""Memory for what waits, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A tensor in the file."""
+
+    offset: int
+    """Its first byte."""
+    shape: torch.Size
+    """Its shape."""
+    dtype: torch.dtype
+    """Its dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spilled:
+    """A contribution in the file."""
+
+    kind: Callable[..., Contribution]
+    """Its class."""
+    places: dict[str, Any]
+    """Its fields, with places for tensors."""
+
+
+class PartStore:
+    """Contributions by parameter, on the CPU or on disk.
+
+    Args:
+        max_bytes: Memory for them; what comes later goes to a temporary file.
+    """
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._left = max_bytes
+        self._parts: dict[str, list[tuple[tuple[int, ...], list[Contribution | _Spilled]]]] = defaultdict(list)
+        self._open = ExitStack()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._parts.clear()
+        self._open.close()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters of which something is kept."""
+        return list(self._parts)
+
+    def keep(self, name: str, rows: tuple[int, ...], uses: Sequence[Contribution]) -> None:
+        """Keep what one batch adds to a parameter.
+
+        Args:
+            name: The parameter.
+            rows: The batch's rows.
+            uses: What each use adds.
+        """
+        self._parts[name].append((rows, [self._stored(use) for use in uses]))
+
+    def take(self, name: str, device: torch.device) -> list[Part]:
+        """Hand out what was kept of a parameter, and forget it.
+
+        Args:
+            name: The parameter.
+            device: Where it goes.
+
+        Returns:
+            One part per batch.
+        """
+        return [(rows, [self._loaded(use).to(device) for use in uses]) for rows, uses in self._parts.pop(name)]
+
+    def _stored(self, use: Contribution) -> Contribution | _Spilled:
+        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(use))
+        if size <= self._left:
+            self._left -= size
+            return use.to(torch.device("cpu"))
+        values = {name: _mapped(value, self._write) for name, value in _values(use).items()}
+        return _Spilled(kind=type(use), places=values)
+
+    def _loaded(self, use: Contribution | _Spilled) -> Contribution:
+        if not isinstance(use, _Spilled):
+            return use
+        return use.kind(**{name: _mapped(value, self._read) for name, value in use.places.items()})
+
+    def _write(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self._file is None:
+            opened = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
+            self._file = cast(BinaryIO, self._open.enter_context(opened))
+        offset = self._file.seek(0, 2)
+        self._file.write(memoryview(_bytes(value.cpu().contiguous())))
+        return _Place(offset=offset, shape=value.shape, dtype=value.dtype)
+
+    def _read(self, value: Any) -> Any:
+        if not isinstance(value, _Place):
+            return value
+        assert self._file is not None, "a place is in a file"
+        tensor = torch.empty(value.shape, dtype=value.dtype)
+        self._file.seek(value.offset)
+        self._file.readinto(memoryview(_bytes(tensor)))  # type: ignore[attr-defined]
+        return tensor
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    """The memory of a tensor on the CPU, in any dtype."""
+    return tensor.flatten().view(torch.uint8).numpy()
+
+
+def _values(use: Contribution) -> dict[str, Any]:
+    return {field.name: getattr(use, field.name) for field in fields(cast(Any, use))}
+
+
+def _tensors(use: Contribution) -> list[torch.Tensor]:
+    values = [part for value in _values(use).values() for part in (value if isinstance(value, tuple) else (value,))]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A field's tensor or each of its tensors, changed."""
+    return tuple(change(part) for part in value) if isinstance(value, tuple) else change(value)

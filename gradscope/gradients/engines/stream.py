@@ -1,0 +1,99 @@
+"""Engine ``stream``: one forward and backward per batch with weight gradients off; memory independent of P.
+
+One batch: a layer's per-row gradients are formed in slices, added to the Gram and dropped as soon as its last output
+gradient arrives. Several batches: (input, output gradient) pairs wait on the CPU, unpadded, until all batches are in
+(beyond a budget of memory, on disk); then layers are combined one by one, so rows of different batches meet.
+
+Shapes: N rows, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.spill import KEPT_BYTES
+from gradscope.gradients.engines.waiting_parts import Gatherer
+from gradscope.gradients.layers.capture import Capture, Sink
+from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.model.backward import backpropagate, gradients_on
+from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.forward import Past, completion_logprobs
+from gradscope.gradients.plan.rows import RowPlan
+
+OnSequence = Callable[[int, torch.Tensor], None]
+"""Called with a sequence's index and the log-probabilities of its completion, [T]."""
+
+
+def stream_gram(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    plan: RowPlan,
+    batches: Sequence[Batch],
+    accumulator: GramAccumulator,
+    on_sequence: OnSequence,
+    *,
+    max_kept_bytes: int = KEPT_BYTES,
+) -> frozenset[str]:
+    """Add the Gram of all parameters that a layer rule covers.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        plan: The rows.
+        batches: All rows, each in one batch.
+        accumulator: Gets the products.
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        max_kept_bytes: Memory for what waits for other batches; more of it goes to a temporary file.
+
+    Returns:
+        Names of the parameters that no rule covers; nothing was added for them.
+    """
+    capture, waits = Capture(model, trainable), len(batches) > 1
+    with Gatherer(trainable, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as gatherer:
+        for batch in batches:
+
+            def take(name: str, uses: list[Contribution], rows: tuple[int, ...] = batch.rows) -> None:
+                gatherer.take(name, rows, uses)
+                if not waits:
+                    gatherer.combine(name)
+
+            with gradients_on(trainable, on=False):
+                capture_batch(model, plan, batch, capture, take, on_sequence)
+        gatherer.combine_all(capture.uncovered)
+    return frozenset(capture.uncovered)
+
+
+def capture_batch(
+    model: Any,
+    plan: RowPlan,
+    batch: Batch,
+    capture: Capture,
+    sink: Sink,
+    on_sequence: OnSequence,
+    past: Past | None = None,
+) -> None:
+    """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
+
+    Args:
+        model: The model.
+        plan: The rows.
+        batch: Some of them.
+        capture: Takes what its layers are given and get back.
+        sink: Gets the contributions of each complete parameter.
+        on_sequence: Called with each sequence's index and its log-probabilities.
+        past: What ran before the batch; None where it holds whole sequences.
+    """
+    rows = [plan.rows[number] for number in batch.rows]
+    with capture.hooks(), capture.batch(batch, sink):
+        logprobs = completion_logprobs(model, batch, plan.objective.temperature, past=past)
+        weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
+        if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
+            backpropagate(logprobs, weights)
+    for row, logp in zip(rows, logprobs, strict=True):
+        if row.channel == "score":
+            on_sequence(row.sequence, logp.detach())

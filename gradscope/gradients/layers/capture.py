@@ -1,0 +1,162 @@
+"""Hooks: each use of a layer is joined with the gradient of its output, and handed on when its parameter is complete.
+
+Weight gradients stay off. The hooks take a layer's input in the forward pass and the gradient of its output in the
+backward pass; they are joined per use, not by a stack, so modules may be called many times and in any order. Once all
+uses of a parameter have arrived (a tied weight has several), its contributions go to the sink and can be dropped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.gradients.layers.coverage import RuledLayers
+from gradscope.gradients.layers.experts import returned_by
+from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.layers.layer_use import Use
+from gradscope.gradients.layers.rules import fits, looks_up
+from gradscope.gradients.model.batches import Batch
+
+Sink = Callable[[str, list[Contribution]], None]
+"""Called with a parameter's name and the contributions of all its uses."""
+
+
+class Capture:
+    """Collects what the rows of one batch after the other add to each parameter.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter, tied parameters once.
+    """
+
+    def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+        self._layers = RuledLayers(model, trainable)
+        self._batch: Batch | None = None
+        self._expected: dict[str, int] = defaultdict(int)
+        self._arrived: dict[str, list[Contribution]] = defaultdict(list)
+        self._sink: Sink | None = None
+        self._asking = False
+
+    @property
+    def uncovered(self) -> set[str]:
+        """Names of the parameters that must be computed another way."""
+        return self._layers.uncovered
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Keep the hooks on.
+
+        Yields:
+            Nothing.
+        """
+        handles = []
+        for module in self._layers.owned:
+            if looks_up(module):
+                handles.append(module.register_forward_pre_hook(self._expand_ids))
+            handles.append(module.register_forward_hook(self._take))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def batch(self, batch: Batch, sink: Sink) -> Iterator[None]:
+        """Collect the forward and backward pass that run inside.
+
+        A parameter of which not every use got a gradient is uncovered from here on: it must be computed another way.
+
+        Args:
+            batch: The rows of the pass.
+            sink: Gets the contributions of each complete parameter.
+
+        Yields:
+            Nothing.
+        """
+        self._batch, self._sink = batch, sink
+        self._expected.clear()
+        self._arrived.clear()
+        try:
+            yield
+            covered = {name for owned in self._layers.owned.values() for name in owned.values()}
+            delivered = {name for name in covered if self._expected[name] < 0}
+            self.uncovered.update(covered - delivered)
+        finally:
+            self._batch = self._sink = None
+            self._arrived.clear()
+
+    def _expand_ids(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Give every row its own lookup where one serves all (positions in GPT-2), so rows stay apart."""
+        if self._batch is None or self._asking or not arguments:
+            return None
+        ids, num_rows = arguments[0], len(self._batch.rows)
+        if ids.dim() == 2 and ids.shape[0] == 1 < num_rows:
+            return (ids.expand(num_rows, -1), *arguments[1:])
+        return None
+
+    def _take(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        if self._batch is None or self._asking:
+            return
+        owned = self._layers.covered_by(module)
+        if not owned:
+            return
+        output = returned_by(module, output)
+        if (
+            not arguments
+            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
+            or not self._fits(module, arguments, output)
+        ):
+            self.uncovered.update(owned.values())
+            return
+        for name in owned.values():
+            self._expected[name] += 1
+        if not output.requires_grad:
+            # Nothing below is trainable by autograd's lights (weight gradients are off), so the graph starts here.
+            output.requires_grad_(True)
+        batch = self._batch
+        given = tuple(part.detach() for part in arguments)
+        output.register_hook(lambda grad: self._join(module, owned, given, grad, batch))
+
+    def _join(
+        self,
+        module: nn.Module,
+        owned: Mapping[str, str],
+        given: tuple[torch.Tensor, ...],
+        grad: torch.Tensor,
+        batch: Batch,
+    ) -> None:
+        use = Use(
+            module=module,
+            input=given[0],
+            beside=given[1:],
+            grad=grad.detach(),
+            spans=batch.spans,
+            length=batch.length,
+        )
+        contributions = self._ask(lambda: self._layers.rules[module](use))
+        for local, name in owned.items():
+            self._arrived[name].append(contributions[local])
+            self._expected[name] -= 1
+            if self._expected[name] == 0 and name not in self.uncovered:
+                self._expected[name] = -1
+                assert self._sink is not None, "gradients arrive while a batch is collected"
+                self._sink(name, self._arrived.pop(name))
+
+    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+        assert self._batch is not None, "only called while a batch is collected"
+        num_rows, length = len(self._batch.rows), self._batch.length
+        return bool(self._ask(lambda: fits(module, given[0], output, num_rows, length, given[1:])))
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Run something that may call a hooked module again, without collecting that call."""
+        self._asking = True
+        try:
+            with torch.no_grad():
+                return question()
+        finally:
+            self._asking = False

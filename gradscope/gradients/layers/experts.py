@@ -1,0 +1,177 @@
+"""Mixtures of experts as transformers 5 writes them: all experts' matrices in one parameter, and a router.
+
+Qwen3-MoE, Mixtral and their like hold ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I] and compute, for token t
+and each chosen expert e with weight p, p W_down,e (act(g) * u) with (g, u) = W_gate_up,e x_t. Inside, tokens lose their
+row; but what goes in and comes out still has it, so the inside is computed again, row by row.
+
+Shapes: B rows, S padded length, T tokens of a row, E experts, K experts of a token, H width, I inner width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from gradscope.gradients.layers.factors import Contribution, Routed, Summed
+from gradscope.gradients.layers.layer_use import Use, is_close
+
+
+def is_expert_layer(module: nn.Module) -> bool:
+    """Whether a module holds the experts' matrices in the two parameters that the rule knows.
+
+    Args:
+        module: The module.
+
+    Returns:
+        True for experts [E, 2I, H] and [E, H, I] without biases.
+    """
+    own = dict(module.named_parameters(recurse=False))
+    if own.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
+        return False
+    up, down = own["gate_up_proj"].shape, own["down_proj"].shape
+    return len(up) == len(down) == 3 and up[0] == down[0] and up[1] == 2 * down[2] and up[2] == down[1]
+
+
+def is_router(module: nn.Module) -> bool:
+    """Whether a module chooses the experts of each token by one matrix.
+
+    Args:
+        module: The module.
+
+    Returns:
+        True for a top-k router whose only parameter is its weight [E, H].
+    """
+    own = dict(module.named_parameters(recurse=False))
+    return type(module).__name__.endswith("TopKRouter") and own.keys() == {"weight"} and own["weight"].dim() == 2
+
+
+def returned_by(module: nn.Module, output: Any) -> Any:
+    """What carries a module's gradient: a router's weights of the chosen experts, elsewhere the output itself.
+
+    Args:
+        module: The module.
+        output: What it returned; of a router logits, weights and indices.
+
+    Returns:
+        A tensor, where the rule is to apply.
+    """
+    return output[1] if is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
+
+
+def experts(use: Use) -> Mapping[str, Contribution]:
+    """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
+
+    Args:
+        use: One call, input [B S, H], beside it the experts [B S, K] and their weights [B S, K], output gradient
+            [B S, H].
+
+    Returns:
+        Contributions to ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
+    """
+    index, weights = use.beside
+    pairs = [
+        _pairs(use.module, given, chosen, share, grad)
+        for given, chosen, share, grad in zip(
+            _rows(use, use.input), _rows(use, index), _rows(use, weights), _rows(use, use.grad), strict=True
+        )
+    ]
+    numbers = tuple(pair[0] for pair in pairs)
+    return {
+        "gate_up_proj": Routed(experts=numbers, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)),
+        "down_proj": Routed(experts=numbers, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)),
+    }
+
+
+def router(use: Use) -> Mapping[str, Contribution]:
+    """A router's matrix, by a backward pass of the router alone for each row.
+
+    Args:
+        use: One call, input [B S, H] and the gradient of the chosen experts' weights [B S, K].
+
+    Returns:
+        Contribution to ``weight`` [E, H].
+    """
+    rows = []
+    for given, grad in zip(_rows(use, use.input), _rows(use, use.grad), strict=True):
+        with torch.enable_grad():
+            weight = use.module.get_parameter("weight").detach().requires_grad_(True)
+            shares = returned_by(use.module, functional_call(use.module, {"weight": weight}, (given,)))
+            (gradient,) = torch.autograd.grad(shares, weight, grad)
+        rows.append(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
+    return {"weight": Summed(rows=torch.stack(rows))}
+
+
+def fits_experts(
+    module: nn.Module, given: torch.Tensor, beside: tuple[torch.Tensor, ...], returned: torch.Tensor, num_tokens: int
+) -> bool:
+    """Whether the experts compute what the rule takes them to compute, on the first tokens.
+
+    Args:
+        module: The experts.
+        given: Input.
+        beside: Experts of each token and their weights.
+        returned: Output.
+        num_tokens: B S.
+
+    Returns:
+        True where all tokens of the batch are rows, in order, and the output can be computed again.
+    """
+    if len(beside) != 2 or given.dim() != 2 or len(given) != num_tokens or returned.shape != given.shape:
+        return False
+    index, weights = beside
+    if index.shape != weights.shape or len(index) != num_tokens:
+        return False
+    few = slice(0, 8)
+    numbers, _, _, _, inner = _pairs(module, given[few], index[few], weights[few], torch.zeros_like(returned[few]))
+    down = module.get_parameter("down_proj").detach()
+    outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[numbers], inner)
+    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), returned[few].detach())
+
+
+def fits_router(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_tokens: int) -> bool:
+    """Whether a router treats tokens one by one, on the first of them.
+
+    Args:
+        module: The router.
+        given: Input.
+        returned: The chosen experts' weights.
+        num_tokens: B S.
+
+    Returns:
+        True where all tokens of the batch are rows and the first come out the same alone.
+    """
+    if given.dim() != 2 or len(given) != num_tokens or len(returned) != num_tokens:
+        return False
+    alone = returned_by(module, module(given[:8]))
+    return isinstance(alone, torch.Tensor) and is_close(alone, returned[:8].detach())
+
+
+def _rows(use: Use, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A folded tensor [B S, ...] as each row's tokens, [B][T, ...]."""
+    return use.tokens(tensor.reshape(len(use.spans), use.length, *tensor.shape[1:]))
+
+
+def _pairs(
+    module: nn.Module, given: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Per (token, expert): the expert, dz, x, p d, and the inner activation."""
+    up, down = module.get_parameter("gate_up_proj").detach(), module.get_parameter("down_proj").detach()
+    numbers, num_choices = index.flatten(), index.shape[1]
+    tokens = given.repeat_interleave(num_choices, 0)
+    outer = (weights.reshape(-1, 1) * grad.repeat_interleave(num_choices, 0)).to(down.dtype)
+    before = tokens.new_zeros(len(numbers), up.shape[1])
+    inner_grad = tokens.new_zeros(len(numbers), down.shape[2])
+    for expert in torch.unique(numbers).tolist():
+        chosen = numbers == expert
+        before[chosen] = tokens[chosen] @ up[expert].t()
+        inner_grad[chosen] = outer[chosen] @ down[expert]
+    with torch.enable_grad():
+        before.requires_grad_(True)
+        gate, linear = before.chunk(2, dim=-1)
+        inner = module.act_fn(gate) * linear  # type: ignore[operator]
+        (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
+    return numbers, before_grad, tokens, outer, inner.detach()

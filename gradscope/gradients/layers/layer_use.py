@@ -1,0 +1,116 @@
+"""One call of a module, as a layer rule sees it.
+
+Shapes: B rows, S padded length, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gradscope.gradients.layers.factors import Contribution, Scatter, Summed
+
+Spans = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One call of a module during one forward pass."""
+
+    module: nn.Module
+    """The module."""
+    input: torch.Tensor
+    """What it was given, [B, ...]; one row expanded to B where all share it."""
+    grad: torch.Tensor
+    """The gradient of what it returned, [B, ...]."""
+    beside: tuple[torch.Tensor, ...] = ()
+    """What it was given beside its input: an expert layer's routes."""
+    spans: Spans
+    """First and last-plus-one position of each row's tokens, [B]."""
+    length: int
+    """The padded length, S."""
+
+    def tokens(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A tensor's real tokens, row by row.
+
+        A head that was only given the last positions has a shorter token axis, aligned at its end.
+
+        Args:
+            tensor: [B, at most S, ...].
+
+        Returns:
+            Per row, [B][T, ...].
+        """
+        missing = self.length - tensor.shape[1]
+        return tuple(
+            tensor[row, max(start - missing, 0) : stop - missing] for row, (start, stop) in enumerate(self.spans)
+        )
+
+    def summed(self, grad: torch.Tensor) -> Summed:
+        """A gradient summed over every axis but the first and last.
+
+        Padding adds nothing, for no loss flows from it.
+
+        Args:
+            grad: [B, ..., O].
+
+        Returns:
+            The sums, at least in float32.
+        """
+        wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
+        return Summed(rows=wide.flatten(1, -2).sum(1))
+
+    def lookup(self, grads: torch.Tensor, padding: int | None) -> Scatter:
+        """The gradients of what the input's ids looked up.
+
+        Args:
+            grads: [B, S, H].
+            padding: The id that gets no gradient; None without one.
+
+        Returns:
+            Ids and gradients, row by row.
+        """
+        ids, rows = self.tokens(self.input), self.tokens(grads)
+        if padding is not None:
+            # PyTorch gives this id no gradient, also where it was sampled and not padded.
+            kept = [row != padding for row in ids]
+            ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
+            rows = tuple(row[keep] for row, keep in zip(rows, kept, strict=True))
+        return Scatter(ids=ids, grads=rows)
+
+
+def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What a function makes of each row; of one row that was expanded to many it is computed once.
+
+    Args:
+        given: [B, ...].
+        compute: The function; rows do not meet in it.
+
+    Returns:
+        The results, [B, ...].
+    """
+    if len(given) > 1 and given.stride(0) == 0:
+        found = compute(given[:1])
+        return found.expand(len(given), *found.shape[1:])
+    return compute(given)
+
+
+def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a layer's output was computed again, to the rounding of its dtype.
+
+    Args:
+        found: The output as a rule takes it to come about.
+        expected: The output.
+
+    Returns:
+        True for the same shape and no difference beyond rounding.
+    """
+    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)
+
+
+Rule = Callable[[Use], Mapping[str, Contribution]]
+"""From a use to the contribution of each of the module's own parameters, by their local names."""

@@ -1,0 +1,225 @@
+"""One sequence's forward pass, cut at the decoder layers: what lockstep sends its cotangents down.
+
+Shapes: S tokens of the sequence, T tokens of its completion, H width, L decoder layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradscope.gradients.layers.coverage import RuledLayers
+from gradscope.gradients.layers.experts import returned_by
+from gradscope.gradients.layers.layer_use import Use
+from gradscope.gradients.layers.rules import fits
+from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.tokenize import TokenSequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedUse:
+    """One call of a module that a rule covers, with the graph of its output."""
+
+    module: nn.Module
+    """The module."""
+    input: torch.Tensor
+    """What it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]."""
+    output: torch.Tensor
+    """What it returned, likewise."""
+    beside: tuple[torch.Tensor, ...] = ()
+    """What it was given beside its input: an expert layer's routes."""
+
+    def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> Use:
+        """The use as if many rows had been a batch: one input, an output gradient for each.
+
+        Args:
+            grads: The rows' gradients of the output, [R, 1, S, ...]; of tokens alone [R, S, ...].
+            stops: Tokens of each row, counted from the first, [R].
+            length: S.
+
+        Returns:
+            The use that a rule sees.
+        """
+        size = len(grads)
+        if self.output.shape[0] == length:  # tokens alone: experts and routers
+            given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (self.input, *self.beside))
+            grads = grads.flatten(0, 1)
+        else:
+            given, beside, grads = self.input.expand(size, *self.input.shape[1:]), [], grads[:, 0]
+        return Use(
+            module=self.module,
+            input=given,
+            beside=tuple(beside),
+            grad=grads,
+            spans=tuple((0, stop) for stop in stops),
+            length=length,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """A forward pass whose graph is kept."""
+
+    length: int
+    """S."""
+    segments: list[list[TracedUse]]
+    """Uses below the first decoder layer, in each of them, and above the last, [L + 2]."""
+    cuts: list[torch.Tensor] = field(default_factory=list)
+    """Hidden states [1, S, H] before each decoder layer and after the last, [L + 1]; all that joins the segments."""
+    start: int = 0
+    """Tokens of the prompt."""
+    logprobs: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    """Log-probabilities of the completion with their graph, [T]."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether every decoder layer was called once with a hidden state of all tokens."""
+        shapes = {cut.shape for cut in self.cuts}
+        return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and self._of_all_tokens(next(iter(shapes)))
+
+    def share_inputs(self, longer: Trace) -> None:
+        """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.
+
+        Rows of both traces then have prefixes of one tensor.
+
+        Args:
+            longer: A pass over more of the sequence.
+        """
+        for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
+            for place, (use, other) in enumerate(zip(segment, others, strict=False)):
+                shape = (1, longer.length, *use.input.shape[2:])
+                if use.module is other.module and use.input.shape[1] == self.length and other.input.shape == shape:
+                    segment[place] = replace(use, input=other.input[:, : self.length])
+
+    def _of_all_tokens(self, shape: torch.Size) -> bool:
+        return len(shape) == 3 and tuple(shape[:2]) == (1, self.length)
+
+
+class Tracer:
+    """Runs forward passes and records what lockstep needs.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter, tied parameters once.
+        temperature: Logits are divided by it.
+    """
+
+    def __init__(self, model: Any, trainable: Mapping[str, nn.Parameter], temperature: float) -> None:
+        self.layers = RuledLayers(model, trainable)
+        self._model, self._trainable, self._temperature = model, trainable, temperature
+        self._decoder = decoder_layers(model)
+        self._trace: Trace | None = None
+        self._segment = 0
+        self._asking = False
+
+    def trace(self, sequence: TokenSequence) -> Trace:
+        """One forward pass, weight gradients off.
+
+        Args:
+            sequence: The sequence.
+
+        Returns:
+            Its trace. A use that no rule fits makes its parameters uncovered.
+        """
+        device = next(iter(self._trainable.values())).device
+        # Fused attention has no rule for many cotangents at once; in plain operations it has.
+        with self.recording(sequence.length) as trace, sdpa_kernel(SDPBackend.MATH):
+            batch = pad_batch([0], [sequence], device)
+            (trace.logprobs,) = completion_logprobs(self._model, batch, self._temperature, torch.float64)
+            trace.start = len(sequence.prompt_ids)
+        return trace
+
+    @contextmanager
+    def recording(self, length: int) -> Iterator[Trace]:
+        """Record the forward pass of one sequence that runs inside, weight gradients off.
+
+        Args:
+            length: Tokens of the sequence.
+
+        Yields:
+            Its trace, filled as the pass goes on. A use that no rule fits makes its parameters uncovered.
+        """
+        trace = Trace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
+        self._trace, self._segment = trace, 0
+        try:
+            with self._hooks(), gradients_on(self._trainable, on=False):
+                yield trace
+        finally:
+            self._trace = None
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        handles = [module.register_forward_hook(self._take) for module in self.layers.owned]
+        for layer in self._decoder:
+            handles.append(layer.register_forward_pre_hook(self._enter, with_kwargs=True))
+        if self._decoder:
+            handles.append(self._decoder[-1].register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        assert self._trace is not None, "hooks are on only while a trace is made"
+        given = arguments[0] if arguments else keywords.get("hidden_states")
+        if isinstance(given, torch.Tensor):
+            self._trace.cuts.append(given)
+        self._segment = min(self._segment + 1, len(self._decoder))
+
+    def _leave(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        assert self._trace is not None, "hooks are on only while a trace is made"
+        returned = output[0] if isinstance(output, tuple) else output
+        if isinstance(returned, torch.Tensor):
+            self._trace.cuts.append(returned)
+        self._segment = len(self._decoder) + 1
+
+    def _take(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        owned = self.layers.covered_by(module)
+        if self._asking or self._trace is None or not owned:
+            return
+        output = returned_by(module, output)
+        if (
+            not arguments
+            or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
+            or not self._fits(module, arguments, output)
+        ):
+            self.layers.uncovered.update(owned.values())
+            return
+        if not output.requires_grad:
+            output.requires_grad_(True)  # nothing below is trainable, so the graph starts here
+        given = tuple(part.detach() for part in arguments)
+        use = TracedUse(module=module, input=given[0], beside=given[1:], output=output)
+        self._trace.segments[self._segment].append(use)
+
+    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+        """Whether the rule is exact here; asking may call the module again."""
+        assert self._trace is not None, "only called while a trace is made"
+        self._asking = True
+        try:
+            with torch.no_grad():
+                return fits(module, given[0], output, 1, self._trace.length, given[1:])
+        finally:
+            self._asking = False
+
+
+def decoder_layers(model: Any) -> tuple[nn.Module, ...]:
+    """The layers that a model calls one after the other on its hidden state.
+
+    Args:
+        model: The model, with its adapter where it has one.
+
+    Returns:
+        The layers; empty where the model keeps no list of them.
+    """
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
+    return tuple(next(lists, ()))

@@ -1,0 +1,120 @@
+"""One ordinary backward pass: the gradient of a weighted sum of log-probabilities, handed out tensor by tensor.
+
+The engine is checked against this, and everything that needs a gradient rather than a Gram is computed by it.
+
+Shapes: T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.forward import completion_logprobs
+
+Weigh = Callable[[int, torch.Tensor], torch.Tensor]
+"""From a position within the batch and its detached log-probabilities [T] to the weights of grad log pi [T]."""
+
+
+@contextmanager
+def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator[None]:
+    """Switch weight gradients on or off for a while.
+
+    Args:
+        trainable: Name -> parameter.
+        on: Whether autograd computes their gradients.
+
+    Yields:
+        Nothing.
+    """
+    before = {name: parameter.requires_grad for name, parameter in trainable.items()}
+    try:
+        for parameter in trainable.values():
+            parameter.requires_grad_(on)
+        yield
+    finally:
+        for name, parameter in trainable.items():
+            parameter.requires_grad_(before[name])
+
+
+def backward(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    batch: Batch,
+    temperature: float,
+    weigh: Weigh,
+    consume: Callable[[str, torch.Tensor], None],
+) -> None:
+    """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
+
+    Each tensor's gradient is handed out as soon as it is complete and then dropped. Gradients that the parameters hold
+    already, of a model in training, are no part of it and stay as they are.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        batch: The sequences.
+        temperature: Logits are divided by it.
+        weigh: The weights v.
+        consume: Called with each parameter's name and gradient; never for a parameter that has none.
+    """
+
+    def hand_out(name: str, parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None, "the hook runs after accumulation"
+        consume(name, parameter.grad)
+        parameter.grad = None
+
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    for parameter in trainable.values():
+        parameter.grad = None
+    handles = [
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda tensor, name=name: hand_out(name, tensor)
+        )
+        for name, parameter in trainable.items()
+    ]
+    try:
+        with gradients_on(trainable, on=True):
+            logprobs = completion_logprobs(model, batch, temperature)
+            backpropagate(logprobs, [weigh(position, row.detach()) for position, row in enumerate(logprobs)])
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
+
+
+def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    """One backward pass from weighted log-probabilities.
+
+    Args:
+        logprobs: Per row, with their graph, [B][T].
+        weights: Per row, [B][T].
+    """
+    total = torch.stack([(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+
+
+def squared_norm(
+    model: Any, trainable: Mapping[str, nn.Parameter], batch: Batch, temperature: float, weigh: Weigh
+) -> float:
+    """Squared Euclidean norm of a batch's gradient over all trainable parameters.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        batch: The sequences.
+        temperature: Logits are divided by it.
+        weigh: The weights of grad log pi.
+
+    Returns:
+        The squared norm, added up in float64.
+    """
+    squares: list[torch.Tensor] = []
+    backward(model, trainable, batch, temperature, weigh, lambda _, grad: squares.append(grad.double().square().sum()))
+    return float(torch.stack(squares).sum()) if squares else 0.0

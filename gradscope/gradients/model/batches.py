@@ -1,0 +1,124 @@
+"""Batches of rows for one forward pass: sorted by length, cut by a token budget, padded on a chosen side.
+
+Shapes: B rows of a batch, S padded length, T tokens of a completion, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gradscope.gradients.model.tokenize import TokenSequence
+
+PaddingSide = Literal["left", "right"]
+
+MAX_BATCH_TOKENS = 4096
+"""Padded tokens of one forward pass where nothing else is said; bounds activations."""
+LOGIT_BYTES = 2**29
+"""Memory for one float32 copy of a batch's logits where nothing else is said; a backward pass holds a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Some rows of a step, padded to one length."""
+
+    rows: tuple[int, ...]
+    """Their indices among the step's rows, [B]."""
+    input_ids: torch.Tensor
+    """Token ids, [B, S]."""
+    attention_mask: torch.Tensor
+    """1 where there is a token, [B, S]."""
+    position_ids: torch.Tensor
+    """Positions counted from the first real token, [B, S]."""
+    spans: tuple[tuple[int, int], ...]
+    """First and last-plus-one position of each row's tokens, [B]."""
+    num_completion: tuple[int, ...]
+    """T of each row, [B]."""
+
+    @property
+    def length(self) -> int:
+        """The padded length, S."""
+        return int(self.input_ids.shape[1])
+
+
+def default_batch_tokens(vocab_size: int) -> int:
+    """Padded tokens of one forward pass where nothing else is said.
+
+    Args:
+        vocab_size: V; a large vocabulary makes logits the largest tensor of all.
+
+    Returns:
+        The budget.
+
+    Example:
+        >>> default_batch_tokens(8192), default_batch_tokens(151936)
+        (4096, 883)
+    """
+    return min(MAX_BATCH_TOKENS, max(1, LOGIT_BYTES // (4 * vocab_size)))
+
+
+def split_rows(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...]]:
+    """Rows of similar length together, longest first, within a budget of padded tokens.
+
+    The longest come first so that a batch that does not fit fails before any work is done.
+
+    Args:
+        lengths: Tokens of each row.
+        batch_tokens: Most padded tokens of a batch; one row alone may exceed it.
+
+    Returns:
+        Row indices of each batch.
+
+    Example:
+        >>> split_rows([3, 9, 4, 8], batch_tokens=18)
+        [(1, 3), (2, 0)]
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    batches: list[list[int]] = []
+    for row in order:
+        longest = lengths[batches[-1][0]] if batches else 0
+        if batches and longest * (len(batches[-1]) + 1) <= batch_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return [tuple(batch) for batch in batches]
+
+
+def pad_batch(
+    rows: Sequence[int],
+    sequences: Sequence[TokenSequence],
+    device: torch.device,
+    padding_side: PaddingSide = "right",
+) -> Batch:
+    """Sequences padded to one length.
+
+    Args:
+        rows: Index of each row within the step, [B].
+        sequences: The sequence of each row, [B].
+        device: Where the tensors go.
+        padding_side: Where padding goes; results do not depend on it.
+
+    Returns:
+        The batch.
+    """
+    length = max(sequence.length for sequence in sequences)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    mask = torch.zeros(len(rows), length, dtype=torch.long)
+    spans = []
+    for number, sequence in enumerate(sequences):
+        start = 0 if padding_side == "right" else length - sequence.length
+        stop = start + sequence.length
+        ids[number, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
+        mask[number, start:stop] = 1
+        spans.append((start, stop))
+    return Batch(
+        rows=tuple(rows),
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device),
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(device),
+        spans=tuple(spans),
+        num_completion=tuple(len(sequence.completion_ids) for sequence in sequences),
+    )

@@ -1,0 +1,194 @@
+"""The policy whose gradients are measured: its weights, its tokenizer, its reference, and what was found on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model.checkpoint import (
+    is_fresh,
+    load_adapter,
+    load_model,
+    load_tokenizer,
+    padding_id,
+    require_finite,
+)
+from gradscope.rollouts.run import WeightsRef
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A model with the parameters that the trainer trained."""
+
+    model: Any
+    """The model in evaluation mode, with its adapter where it has one."""
+    tokenizer: Any
+    """Its tokenizer; None where none was found."""
+    trainable: Mapping[str, nn.Parameter]
+    """Name -> parameter: everything for a full model, the adapter's for LoRA; tied parameters once."""
+    kind: Literal["full", "adapter"]
+    """What was trained."""
+    device: torch.device
+    """Where the model is."""
+    dtype: torch.dtype
+    """The dtype of its weights."""
+    reference: Any = None
+    """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
+    source: str = ""
+    """The folder that the weights came from."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the numbers should know, in sentences."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trainable parameters, P."""
+        return sum(parameter.numel() for parameter in self.trainable.values())
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids that the model can read."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence that the model was built for; None where its configuration does not say."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return None if limit is None else int(limit)
+
+    @contextmanager
+    def as_reference(self) -> Iterator[Any]:
+        """The reference policy of the KL term.
+
+        Yields:
+            A model: the weights before the first update; for an adapter that started fresh, its base alone.
+
+        Raises:
+            InputError: The weights before the first update were not given.
+        """
+        if self.reference is not None:
+            yield self.reference
+            return
+        if self.kind == "adapter":
+            with self.model.disable_adapter():
+                yield self.model
+            return
+        raise InputError(
+            "The loss has a KL term, and the weights before the first update, its reference, are not known.",
+            hint="Give them with --initial PATH.",
+        )
+
+
+def load_policy(
+    weights: WeightsRef,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    tokenizer: Path | None = None,
+    initial: WeightsRef | None = None,
+    origin: Path | None = None,
+) -> Policy:
+    """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
+
+    Args:
+        weights: The model or adapter.
+        device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
+        dtype: ``float32``, ``bfloat16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA that of the checkpoint.
+        tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
+        initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
+            so its base serves; a run that went on from a trained adapter has that adapter as its reference.
+        origin: The folder of the model that the trainer loaded. Its configuration says whether the padding token's
+            embedding got a gradient: TRL writes the tokenizer's padding token into the model's after loading it, so a
+            checkpoint names one that played no part in training. None: the weights' own configuration.
+
+    Returns:
+        The policy, in evaluation mode.
+    """
+    at = _device(device)
+    wanted = _dtype(dtype, at)
+    notes: list[str] = []
+    if weights.kind == "adapter":
+        model = load_adapter(weights, wanted)
+    else:
+        model = load_model(weights.path, wanted)
+        model.requires_grad_(True)
+        if origin is not None:
+            model.get_input_embeddings().padding_idx = padding_id(origin)
+    require_finite(model, str(weights.path))
+    model.to(at).eval()
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if (drop := _dropout(model)) > 0:
+        notes.append(
+            f"The model has dropout {drop:g}; gradients are taken without it, the trainer's were taken with it."
+        )
+    if _has_learned_positions(model):
+        notes.append(
+            "The model has learned positions, counted here from each prompt's first token; TRL also counts the padding "
+            "before it."
+        )
+    folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
+    return Policy(
+        model=model,
+        tokenizer=load_tokenizer(folders, vocab_size=int(model.get_input_embeddings().weight.shape[0])),
+        trainable=trainable,
+        kind=weights.kind,
+        device=at,
+        dtype=next(iter(trainable.values())).dtype,
+        reference=None if initial is None else _reference(initial, wanted, at),
+        source=str(weights.path),
+        notes=tuple(notes),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise UsageError(f"There is no device {name!r}.", hint="Use auto, cpu or cuda.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("PyTorch sees no CUDA device.", hint="Use --device cpu.")
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The dtype to load in; None means the checkpoint's own."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    if name not in _DTYPES:
+        raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32 or bfloat16.")
+    return _DTYPES[name]
+
+
+def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """The weights before the first update; None for an adapter that changes nothing yet."""
+    if initial.kind == "adapter":
+        if is_fresh(initial.path):
+            return None
+        model = load_adapter(initial, dtype)
+    else:
+        model = load_model(initial.path, dtype)
+    require_finite(model, str(initial.path))
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _has_learned_positions(model: nn.Module) -> bool:
+    """Whether anything but the tokens is looked up by all sequences."""
+    tokens = model.get_input_embeddings()  # type: ignore[operator]
+    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
+    return any(size is not None and table.num_embeddings >= size for table in tables)
+
+
+def _dropout(model: nn.Module) -> float:
+    """The largest dropout probability in use."""
+    config = model.config.get_text_config()  # type: ignore[operator,union-attr]
+    modules = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    return float(max([*modules, getattr(config, "attention_dropout", 0.0) or 0.0]))

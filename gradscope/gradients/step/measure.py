@@ -1,0 +1,219 @@
+"""One step's Gram matrix: the entry point of every diagnostic that needs gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradscope.errors import UsageError, VerificationError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.loop import ROW_BYTES, loop_gram, row_bytes
+from gradscope.gradients.engines.prefix import can_share
+from gradscope.gradients.engines.prompt import prompt_gram
+from gradscope.gradients.engines.shared_prompts import is_worth_sharing
+from gradscope.gradients.engines.spill import KEPT_BYTES
+from gradscope.gradients.engines.stream import stream_gram
+from gradscope.gradients.model.batches import Batch, PaddingSide
+from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.precision import uses_tf32
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.plan_step import batch_rows, plan_step
+from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.step.row_error import relative_row_error
+from gradscope.gradients.step.step_gram import Array, Chosen, StepGram
+from gradscope.gradients.step.verify import Verify, verify_gram
+from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+__all__ = ["Engine", "StepGram", "Verify", "measure_step"]
+
+Engine = Literal["auto", "loop", "stream", "prompt"]
+
+
+def measure_step(
+    policy: Policy,
+    groups: Sequence[RolloutGroup],
+    objective: Objective,
+    *,
+    engine: Engine = "auto",
+    verify: Verify = "first",
+    batch_tokens: int | None = None,
+    progress: ProgressCallback | None = None,
+    notice: NoticeCallback = no_notice,
+    padding_side: PaddingSide = "right",
+    max_row_bytes: int = ROW_BYTES,
+    max_kept_bytes: int = KEPT_BYTES,
+) -> StepGram:
+    """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The step's rollouts.
+        objective: The trainer's loss.
+        engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
+            ``loop`` while all rows fit ``max_row_bytes``, else ``stream``.
+        verify: Check the first batch, or all.
+        batch_tokens: Most padded tokens of a forward pass of ``stream``, ``prompt`` and the self-check; None: a guess
+            that is halved while memory runs out.
+        progress: Called as sequences are done.
+        notice: Told when a batch did not fit.
+        padding_side: Where batches are padded; results do not depend on it.
+        max_row_bytes: Memory that ``loop`` may spend on rows.
+        max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
+            goes to a temporary file.
+
+    Returns:
+        The step's Gram matrix.
+    """
+    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
+    plan = plan_step(policy, groups, objective, budget)
+    chosen = _choose(engine, policy, plan, max_row_bytes)
+
+    def batches(tokens: int) -> list[Batch]:
+        return batch_rows(policy, plan, range(len(plan.rows)), tokens, padding_side)
+
+    def compute(tokens: int) -> _Work:
+        work = _Work(policy, plan, progress or no_progress, max_row_bytes)
+        if chosen == "loop":
+            work.loop()
+        elif chosen == "stream":
+            work.stream(batches(tokens), max_kept_bytes)
+        else:
+            work.prompt(tokens, max_kept_bytes)
+        return work
+
+    # loop has one sequence at a time whatever the budget, so a smaller one is no help
+    work = compute(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, compute)
+    coverage, gram = work.coverage(), work.gram()
+    checked = budget.fit(plan.lengths, lambda tokens: verify_gram(policy, plan, gram, batches(tokens), verify))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return StepGram(
+        step=groups[0].step,
+        gram=gram,
+        rows=plan.rows,
+        group_ids=tuple(rollout.group_id for rollout in rollouts),
+        samples=tuple(rollout.sample for rollout in rollouts),
+        rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
+        advantages=_advantages(rollouts),
+        logprobs=tuple(work.logprobs[i].cpu().numpy() for i in range(len(rollouts))),
+        num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
+        engine=chosen,
+        dtype=str(policy.dtype).removeprefix("torch."),
+        device=str(policy.device),
+        batch_tokens=budget.tokens,
+        num_parameters=policy.num_parameters,
+        coverage=coverage,
+        slow_parameters=tuple(sorted(work.slow)),
+        verification=checked,
+        tf32=uses_tf32(policy.device),
+        relative_row_error=relative_row_error(policy, plan, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
+        notes=(*policy.notes, *_notes(plan, work.slow), *budget.notes),
+    )
+
+
+class _Work:
+    """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
+
+    def __init__(self, policy: Policy, plan: RowPlan, progress: ProgressCallback, max_row_bytes: int) -> None:
+        self._policy, self._plan, self._progress, self._max_bytes = policy, plan, progress, max_row_bytes
+        self._accumulator = GramAccumulator(len(plan.rows), policy.device)
+        self.logprobs: dict[int, torch.Tensor] = {}
+        self.slow: frozenset[str] = frozenset()
+
+    def loop(self) -> None:
+        self._loop(self._policy.trainable)
+
+    def stream(self, batches: Sequence[Batch], max_kept_bytes: int) -> None:
+        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
+        slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
+        self._add_slowly(slow)
+
+    def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
+        model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
+        slow = prompt_gram(model, trainable, plan, batch_tokens, total, self._done, max_kept_bytes=max_kept_bytes)
+        self._add_slowly(slow)
+
+    def _add_slowly(self, slow: frozenset[str]) -> None:
+        self.slow = slow
+        parameters = {name: self._policy.trainable[name] for name in sorted(slow)}
+        for block in _blocks(parameters, len(self._plan.rows), self._max_bytes):
+            self._loop(block)
+
+    def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        plan = self._plan
+        with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
+            loop_gram(self._policy.model, parameters, plan, self._accumulator, self._done, max_bytes=self._max_bytes)
+
+    def coverage(self) -> float:
+        """Share of the trainable parameters that were added; anything but 1.0 is an error."""
+        share = self._accumulator.num_parameters / self._policy.num_parameters
+        if share != 1.0:
+            raise VerificationError(
+                f"The Gram matrix covers {share:.4%} of the trainable parameters.",
+                hint="Please report this with the model's config.json; its numbers must not be used.",
+            )
+        return share
+
+    def gram(self) -> Array:
+        return np.asarray(self._accumulator.gram.cpu().numpy())
+
+    def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
+        self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
+        self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
+
+
+def _choose(engine: Engine, policy: Policy, plan: RowPlan, max_row_bytes: int) -> Chosen:
+    if engine not in ("auto", "loop", "stream", "prompt"):
+        raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
+    if engine != "auto":
+        return engine
+    if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
+        return "prompt"
+    return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
+
+
+def _blocks(parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int) -> Iterator[dict[str, nn.Parameter]]:
+    """Parameters a few at a time, so that their rows fit.
+
+    Yields:
+        Blocks of parameters, one alone where even that does not fit.
+    """
+    block: dict[str, nn.Parameter] = {}
+    for name, parameter in parameters.items():
+        if block and row_bytes(num_rows, {**block, name: parameter}) > max_bytes:
+            yield block
+            block = {}
+        block[name] = parameter
+    if block:
+        yield block
+
+
+def _advantages(rollouts: Sequence[Rollout]) -> Array | None:
+    logged = [rollout.advantage for rollout in rollouts if rollout.advantage is not None]
+    return np.array(logged, dtype=np.float64) if len(logged) == len(rollouts) else None
+
+
+def _notes(plan: RowPlan, slow: frozenset[str]) -> list[str]:
+    notes = []
+    inferred = sum(sequence.inferred for sequence in plan.sequences)
+    if inferred:
+        notes.append(f"{inferred} of {len(plan.sequences)} rollouts were re-tokenized from text; ids may differ.")
+    if plan.objective.assumed:
+        notes.append(f"Not known and taken at TRL's default: {', '.join(plan.objective.assumed)}.")
+    if plan.objective.importance_ratio:
+        notes.append(
+            "Score vectors carry the importance ratio; the clip depends on the advantage's sign and enters "
+            "only the logged gradient."
+        )
+    if slow:
+        notes.append(
+            f"{len(slow)} parameters have no layer rule and took one backward pass a row: {sorted(slow)[0]}"
+            f"{', ...' if len(slow) > 1 else ''}."
+        )
+    return notes

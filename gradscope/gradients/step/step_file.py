@@ -1,0 +1,79 @@
+"""One step's Gram matrix as a safetensors file, so that interrupted work need not compute it again.
+
+The file carries the key of what it was computed from; it is never read under another one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.verify import Verification
+from gradscope.rollouts.files import atomic_write
+
+_ARRAYS = ("gram", "rewards", "advantages", "logprobs")
+_TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
+
+
+def write_step(path: Path, gram: StepGram, key: str) -> None:
+    """Write everything that is known of a step.
+
+    Args:
+        path: Where to; what is there is replaced.
+        gram: The step.
+        key: What it was computed from.
+    """
+    arrays = {
+        "gram": gram.gram,
+        "rewards": gram.rewards,
+        "logprobs": np.concatenate([np.zeros(0), *gram.logprobs]),
+        "lengths": np.array([len(row) for row in gram.logprobs], dtype=np.int64),
+    }
+    if gram.advantages is not None:
+        arrays["advantages"] = gram.advantages
+    rest: dict[str, Any] = {
+        field.name: getattr(gram, field.name) for field in fields(gram) if field.name not in _ARRAYS
+    }
+    rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    atomic_write(path, save(whole, metadata={"key": key, "step": json.dumps(rest)}), force=True)
+
+
+def read_step(path: Path, key: str) -> StepGram | None:
+    """Read a step again.
+
+    Args:
+        path: Where it was written.
+        key: What it must have been computed from.
+
+    Returns:
+        The step; None where there is no such file, or it is of something else.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            said = file.metadata() or {}
+            if said.get("key") != key:
+                return None
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return None
+    rest: dict[str, Any] = json.loads(said["step"])
+    rest |= {name: tuple(rest[name]) for name in _TUPLES}
+    rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
+    return StepGram(
+        gram=arrays["gram"],
+        rewards=arrays["rewards"],
+        advantages=arrays.get("advantages"),
+        logprobs=tuple(np.split(arrays["logprobs"], np.cumsum(arrays["lengths"])[:-1])),
+        **rest,
+    )

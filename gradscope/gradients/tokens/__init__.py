@@ -1,0 +1,1 @@
+"""Rows that are single tokens: exact, sketched to a common basis, or without a matrix."""

@@ -1,0 +1,237 @@
+"""Engine ``lockstep``: exact rows of single tokens; many cotangents go down one graph, layer by layer.
+
+The row of a token is the gradient of its own log-probability. One forward pass of the sequence up to the last token of
+a chunk serves all tokens of the chunk (a causal model gives later positions no part in them). Above the last decoder
+layer a token touches only its own position, so one ordinary backward pass serves the chunk. Below, the cotangents of
+all tokens go through one layer at a time; the output gradients of that layer exist for all rows, its parameters are
+added to the Gram, and only the hidden state's cotangents go on. No row of all parameters ever exists.
+
+This is not the decomposition of one backward pass by position: a token's loss also reaches the keys and values of
+earlier positions, and those terms belong to its row.
+
+Shapes: N token rows, C rows of a chunk, S tokens of its sequence, H width, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradscope.errors import UsageError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.layers.factors import Contribution, Part
+from gradscope.gradients.layers.rules import Use, fits
+from gradscope.gradients.layers.trace import Trace, TracedUse, Tracer
+from gradscope.gradients.tokens.common_basis import add_token_parameter
+from gradscope.gradients.tokens.rows import Chunk
+
+LAYER_BYTES = 2**32
+"""Memory for the output gradients of one decoder layer over all rows."""
+
+
+def lockstep_gram(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    chunks: Sequence[Chunk],
+    temperature: float,
+    accumulator: GramAccumulator,
+    *,
+    max_layer_bytes: int = LAYER_BYTES,
+) -> frozenset[str]:
+    """Add the Gram of all parameters that a layer rule covers.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        chunks: All rows.
+        temperature: Logits are divided by it.
+        accumulator: Gets the products.
+        max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
+
+    Returns:
+        Names of the parameters that no rule covers; nothing was added for them.
+    """
+
+    def add(name: str, parts: list[Part]) -> None:
+        add_token_parameter(accumulator, trainable[name].shape, trainable[name].dtype, parts)
+
+    return lockstep(model, trainable, chunks, temperature, add, max_layer_bytes=max_layer_bytes)
+
+
+def lockstep(
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    chunks: Sequence[Chunk],
+    temperature: float,
+    consume: Callable[[str, list[Part]], None],
+    *,
+    max_layer_bytes: int = LAYER_BYTES,
+) -> frozenset[str]:
+    """Hand out what each row adds to each parameter that a layer rule covers.
+
+    Args:
+        model: The model.
+        trainable: Name -> parameter.
+        chunks: All rows.
+        temperature: Logits are divided by it.
+        consume: Called with a parameter's name and, by chunk, the contributions of all its uses.
+        max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
+
+    Returns:
+        Names of the parameters that no rule covers; nothing was handed out for them.
+    """
+    tracer = Tracer(model, trainable, temperature)
+    lines = _lines(tracer, chunks)
+    if not all(line.trace.is_cut for line in lines):
+        return frozenset(trainable)
+    collected: dict[str, list[Part]] = defaultdict(list)
+    lowest = _lowest_segments(tracer, lines)
+    for segment in reversed(range(len(lines[0].trace.segments))):
+        _require_fit(lines, segment, max_layer_bytes)
+        for line in lines:
+            for name, uses in line.descend(segment).items():
+                collected[name].append((line.chunk.rows, uses))
+        for name in [name for name in collected if lowest[name] == segment]:
+            parts = collected.pop(name)
+            if name not in tracer.layers.uncovered:
+                consume(name, parts)
+    return frozenset(tracer.layers.uncovered | (set(trainable) - set(lowest)))
+
+
+class _Line:
+    """One chunk on its way down: its graph and the cotangent of the hidden state that it has reached."""
+
+    def __init__(self, tracer: Tracer, chunk: Chunk, longest: _Line | None = None) -> None:
+        self.chunk, self._tracer = chunk, tracer
+        self.trace: Trace = tracer.trace(chunk.prefix)
+        self._cotangent: torch.Tensor | None = None
+        if longest is not None:
+            self.trace.share_inputs(longest.trace)
+
+    def descend(self, segment: int) -> dict[str, list[Contribution]]:
+        """What the uses of one segment add to each parameter; the segments must come from the top down."""
+        top = len(self.trace.segments) - 1
+        uses = [use for use in self.trace.segments[segment] if self._tracer.layers.covered_by(use.module)]
+        grads = self._from_the_loss(uses) if segment == top else self._from_above(segment, uses)
+        found: dict[str, list[Contribution]] = defaultdict(list)
+        for use, grad in zip(uses, grads, strict=True):
+            owned = self._tracer.layers.covered_by(use.module)
+            rows = None if grad is None else (self._by_position if segment == top else self._by_row)(use, grad)
+            if rows is None:
+                self._tracer.layers.uncovered.update(owned.values())
+                continue
+            contributions = self._tracer.layers.rules[use.module](rows)
+            for local, name in owned.items():
+                found[name].append(contributions[local])
+        self.trace.segments[segment] = []
+        return found
+
+    @property
+    def _places(self) -> list[int]:
+        """The position that predicts each token, [C]."""
+        return [self.trace.start + position - 1 for position in self.chunk.positions]
+
+    def _from_the_loss(self, uses: Sequence[TracedUse]) -> list[torch.Tensor | None]:
+        """One ordinary backward pass for all rows: each keeps to its own position."""
+        chosen = torch.zeros_like(self.trace.logprobs)
+        chosen[list(self.chunk.positions)] = 1.0
+        last = self.trace.cuts[-1]
+        targets = [last, *(use.output for use in uses)] if last.requires_grad else [use.output for use in uses]
+        if not targets:
+            return []
+        grads: list[torch.Tensor | None] = []
+        grads += torch.autograd.grad(self.trace.logprobs, targets, chosen, allow_unused=True)
+        if last.requires_grad:
+            grad, places = grads.pop(0), self._places
+            if grad is not None:
+                self._cotangent = grad.new_zeros(len(places), *grad.shape)
+                self._cotangent[range(len(places)), 0, places] = grad[0, places]
+        return grads
+
+    def _from_above(self, segment: int, uses: Sequence[TracedUse]) -> list[torch.Tensor | None]:
+        """The cotangents of all rows through one segment at once."""
+        if self._cotangent is None:
+            return [None] * len(uses)
+        below = self.trace.cuts[segment - 1] if segment > 0 else None
+        goes_on = below is not None and below.requires_grad
+        targets = [use.output for use in uses]
+        if goes_on:
+            assert below is not None, "there is a cut below every segment but the lowest"
+            targets = [below, *targets]
+        grads: list[torch.Tensor | None] = []
+        if targets:
+            above, cotangent = self.trace.cuts[segment], self._cotangent
+            grads += torch.autograd.grad(above, targets, cotangent, is_grads_batched=True, allow_unused=True)
+        self._cotangent = grads.pop(0) if goes_on else None
+        return grads
+
+    def _by_row(self, use: TracedUse, grad: torch.Tensor) -> Use:
+        """A use below: each row ends at its own position."""
+        return use.as_rows(grad, [place + 1 for place in self._places], self.trace.length)
+
+    def _by_position(self, use: TracedUse, grad: torch.Tensor) -> Use | None:
+        """A use above the decoder layers: each row is one position. None where positions are not the second axis."""
+        missing = self.trace.length - grad.shape[1]
+        places = [place - missing for place in self._places]
+        if grad.dim() != 3 or use.input.dim() != 3 or use.input.shape[1] != grad.shape[1] or min(places) < 0:
+            return None
+        spans = ((0, 1),) * len(places)
+        given, returned = use.input[0, places].unsqueeze(1), use.output.detach()[0, places].unsqueeze(1)
+        if not fits(use.module, given, returned, len(places), 1):
+            return None
+        return Use(module=use.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
+
+
+def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
+    """All chunks, each with the inputs of its sequence's longest: what follows a token changes nothing before it."""
+    longest: dict[int, _Line] = {}
+    lines = {}
+    for number in sorted(range(len(chunks)), key=lambda number: -chunks[number].positions[-1]):
+        chunk = chunks[number]
+        lines[number] = _Line(tracer, chunk, longest.get(chunk.sequence))
+        longest.setdefault(chunk.sequence, lines[number])
+    return [lines[number] for number in range(len(chunks))]
+
+
+def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
+    """The last segment, on the way down, in which each parameter is used."""
+    lowest: dict[str, int] = {}
+    for line in lines:
+        for segment, uses in reversed(list(enumerate(line.trace.segments))):
+            for use in uses:
+                lowest.update({name: min(segment, lowest.get(name, segment)) for name in _names(tracer, use)})
+    return lowest
+
+
+def _names(tracer: Tracer, use: TracedUse) -> Iterator[str]:
+    yield from tracer.layers.owned[use.module].values()
+
+
+def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
+    """Refuse before a layer's output gradients fill the memory."""
+    if segment == len(lines[0].trace.segments) - 1:
+        return
+    needed = sum(
+        len(line.chunk.rows) * _kept_of_a_row(use) * use.output.element_size()
+        for line in lines
+        for use in line.trace.segments[segment]
+    )
+    if needed > limit:
+        rows = sum(len(line.chunk.rows) for line in lines)
+        raise UsageError(
+            f"The output gradients of one layer over {rows} token rows take {needed / 2**30:.1f} GiB; the budget is "
+            f"{limit / 2**30:.1f} GiB.",
+            hint="Take fewer tokens: --tokens N",
+        )
+
+
+def _kept_of_a_row(use: TracedUse) -> int:
+    """Elements that a row keeps of one use: its output gradients; of experts the factors of every routed token."""
+    if not use.beside:
+        return use.output.numel()
+    _, twice_inner, width = use.module.get_parameter("gate_up_proj").shape
+    return use.beside[0].numel() * (2 * width + twice_inner + twice_inner // 2)

@@ -1,0 +1,180 @@
+"""What single tokens pull: the Gram matrix of grad log pi over the tokens of a group, or products with it.
+
+A token's row under any advantage is its weight times grad log pi of the token, and so are the importance ratio, the
+clip and the trainer's averaging: per token everything that the trainer does is a scalar. The Gram of the rows is
+therefore diag(v) U diag(v), with U computed once.
+
+Shapes: N token rows, R rollouts of the step, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradscope.errors import VerificationError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.plan_step import plan_step
+from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.tokens.lockstep import lockstep_gram
+from gradscope.gradients.tokens.loop import token_loop_rows
+from gradscope.gradients.tokens.matrix_free import TokenProducts
+from gradscope.gradients.tokens.rows import TokenRow, chunks_of
+from gradscope.gradients.tokens.sketched import sketch_rows
+from gradscope.gradients.tokens.table import TokenTable, token_tables
+from gradscope.gradients.tokens.verify import (
+    TokenVerification,
+    verify_token_gram,
+    verify_token_products,
+    verify_token_sketch,
+)
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.types import RolloutGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenGram:
+    """The inner products of one group's token rows, without advantages."""
+
+    table: TokenTable
+    """The tokens and their weights, [N]."""
+    gram: Array
+    """Inner products of grad log pi(token), float64, [N, N]."""
+    num_parameters: int
+    """P."""
+    slow_parameters: tuple[str, ...]
+    """Parameters without a layer rule, computed one backward pass a row."""
+    verification: TokenVerification
+    """The self-check."""
+    num_buckets: int | None = None
+    """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOperator:
+    """One group's token rows, of which only products with their Gram matrix exist."""
+
+    table: TokenTable
+    """The tokens and their weights, [N]."""
+    build: Callable[[], TokenProducts]
+    """Makes the graphs that products need, and checks some of them; they are freed with what is returned."""
+    num_parameters: int
+    """P."""
+    relative_error: float
+    """Error of a product by its arithmetic, over the largest eigenvalue."""
+
+
+def measure_tokens(
+    policy: Policy,
+    groups: Sequence[RolloutGroup],
+    objective: Objective,
+    step: StepGram,
+    *,
+    most: int | None = 512,
+    num_buckets: int | None = None,
+    seed: int = 0,
+    rollouts: Collection[int] | None = None,
+    progress: ProgressCallback | None = None,
+) -> tuple[TokenGram, ...]:
+    """The Gram matrix of token rows of each group.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The step's rollouts.
+        objective: The trainer's loss.
+        step: The same rollouts' Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
+        most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
+        num_buckets: Sketch each row in as many numbers instead of forming all inner products.
+        seed: Decides which tokens are drawn, and the sketch.
+        rollouts: Rollouts of the step whose tokens are wanted; None: all.
+        progress: Called as groups are done.
+
+    Returns:
+        One matrix per group; none for a group of which no token counts in the loss.
+    """
+    tell = progress or no_progress
+    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
+    found = []
+    for table in token_tables(plan, groups, step, most=most, seed=seed, rollouts=rollouts):
+        if num_buckets is None:
+            gram, slow = _gram(policy, plan, table.rows)
+            verification = verify_token_gram(policy, plan, table, gram, step)
+        else:
+            gram, slow = _sketched(policy, plan, table.rows, num_buckets, seed)
+            verification = verify_token_sketch(policy, plan, table, gram, num_buckets, seed)
+        found.append(
+            TokenGram(
+                table=table,
+                gram=gram,
+                num_parameters=policy.num_parameters,
+                slow_parameters=tuple(sorted(slow)),
+                verification=verification,
+                num_buckets=num_buckets,
+            )
+        )
+        tell(len(found), len(groups), "groups")
+    return tuple(found)
+
+
+def token_operators(
+    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, step: StepGram
+) -> tuple[TokenOperator, ...]:
+    """Products with the Gram matrix of all token rows of each group.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The step's rollouts.
+        objective: The trainer's loss.
+        step: The same rollouts' Gram matrix, for the log-probabilities.
+
+    Returns:
+        One operator per group; none for a group of which no token counts in the loss.
+    """
+    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
+
+    def build(table: TokenTable) -> TokenProducts:
+        products = TokenProducts(
+            policy.model, policy.trainable, plan.sequences, table.rows, objective.temperature, step.batch_tokens
+        )
+        verify_token_products(policy, plan, table, products)
+        return products
+
+    return tuple(
+        TokenOperator(
+            table=table,
+            build=lambda table=table: build(table),  # type: ignore[misc]
+            num_parameters=policy.num_parameters,
+            relative_error=step.relative_row_error,
+        )
+        for table in token_tables(plan, groups, step)
+    )
+
+
+def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
+    """Inner products of all rows, and the names of parameters that went the slow way."""
+    accumulator = GramAccumulator(len(rows), policy.device)
+    chunks, temperature = chunks_of(rows, plan.sequences), plan.objective.temperature
+    slow = lockstep_gram(policy.model, policy.trainable, chunks, temperature, accumulator)
+    for name in sorted(slow):
+        token_loop_rows(policy.model, {name: policy.trainable[name]}, chunks, temperature, accumulator.add_rows)
+    if accumulator.num_parameters != policy.num_parameters:
+        raise VerificationError(
+            f"The Gram matrix of token rows covers {accumulator.num_parameters} of {policy.num_parameters} parameters.",
+            hint="Please report this with the model's config.json; its numbers must not be used.",
+        )
+    return np.asarray(accumulator.gram.cpu().numpy()), slow
+
+
+def _sketched(
+    policy: Policy, plan: RowPlan, rows: Sequence[TokenRow], num_buckets: int, seed: int
+) -> tuple[Array, frozenset[str]]:
+    """Inner products of the sketches of all rows, and the names of parameters that went the slow way."""
+    chunks = chunks_of(rows, plan.sequences)
+    sketch, slow = sketch_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
+    return np.asarray(sketch.gram.cpu().numpy()), slow

@@ -1,0 +1,119 @@
+"""Formulations: the Gram matrix of every one, taken from the one without advantages, equals that of a fresh backward.
+
+The oracle is one float64 backward of the loss with those advantages in it, through the plain model: a rollout at a
+time, and a token at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradscope.advantages.registry import ALL_FORMULATIONS
+from gradscope.advantages.rules import Memory, StepRollouts, make_rule
+from gradscope.diagnostics.parts import formulated
+from gradscope.diagnostics.rank_tokens import token_weights
+from gradscope.gradients.step.measure import StepGram, measure_step
+from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
+from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.critic import TokenCritic
+from tests.gradients.models import DAPO, relative, tiny_groups, tiny_policy
+
+NUM_GROUPS, GROUP_SIZE = 2, 4
+BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope != "token"]
+
+
+@functools.cache
+def measured(lora: bool) -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
+    """One step's Gram matrices, of rollouts and of tokens, computed once for all formulations."""
+    policy, groups = tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=3)
+    step = measure_step(policy, groups, DAPO)
+    return groups, step, measure_tokens(policy, groups, DAPO, step)
+
+
+def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list[np.ndarray]:
+    """What a run would be trained with, or `rank` asks: one advantage a token, [R][T]. What remembers has a past."""
+    rng = np.random.default_rng(1)
+    rewards = np.array([[rollout.reward for rollout in group.rollouts] for group in groups])
+    assert set(rewards.ravel()) == {0.0, 1.0}
+    seen = StepRollouts(
+        rewards=rewards,
+        prompt_ids=tuple(group.prompt_id for group in groups),
+        logprobs=[logprobs.tolist() for logprobs in step.logprobs],
+        max_logprobs=[(logprobs + rng.exponential(size=len(logprobs))).tolist() for logprobs in step.logprobs],
+        token_rewards=[rng.integers(0, 2, len(logprobs)).tolist() for logprobs in step.logprobs],
+        states=[rng.normal(size=(len(logprobs), 5)).astype(np.float32) for logprobs in step.logprobs],
+    )
+    if name == "optimal_baseline":
+        norms = np.diag(step.score_gram).reshape(rewards.shape)
+        return [
+            np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
+        ]
+    rule = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else make_rule(name)
+    if name == "spo":
+        rule.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
+    if name == "token_critic":
+        rule.advantages(seen)
+    advantages = rule.advantages(seen)
+    return [np.broadcast_to(a, len(of)).astype(float) for a, of in zip(advantages, step.logprobs, strict=True)]
+
+
+@functools.cache
+def plain_model(lora: bool) -> tuple[Any, list[torch.nn.Parameter]]:
+    """The same model in float64, without the engine's hooks, and its trainable parameters."""
+    policy = tiny_policy("qwen3_gqa_norms", lora=lora)
+    model = copy.deepcopy(policy.model).double()
+    return model, [p for name, p in model.named_parameters() if name in policy.trainable]
+
+
+def fresh_rows(lora: bool, groups: list[RolloutGroup], advantages: list[np.ndarray], *, by_token: bool) -> np.ndarray:
+    """Gradient rows of the loss -A log pi / (number of tokens), in float64, one backward each, [R, P] or [N, P]."""
+    model, parameters = plain_model(lora)
+    num_tokens = sum(len(advantage) for advantage in advantages)
+    rows = []
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    for rollout, advantage in zip(rollouts, advantages, strict=True):
+        ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
+        log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1].double(), dim=-1)
+        losses = -torch.tensor(advantage) * log_pi.gather(1, ids[0, start:, None]).squeeze(1) / num_tokens
+        one_each = torch.eye(len(losses), dtype=torch.float64) if by_token else torch.ones(1, len(losses)).double()
+        grads = torch.autograd.grad(losses, parameters, one_each, is_grads_batched=True)
+        rows.append(torch.cat([part.flatten(1) for part in grads], dim=1).numpy())
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("name", BY_ROLLOUT)
+def test_rollouts_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool) -> None:
+    groups, step, _ = measured(lora)
+    advantages = advantages_of(name, groups, step)
+    rows = fresh_rows(lora, groups, advantages, by_token=False)
+    found = step.gradient_gram(np.array([advantage[0] for advantage in advantages]))
+    assert np.any(rows)
+    assert relative(found, rows @ rows.T) < 1e-5
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("name", ALL_FORMULATIONS)
+def test_tokens_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool) -> None:
+    groups, step, tokens = measured(lora)
+    advantages = advantages_of(name, groups, step)
+    rows = fresh_rows(lora, groups, advantages, by_token=True)
+    for number, of_group in enumerate(tokens):
+        table = of_group.table
+        members = np.arange(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
+        if name in BY_ROLLOUT:
+            scalars = np.array([advantages[rollout][0] for rollout in members])
+            weights = token_weights(table, members, scalars, name)
+        else:
+            each = [advantages[rollout][place] for rollout, place in zip(table.rollouts, table.positions, strict=True)]
+            weights = -np.array(each) * table.score_weights
+        start = sum(len(of) for of in advantages[: number * GROUP_SIZE])
+        mine = rows[start : start + len(weights)]
+        assert relative(weights[:, None] * of_group.gram * weights, mine @ mine.T) < 1e-5
+    assert np.any(rows)

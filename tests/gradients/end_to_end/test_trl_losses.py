@@ -1,0 +1,189 @@
+"""TRL itself as the oracle: for each loss it supports here, our norm of a live step is the one it logs."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from gradscope.errors import InputError
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
+from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.types import Rollout, RolloutGroup
+from tests.gradients.models import VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
+
+MODEL = "llama_untied_biases"
+
+CASES = {
+    "dapo": {"loss_type": "dapo"},
+    "grpo": {"loss_type": "grpo", "temperature": 0.7},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "bnpo": {"loss_type": "bnpo", "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
+    "kl": {"loss_type": "dapo", "beta": 0.5},
+    "plain kl": {"loss_type": "grpo", "beta": 0.5, "use_bias_correction_kl": False},
+    "sequence ratios": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "reused": {"loss_type": "dapo", "num_iterations": 3},
+    "reused, asymmetric clip, kl": {"loss_type": "grpo", "num_iterations": 3, "epsilon_high": 0.4, "beta": 0.5},
+    "reused, two-sided": {"loss_type": "dapo", "num_iterations": 3, "delta": 1.1},
+}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w2"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w2", eos_token="w1", pad_token="w0")
+
+
+def recorded_run(
+    folder: Path, values: dict, initial=None
+) -> tuple[list[tuple[dict, dict]], list[float], TrainerSettings]:
+    """Three updates of a tiny model: rollouts and weights before each, the norms that were logged, the arguments."""
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+
+    class Recorder(trl.GRPOTrainer):
+        updates: list = []  # noqa: RUF012
+
+        def _generate_and_score_completions(self, inputs):
+            self.scored = super()._generate_and_score_completions(inputs)
+            return self.scored
+
+        def _prepare_inputs(self, generation_batch):
+            prepared = super()._prepare_inputs(generation_batch)
+            if self._step % self.args.gradient_accumulation_steps == 0:
+                self.updates.append((self.scored, copy.deepcopy(self.model.state_dict())))
+            return prepared
+
+    def reward(completion_ids, **_):
+        return [float(sum(ids) % 3) for ids in completion_ids]
+
+    arguments = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+        "max_completion_length": 6,
+        "max_steps": 3,
+        "learning_rate": 0.05,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
+        "model_init_kwargs": {"dtype": "float32"},
+        "lr_scheduler_type": "constant",
+        **values,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (initial or tiny_model(MODEL)).save_pretrained(folder / "initial")
+        args = trl.GRPOConfig(output_dir=str(folder), **arguments)
+        trainer = Recorder(
+            model=str(folder / "initial"),
+            reward_funcs=reward,
+            args=args,
+            train_dataset=datasets.Dataset.from_dict(
+                {"prompt": [f"w{i} w{i + 3}" * (1 + i % 2) for i in range(3, 15)]}
+            ),
+            processing_class=tokenizer(),
+        )
+        trainer.updates = []
+        trainer.train()
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    return trainer.updates, norms, TrainerSettings(values=args.to_dict())
+
+
+def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
+    old = inputs.get("old_per_token_logps")
+    rollouts = []
+    for row in range(len(inputs["completion_ids"])):
+        prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()]
+        kept = inputs["completion_mask"][row].bool()
+        rollouts.append(
+            Rollout(
+                group_id=str(row // size),
+                sample=row % size,
+                row=row,
+                prompt="",
+                completion="",
+                prompt_ids=tuple(prompt.tolist()),
+                completion_ids=tuple(inputs["completion_ids"][row][kept].tolist()),
+                reward=None,
+                advantage=float(inputs["advantages"][row]),
+                logprobs=None if old is None else tuple(old[row][kept].tolist()),
+            )
+        )
+    return [
+        RolloutGroup(step=1, group_id=str(i // size), prompt_id="p", rollouts=tuple(rollouts[i : i + size]))
+        for i in range(0, len(rollouts), size)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
+    updates, norms, settings = recorded_run(tmp_path, CASES[case])
+    objective = Objective.from_settings(settings)
+    assert objective.cannot is None
+    assert objective.assumed == ()
+    assert objective.importance_ratio == case.startswith("reused")
+    assert len(updates) == len(norms) == 3
+    assert norms[0] > 0.01
+    clipped, num_clipped = [], 0
+    for (inputs, weights), logged in zip(updates, norms, strict=True):
+        model = tiny_model(MODEL)
+        model.load_state_dict(weights)
+        policy = policy_of(model, reference=tiny_model(MODEL))
+        groups = groups_of(inputs)
+        found = measure_step(policy, groups, objective, engine="stream")
+        assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
+        unclipped = np.sqrt(found.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
+        clipped.append(abs(unclipped - logged) > 1e-3 * logged)
+        num_clipped += num_silenced(groups, found, objective)
+    assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
+    assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
+
+
+def num_silenced(groups: list[RolloutGroup], found, objective: Objective) -> int:
+    """Tokens that the clip takes out of the loss: TRL's own formula has no slope there."""
+    if not objective.importance_ratio:
+        return 0
+    silenced = 0
+    for rollout, logprobs in zip((r for group in groups for r in group.rollouts), found.logprobs, strict=True):
+        ratio = torch.tensor(np.exp(logprobs - np.array(rollout.logprobs)), requires_grad=True)
+        free = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
+        clipped = ratio.clamp(1 - objective.epsilon_low, 1 + objective.epsilon_high)
+        torch.min(free * rollout.advantage, clipped * rollout.advantage).sum().backward()
+        silenced += int((ratio.grad == 0).sum()) if rollout.advantage else 0
+    return silenced
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
+def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_path):
+    updates, norms, settings = recorded_run(tmp_path, {"router_aux_loss_coef": 0.0}, tiny_experts(name))
+    assert len(updates) == len(norms) == 3
+    assert norms[0] > 0.01
+    for (inputs, weights), logged in zip(updates, norms, strict=True):
+        model = tiny_experts(name)
+        model.load_state_dict(weights)
+        found = measure_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
+        assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
+        assert (found.coverage, found.slow_parameters) == (1.0, ())
+
+
+def test_a_load_balancing_term_that_was_left_to_the_model_is_refused():
+    policy, groups = policy_of(tiny_experts("qwen3_moe")), tiny_groups()
+    settings = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0}
+    left = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": None}))
+    with pytest.raises(InputError, match=r"the model's own load-balancing term, router_aux_loss_coef 0\.001"):
+        measure_step(policy, groups, left)
+    assert measure_step(policy_of(tiny_model(MODEL)), groups, left).coverage == 1.0
+    without = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": 0.0}))
+    assert measure_step(policy, groups, without).coverage == 1.0

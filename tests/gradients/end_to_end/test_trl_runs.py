@@ -1,0 +1,80 @@
+"""A stranger's number: the norm of the whole step's gradient is what TRL logged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.gradients.model.policy import load_policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from tests.gradients.runs import groups_of, logged_grad_norm, settings_of, weights_before
+
+
+def measured(folder, step, engine="auto", *, exact=True):
+    policy = load_policy(weights_before(folder, step), device="cpu")
+    objective = Objective.from_settings(settings_of(folder))
+    return measure_step(policy, groups_of(folder, step, exact=exact), objective, engine=engine, verify="all")
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+@pytest.mark.parametrize("step", [1, 6, 11, 16])
+@pytest.mark.parametrize("run", ["trl_full", "trl_lora"])
+def test_step_gradient_has_the_logged_norm(shared_data, run, step, engine):
+    folder = shared_data / "runs" / run
+    found = measured(folder, step, engine)
+    assert found.num_inferred_ids == 0
+    assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged_grad_norm(folder, step), rel=1e-5)
+    assert (found.kl_gram is None) == (run == "trl_full")
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "off"),
+    [
+        ("trl_full", 1, 0.018),
+        ("trl_full", 6, 0.0),
+        ("trl_full", 11, 0.0),
+        ("trl_full", 16, 0.007),
+        ("trl_lora", 1, 0.003),
+        ("trl_lora", 6, 0.16),
+        ("trl_lora", 11, 0.011),
+        ("trl_lora", 16, 0.039),
+    ],
+)
+def test_retokenized_text_is_off_by_what_was_measured_apart(shared_data, run, step, off):
+    folder = shared_data / "runs" / run
+    found = measured(folder, step, exact=False)
+    logged = logged_grad_norm(folder, step)
+    error = abs(np.sqrt(found.logged_gram.sum()) - logged) / logged
+    assert error == pytest.approx(off, rel=0.2, abs=1e-5)
+    assert found.num_inferred_ids == found.num_rollouts
+    assert any("re-tokenized" in note for note in found.notes)
+
+
+def test_weights_after_the_update_do_not_reproduce_it(shared_data):
+    folder = shared_data / "runs" / "trl_full"
+    policy = load_policy(weights_before(folder, 6), device="cpu")
+    objective = Objective.from_settings(settings_of(folder))
+    found = measure_step(policy, groups_of(folder, 5), objective)
+    assert np.sqrt(found.logged_gram.sum()) != pytest.approx(logged_grad_norm(folder, 5), rel=0.01)
+
+
+def test_kl_alone_moves_a_step_whose_groups_are_all_degenerate(shared_data):
+    """Step 7's own weights are not on disk; at those of step 6 its policy part is zero all the same."""
+    folder = shared_data / "runs" / "trl_lora"
+    policy = load_policy(weights_before(folder, 6), device="cpu")
+    found = measure_step(policy, groups_of(folder, 7), Objective.from_settings(settings_of(folder)))
+    assert found.policy_gram.sum() == 0.0
+    assert found.frac_kl == pytest.approx(1.0)
+    assert 1e-5 < np.sqrt(found.logged_gram.sum()) < 1e-3
+
+
+def test_weight_spectra_hold_the_step_gradient(shared_data):
+    folder = shared_data / "runs" / "trl_lora"
+    policy = load_policy(weights_before(folder, 11), device="cpu")
+    objective = Objective.from_settings(settings_of(folder))
+    spectra = measure_weight_spectra(policy, groups_of(folder, 11), objective)
+    norm = np.sqrt(sum(float(np.square(one.singular_values).sum()) for one in spectra))
+    assert norm == pytest.approx(logged_grad_norm(folder, 11), rel=1e-5)
+    assert [one.tensor for one in spectra] == list(policy.trainable)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gradscope.errors import UsageError
+from gradscope.gradients.engines import prefix, shared_prompts
+from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches
+from gradscope.gradients.engines.shared_prompts import frac_shared, group_by_prompt
+from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.rows import RowPlan, plan_rows
+from gradscope.gradients.step.measure import measure_step
+from gradscope.rollouts.types import Rollout, RolloutGroup
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    VOCAB,
+    naive_rows,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+)
+
+
+def long_prompts(groups: list[RolloutGroup], length: int = 11) -> list[RolloutGroup]:
+    """The same rollouts behind longer prompts, one token longer from group to group."""
+    rng = np.random.default_rng(7)
+    prompts = [tuple(int(i) for i in rng.integers(0, VOCAB, length + number)) for number in range(len(groups))]
+    return [
+        dataclasses.replace(
+            group, rollouts=tuple(dataclasses.replace(rollout, prompt_ids=prompt) for rollout in group.rollouts)
+        )
+        for group, prompt in zip(groups, prompts, strict=True)
+    ]
+
+
+def plan_of(prompts: list[tuple[int, ...]], lengths: list[int]) -> RowPlan:
+    """Score rows of completions of some lengths behind some prompts."""
+    sequences = [
+        TokenSequence(
+            group_id="g",
+            sample=sample,
+            prompt_ids=prompt,
+            completion_ids=(2,) * length,
+            mask=(True,) * length,
+            inferred=False,
+        )
+        for sample, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+    rollouts = [
+        Rollout(group_id="g", sample=sample, row=sample, prompt="", completion="", reward=0.0)
+        for sample in range(len(sequences))
+    ]
+    return plan_rows(sequences, rollouts, DAPO)
+
+
+def weight(groups: list[RolloutGroup]) -> float:
+    return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
+
+
+@pytest.mark.parametrize(("num_groups", "batch_tokens"), [(1, None), (1, 16), (2, None)])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, batch_tokens):
+    policy, groups = tiny_policy(name, lora=lora), long_prompts(tiny_groups(num_groups, 4))
+    rows = naive_rows(policy, groups, weight(groups))
+    found = measure_step(policy, groups, DAPO, engine="prompt", batch_tokens=batch_tokens)
+    assert found.engine == "prompt"
+    assert relative(found.score_gram, rows @ rows.T) < 1e-5
+    assert found.coverage == 1.0
+    assert found.slow_parameters == ()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_in_float64_it_is_exact_to_rounding(name):
+    policy, groups = tiny_policy(name, dtype=torch.float64), long_prompts(tiny_groups())
+    rows = naive_rows(policy, groups, weight(groups))
+    assert relative(measure_step(policy, groups, DAPO, engine="prompt").score_gram, rows @ rows.T) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_experts_are_exact(name):
+    policy, groups = policy_of(tiny_experts(name)), long_prompts(tiny_groups())
+    loop, prompt = (measure_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "prompt"))
+    assert relative(prompt.gram, loop.gram) < 1e-5
+
+
+def test_every_channel_of_rows_comes_through():
+    policy = policy_of(tiny_model("qwen3_gqa_norms"), reference=tiny_model("qwen3_gqa_norms").requires_grad_(False))
+    with torch.no_grad():
+        for parameter in policy.reference.parameters():
+            parameter.mul_(0.9)
+    rng, groups = np.random.default_rng(2), long_prompts(tiny_groups())
+    groups = [
+        dataclasses.replace(
+            group,
+            rollouts=tuple(
+                dataclasses.replace(rollout, logprobs=tuple(-3 + rng.normal(size=len(rollout.completion_ids))))
+                for rollout in group.rollouts
+            ),
+        )
+        for group in groups
+    ]
+    objective = Objective(loss_type="grpo", beta=0.2, importance_ratio=True)
+    loop, prompt = (measure_step(policy, groups, objective, engine=engine) for engine in ("loop", "prompt"))
+    assert {row.channel for row in prompt.rows} == {"score", "kl", "logged"}
+    assert relative(prompt.gram, loop.gram) < 1e-5
+    for first, second in zip(loop.logprobs, prompt.logprobs, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-4)
+
+
+def test_a_prompt_of_one_token_shares_nothing_and_is_still_right():
+    policy, groups = tiny_policy("gpt2_tied_conv1d"), long_prompts(tiny_groups(), length=1)
+    assert [len(group.rollouts[0].prompt_ids) for group in groups] == [1, 2]
+    rows = naive_rows(policy, groups, weight(groups))
+    assert relative(measure_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
+
+
+def test_an_empty_completion_is_a_zero_row():
+    policy, groups = tiny_policy("qwen3_gqa_norms"), long_prompts(tiny_groups(1, 3))
+    first, *rest = groups[0].rollouts
+    emptied = [dataclasses.replace(groups[0], rollouts=(dataclasses.replace(first, completion_ids=()), *rest))]
+    found = measure_step(policy, emptied, DAPO, engine="prompt")
+    assert not found.gram[0].any()
+    assert found.gram[1:, 1:].all()
+
+
+def test_a_parameter_without_a_rule_goes_the_slow_way():
+    class Gained(nn.Module):
+        """Multiplies what a layer returns by a learned number of its own."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.gain = nn.Parameter(torch.full((1,), 1.3))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return self.inner(hidden) * self.gain
+
+    model = tiny_model("llama_untied_biases")
+    model.model.layers[0].mlp = Gained(model.model.layers[0].mlp)
+    policy, groups = policy_of(model), long_prompts(tiny_groups())
+    rows = naive_rows(policy, groups, weight(groups))
+    found = measure_step(policy, groups, DAPO, engine="prompt")
+    assert found.slow_parameters == ("model.layers.0.mlp.gain",)
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+
+
+def test_a_layer_that_is_called_twice_adds_up():
+    model = tiny_model("qwen3_gqa_norms")
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    policy, groups = policy_of(model), long_prompts(tiny_groups(1, 3))
+    rows = naive_rows(policy, groups, weight(groups))
+    assert relative(measure_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
+
+
+def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
+    class Forgetful(prefix.DynamicCache):
+        def update(self, keys, values, layer, *rest, **named):
+            super().update(keys[:, :, -3:], values[:, :, -3:], layer)
+            return keys, values
+
+    monkeypatch.setattr(prefix, "DynamicCache", Forgetful)
+    with pytest.raises(UsageError, match="keeps the keys and values of all tokens") as caught:
+        measure_step(
+            tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1)), DAPO, engine="prompt", verify="all"
+        )
+    assert "--engine stream" in caught.value.hint
+
+
+def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
+    policy = tiny_policy("llama_untied_biases")
+    assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
+    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
+    assert measure_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
+
+
+def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
+    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
+    policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
+    policy.model.config.layer_types = ["full_attention", "linear_attention"]
+    assert measure_step(policy, groups, DAPO).engine == "loop"
+    with pytest.raises(UsageError, match="keeps the keys and values of all tokens"):
+        measure_step(policy, groups, DAPO, engine="prompt")
+
+
+def test_rows_are_grouped_by_the_ids_of_their_prompts():
+    plan = plan_of([(5, 6), (7,), (5, 6)], [2, 1, 3])
+    first, second = group_by_prompt(plan)
+    assert (first.rows, first.prompt_ids, first.prefix_ids) == ((0, 2), (5, 6), (5,))
+    assert (second.rows, second.prefix_ids) == ((1,), ())
+    # 11 tokens, and the second run of the one-token prefix is saved
+    assert frac_shared(plan, weight_gradients=True) == pytest.approx(1 / (3 * 11))
+    assert frac_shared(plan, weight_gradients=False) == pytest.approx(1 / (2 * 11))
+
+
+def test_a_long_prefix_counts_towards_the_budget_of_a_batch():
+    plan = plan_of([tuple(range(1 + 2 * PREFIX_SHARE))] * 4, [3] * 4)
+    (group,) = group_by_prompt(plan)
+    sizes = [len(batch.rows) for batch in completion_batches(plan, group, 12, torch.device("cpu"))]
+    assert sizes == [2, 2]

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.budget import (
+    TokenBudget,
+    first_batch_tokens,
+    is_out_of_memory,
+    names_out_of_memory,
+    tokens_that_fit,
+)
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from tests.gradients.models import DAPO, relative, tiny_groups, tiny_model, tiny_policy
+
+CPU_MESSAGE = "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_MESSAGE), MemoryError()]
+
+
+def limit_memory(model, most_tokens: int, error: Exception = ERRORS[0]) -> list[int]:
+    """Let forward passes of more tokens fail as PyTorch does; returns the sizes that were tried."""
+    tried: list[int] = []
+
+    def refuse(module, arguments, keywords):
+        size = keywords["input_ids"].numel()
+        tried.append(size)
+        if size > most_tokens:
+            raise error
+
+    model.register_forward_pre_hook(refuse, with_kwargs=True)
+    return tried
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
+def test_batches_are_halved_until_they_fit_and_that_is_said(error):
+    policy, groups, said = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
+    whole = measure_step(policy, groups, DAPO, engine="stream")
+    tried = limit_memory(policy.model, 24, error)
+    found = measure_step(policy, groups, DAPO, engine="stream", verify="all", notice=said.append)
+    assert tried[0] > 24
+    assert found.batch_tokens <= 24
+    assert found.verification.num_batches > 1
+    assert relative(found.gram, whole.gram) < 1e-5
+    assert found.coverage == 1.0
+    assert said
+    assert said[0].startswith("Memory ran out at 4096 tokens a batch; went on with ")
+    assert found.notes == tuple(said)
+    assert whole.notes == ()
+
+
+def test_memory_that_runs_out_in_a_later_batch_leaves_nothing_of_the_first(monkeypatch):
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 4)
+    whole = measure_step(policy, groups, DAPO, engine="stream")
+    passes: list[int] = []
+
+    def refuse_the_second(module, arguments, keywords):
+        passes.append(keywords["input_ids"].numel())
+        if len(passes) == 2:
+            raise ERRORS[0]
+
+    policy.model.register_forward_pre_hook(refuse_the_second, with_kwargs=True)
+    monkeypatch.setattr("gradscope.gradients.step.measure.first_batch_tokens", lambda policy: 40)
+    found = measure_step(policy, groups, DAPO, engine="stream")
+    assert found.notes == ("Memory ran out at 40 tokens a batch; went on with 20.",)
+    assert found.coverage == 1.0
+    assert relative(found.gram, whole.gram) < 1e-5
+
+
+def test_one_rollout_that_does_not_fit_is_an_error():
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4)
+    longest = max(len(r.prompt_ids) + len(r.completion_ids) for group in groups for r in group.rollouts)
+    limit_memory(policy.model, longest - 1)
+    with pytest.raises(InputError, match=f"Memory ran out on one rollout of {longest} tokens alone") as caught:
+        measure_step(policy, groups, DAPO, engine="stream")
+    assert "--device cpu" in (caught.value.hint or "")
+    with pytest.raises(InputError, match=f"one rollout of at most {longest} tokens, with 8 rows kept"):
+        measure_step(policy, groups, DAPO, engine="loop")
+    assert all(parameter.requires_grad for parameter in policy.trainable.values())
+    assert not any(module._forward_hooks for module in policy.model.modules())
+
+
+def test_a_number_of_tokens_that_was_asked_for_is_kept():
+    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4)
+    limit_memory(policy.model, 24)
+    with pytest.raises(InputError, match="Memory ran out at 40 tokens a batch") as caught:
+        measure_step(policy, groups, DAPO, engine="stream", batch_tokens=40)
+    assert caught.value.hint == "Use --batch-tokens auto, or a number below 40."
+
+
+def test_the_reference_and_the_self_check_of_loop_are_halved_too():
+    objective = Objective(loss_type="dapo", beta=0.1)
+    policy, groups, said = tiny_policy("qwen3_gqa_norms", lora=True), tiny_groups(2, 4), []
+    whole = measure_step(policy, groups, objective)
+    tried = limit_memory(policy.model.get_base_model(), 24)
+    found = measure_step(policy, groups, objective, notice=said.append)
+    assert max(tried) > 24
+    assert found.engine == "loop"
+    assert relative(found.gram, whole.gram) < 1e-5
+    assert said
+
+
+def test_spectra_of_weights_are_halved_too():
+    policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
+    expected = measure_weight_spectra(policy, groups, DAPO)
+    limit_memory(policy.model, 20)
+    budget = TokenBudget(4096)
+    for one, other in zip(measure_weight_spectra(policy, groups, DAPO, budget=budget), expected, strict=True):
+        assert relative(one.singular_values, other.singular_values) < 1e-5
+    assert budget.tokens <= 20
+
+
+def test_other_errors_pass_through():
+    budget = TokenBudget(100)
+    for error in (RuntimeError("shapes do not match"), KeyError("x")):
+        with pytest.raises(type(error)):
+            budget.fit([5, 5], lambda tokens, error=error: (_ for _ in ()).throw(error))
+        assert not is_out_of_memory(error)
+    with pytest.raises(RuntimeError, match="shapes"), names_out_of_memory("step 1"):
+        raise RuntimeError("shapes do not match")
+    assert budget.tokens == 100
+
+
+def test_what_a_failed_attempt_held_is_free_before_the_next():
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def attempt(tokens: int) -> int:
+        assert all(one() is None for one in held)
+        large = torch.zeros(tokens)
+        held.append(weakref.ref(large))
+        if tokens > 10:
+            raise torch.OutOfMemoryError(f"{large.shape}")
+        return tokens
+
+    assert TokenBudget(64).fit([4] * 20, attempt) == 8
+    assert len(held) == 4
+
+
+def test_the_guess_on_cuda_follows_from_what_is_free(monkeypatch):
+    policy = tiny_policy("llama_untied_biases")
+    shape = {"vocab_size": policy.vocab_size, "num_layers": 2, "width": 16, "itemsize": 4}
+    assert first_batch_tokens(policy) == 4096
+    there = SimpleNamespace(
+        device=torch.device("cuda"), model=policy.model, vocab_size=policy.vocab_size, dtype=torch.float32
+    )
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000_000, 9_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1_000_000)
+    assert first_batch_tokens(there) == tokens_that_fit(4_000_000, **shape)
+    assert tokens_that_fit(8_000_000, **shape) == pytest.approx(2 * tokens_that_fit(4_000_000, **shape), abs=1)
+    assert tokens_that_fit(1, **shape) == 1
+
+
+def test_models_of_every_family_say_their_width():
+    for name in ("gpt2_tied_conv1d", "gemma3_scaled"):
+        config = tiny_model(name).config.get_text_config()
+        assert (config.hidden_size, config.num_hidden_layers) == (16, 2)

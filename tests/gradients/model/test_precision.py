@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+
+from gradscope.gradients.model.precision import uses_tf32, without_tf32
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
+from gradscope.gradients.step.verify import tolerance
+from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model, tiny_policy
+
+
+@pytest.fixture
+def tf32():
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_tf32_is_switched_off_and_comes_back(tf32):
+    cuda, convolutions = torch.device("cuda"), torch.backends.cudnn.allow_tf32
+    assert uses_tf32(cuda)
+    assert not uses_tf32(torch.device("cpu"))
+    with suppress(KeyError), without_tf32():
+        assert not uses_tf32(cuda)
+        assert not torch.backends.cudnn.allow_tf32
+        raise KeyError
+    assert uses_tf32(cuda)
+    assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
+    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
+    monkeypatch.setattr("gradscope.gradients.step.row_error.uses_tf32", lambda device: True)
+    monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
+    found = measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    assert (found.precision, found.tf32) == ("reduced", True)
+    assert found.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same
+    assert found.verification.tolerance == tolerance(torch.float32, tf32=True) == 1e-2
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "high"), (torch.bfloat16, "reduced")])
+def test_the_result_says_its_precision(dtype, precision):
+    found = measure_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
+    described = found.describe()
+    assert (described["precision"], described["tf32"]) == (precision, False)
+    assert (found.relative_row_error == FLOAT32_ROW_ERROR) == (precision == "high")

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.rows import Row, plan_rows
+from gradscope.rollouts.types import Rollout
+
+ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0, advantage=2.0)
+SEQUENCE = TokenSequence(
+    group_id="g", sample=0, prompt_ids=(1,), completion_ids=(2, 3, 4), mask=(True, False, True), inferred=False
+)
+LOGPROBS = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
+
+
+def plan(objective=Objective(), reference=None, **changes):  # noqa: B008
+    return plan_rows([SEQUENCE], [dataclasses.replace(ROLLOUT, **changes)], objective, reference)
+
+
+def test_the_score_channel_has_the_losses_weights_and_no_advantage():
+    found = plan()
+    assert [row.channel for row in found.rows] == ["score"]
+    assert found.cotangent(found.rows[0], LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+    assert found.gradient(0, LOGPROBS).tolist() == [-1.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
+    reference = torch.tensor([-1.5, -2.0, -2.0], dtype=torch.float64)
+    found = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), [reference])
+    assert [row.channel for row in found.rows] == ["score", "kl"]
+    log_pi = LOGPROBS.clone().requires_grad_()
+    behind = reference - log_pi
+    kl = behind.exp() - behind - 1
+    if corrected:
+        kl = kl * (log_pi - log_pi.detach()).exp()
+    (slope,) = torch.autograd.grad((0.3 * 0.5 * torch.tensor([1.0, 0.0, 1.0]) * kl).sum(), log_pi)
+    torch.testing.assert_close(found.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "log_ratio", "epsilon", "delta", "flows"),
+    [
+        (1.0, 0.5, 0.2, None, False),  # rewarded and already likelier
+        (1.0, -0.5, 0.2, None, True),
+        (-1.0, -0.5, 0.2, None, False),  # punished and already less likely
+        (-1.0, 0.5, 0.2, None, True),
+        (-1.0, 2.0, 0.2, 4.0, False),  # beyond the two-sided bound
+        (1.0, 0.1, 0.2, 1.05, False),  # a bound inside the clip range cuts first
+    ],
+)
+def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, epsilon, delta, flows):
+    objective = Objective(importance_ratio=True, epsilon_low=epsilon, epsilon_high=epsilon, delta=delta)
+    sampled = tuple((LOGPROBS - log_ratio).tolist())
+    found = plan(objective, advantage=advantage, logprobs=sampled)
+    weights = found.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
+    log_pi = LOGPROBS.clone().requires_grad_()
+    ratio = (log_pi - torch.tensor(sampled)).exp()
+    bounded = ratio if delta is None else ratio.clamp(max=delta)
+    worth = torch.min(bounded * advantage, ratio.clamp(1 - epsilon, 1 + epsilon) * advantage)
+    (slope,) = torch.autograd.grad((-0.5 * torch.tensor([1.0, 0.0, 1.0]) * worth).sum(), log_pi)
+    torch.testing.assert_close(weights, slope)
+    assert bool(weights[0] != 0) == flows
+    score = found.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
+    assert score[0].item() == pytest.approx(0.5 * math.exp(log_ratio))
+
+
+def test_token_advantages_get_a_channel_of_their_own():
+    found = plan(token_advantages=(1.0, 2.0, 3.0))
+    assert found.index("logged") == {0: 1}
+    assert found.cotangent(found.rows[1], LOGPROBS).tolist() == [-0.5, 0.0, -1.5]
+    assert found.index("kl") == {}
+
+
+def test_a_kl_term_needs_reference_log_probabilities():
+    with pytest.raises(ValueError, match="needs the reference policy"):
+        plan(Objective(beta=0.1))
+
+
+def test_a_gradient_without_logged_advantage_is_refused():
+    with pytest.raises(InputError, match="Rollout 0 of group g has no logged advantage"):
+        plan(advantage=None).gradient(0, LOGPROBS)
+
+
+def test_token_values_that_do_not_match_the_tokens_are_refused():
+    with pytest.raises(InputError, match="has 2 advantages and 3 completion tokens"):
+        plan(token_advantages=(1.0, 2.0))
+    with pytest.raises(InputError, match="has 1 log-probabilities and 3 completion tokens"):
+        plan(Objective(importance_ratio=True), logprobs=(-1.0,))

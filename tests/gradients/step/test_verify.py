@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.errors import VerificationError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.layers import rules
+from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
+from gradscope.gradients.step.measure import measure_step
+from tests.gradients.models import DAPO, tiny_groups, tiny_model, tiny_policy
+
+
+def silent(rule, *names):
+    """The rule with some parameters' contributions scaled away: what a forgotten rule looks like."""
+
+    def broken(use):
+        zero = {
+            Summed: lambda part: Summed(rows=part.rows * 0),
+            OuterProduct: lambda part: OuterProduct(left=tuple(x * 0 for x in part.left), right=part.right),
+            Scatter: lambda part: Scatter(ids=part.ids, grads=tuple(x * 0 for x in part.grads)),
+        }
+        found = dict(rule(use))
+        return {name: zero[type(part)](part) if name in names else part for name, part in found.items()}
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "parameter"),
+    [
+        ("qwen3_gqa_norms", "norm", "weight"),
+        ("gpt2_tied_conv1d", "norm", "bias"),
+        ("gpt2_tied_conv1d", "conv1d", "weight"),
+        ("gpt2_tied_conv1d", "embedding", "weight"),
+        ("qwen3_gqa_norms", "embedding", "weight"),
+        ("llama_untied_biases", "embedding", "weight"),
+        ("llama_untied_biases", "linear", "weight"),
+        ("llama_untied_biases", "linear", "bias"),
+    ],
+)
+def test_a_dropped_rule_is_caught(monkeypatch, name, rule, parameter):
+    monkeypatch.setattr(rules, rule, silent(getattr(rules, rule), parameter))
+    with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
+        measure_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
+
+
+def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
+    def apart(self, shape, dtype, parts):
+        """Each use of a parameter on its own, as if its uses were different parameters."""
+        num_uses = max(len(uses) for _, uses in parts)
+        for use in range(num_uses):
+            whole(self, shape, dtype, [(rows, uses[use : use + 1]) for rows, uses in parts])
+        self.num_parameters -= (num_uses - 1) * shape.numel()  # the count alone must not give it away
+
+    whole = GramAccumulator.add_parameter
+    monkeypatch.setattr(GramAccumulator, "add_parameter", apart)
+    with pytest.raises(VerificationError, match="disagrees"):
+        measure_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
+    monkeypatch.undo()
+    assert measure_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream").coverage == 1.0
+
+
+def test_a_wrong_embedding_scale_is_caught(monkeypatch):
+    scale = rules._embedding_scale
+    monkeypatch.setattr(rules, "_embedding_scale", lambda *given: scale(*given) * 1.05)
+    with pytest.raises(VerificationError, match="disagrees"):
+        measure_step(tiny_policy("gemma3_scaled"), tiny_groups(), DAPO, engine="stream")
+
+
+def test_an_error_in_a_later_batch_is_caught_by_checking_all(monkeypatch):
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
+    honest = rules.linear
+
+    def wrong_on_short_sequences(use):
+        return silent(honest, "weight")(use) if use.length < 6 else honest(use)
+
+    monkeypatch.setattr(rules, "linear", wrong_on_short_sequences)
+    assert measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1).verification.num_batches == 1
+    with pytest.raises(VerificationError, match="a batch"):
+        measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1, verify="all")
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream"])
+def test_a_forward_pass_through_other_weights_is_caught(engine):
+    policy = tiny_policy("llama_untied_biases")
+    policy.model.forward = tiny_model("llama_untied_biases").forward
+    with pytest.raises(VerificationError, match=r"No gradient reaches any of the 35 .*, model\.embed_tokens\.weight"):
+        measure_step(policy, tiny_groups(), DAPO, engine=engine)
+
+
+def test_the_outcome_travels_in_the_result():
+    found = measure_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
+    described = found.describe()
+    assert described["passed"] is True
+    assert described["dtype"] == "float32"
+    assert 0 <= found.batch_error < found.tolerance
+    assert 0 <= found.row_error < found.tolerance
+    assert np.isclose(found.tolerance, 2e-5)
