@@ -18,8 +18,7 @@ from gradscope.diagnostics.check_baseline import judge
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.results.baseline import BaselineMetric
-from gradscope.results.check import BaselineRule
+from gradscope.results.check import BaselineMetric, BaselineRule
 
 Array = NDArray[np.float64]
 

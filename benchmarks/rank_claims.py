@@ -31,7 +31,7 @@ from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
-from gradscope.results.sparsity import GradientSparsity
+from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup

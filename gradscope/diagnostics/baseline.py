@@ -21,7 +21,7 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES, bootstrap_mean
-from gradscope.results.baseline import Baseline, BaselineMetric
+from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
 

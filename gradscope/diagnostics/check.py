@@ -22,8 +22,7 @@ from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
-from gradscope.results.baseline import Baseline, BaselineMetric
-from gradscope.results.check import BaselineRule, CheckReport, Outcome, Requirement, Verdict
+from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.readers.parsing.request import ColumnNames
 
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]

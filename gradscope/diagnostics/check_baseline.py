@@ -11,8 +11,7 @@ from gradscope.catalog.lookup import CATALOG, catalog_name
 from gradscope.diagnostics.baseline import change_of
 from gradscope.diagnostics.check_selectors import split_metric
 from gradscope.estimate import Estimate
-from gradscope.results.baseline import BaselineMetric
-from gradscope.results.check import BaselineRule, Change, Operator, Outcome, Verdict
+from gradscope.results.check import BaselineMetric, BaselineRule, Change, Operator, Outcome, Verdict
 
 _OPERATORS: dict[Direction, Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
 

@@ -47,8 +47,7 @@ from gradscope.results.rank import (
     RowKind,
     StepGeometry,
 )
-from gradscope.results.rank_tokens import TokenRankPoint
-from gradscope.results.sparsity import GradientSparsity
+from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint
 from gradscope.rollouts.run import Run
 
 GROUP_SIZES = (2, 4, 8)

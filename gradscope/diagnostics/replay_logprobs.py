@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.rank import StepGeometry
-from gradscope.results.replay import StepReplay
+from gradscope.results.replay import LogprobDifference, StepReplay
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:

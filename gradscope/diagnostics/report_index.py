@@ -13,7 +13,7 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.report_index import RunIndex, RunSummary
+from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run

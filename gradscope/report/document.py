@@ -13,8 +13,7 @@ from gradscope.results.envelope import build_document
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
-from gradscope.results.report import RunReport
-from gradscope.results.report_index import RunIndex
+from gradscope.results.report import RunIndex, RunReport
 from gradscope.results.source import Source
 
 Report = CheckReport | Comparison | DegeneracyReport | PassAtKReport | RankReport | ReplayReport | RunIndex | RunReport

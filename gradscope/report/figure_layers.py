@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from gradscope.catalog.lookup import metric
 from gradscope.report.figure_style import BLUE, INK, ON_COLOR, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.results.sparsity import GradientSparsity
+from gradscope.results.rank_tokens import GradientSparsity
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$")
 _FAINTEST = 0.07

@@ -8,7 +8,7 @@ from gradscope.report.escape import plain
 from gradscope.report.layout import add_row, document, formulas, heading, new_table, source_line
 from gradscope.report.numbers import Footnotes, format_estimate
 from gradscope.report.sparkline import sparkline
-from gradscope.results.report_index import RunIndex
+from gradscope.results.report import RunIndex
 
 _WIDTH = 12
 

@@ -10,7 +10,7 @@ from gradscope.report.escape import cell
 from gradscope.report.layout import add_row, new_table
 from gradscope.report.numbers import Footnotes, format_estimate
 from gradscope.report.sparkline import sparkline
-from gradscope.results.sparsity import GradientSparsity
+from gradscope.results.rank_tokens import GradientSparsity
 
 _MOST_ROWS = 24
 

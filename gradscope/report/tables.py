@@ -20,8 +20,7 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
-from gradscope.results.report import RunReport
-from gradscope.results.report_index import RunIndex
+from gradscope.results.report import RunIndex, RunReport
 
 
 @singledispatch

@@ -20,8 +20,7 @@ from gradscope.results.envelope import to_jsonable
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.rank import RankReport
 from gradscope.results.replay import ReplayReport
-from gradscope.results.report import ReportSection, RunReport
-from gradscope.results.report_index import RunIndex, RunSummary
+from gradscope.results.report import ReportSection, RunIndex, RunReport, RunSummary
 
 Row = dict[str, Any]
 

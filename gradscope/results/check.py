@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
@@ -75,3 +76,23 @@ class CheckReport:
     """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMetric:
+    """One metric of a run."""
+
+    estimate: Estimate
+    """Its value."""
+    prompts: Mapping[str, float] = field(default_factory=dict)
+    """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Metrics of one run."""
+
+    run: str
+    """The run they are of."""
+    metrics: Mapping[str, BaselineMetric]
+    """By name, selectors included, as requirements write them."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.logprobs import LogprobDifference
-from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
+from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint, TokenRows
+from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
-from gradscope.results.sparsity import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 RowKind = Literal["rollout", "group", "token", "weight", "update"]

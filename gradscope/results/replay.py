@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gradscope.results.logprobs import LogprobDifference
 from gradscope.results.source import Source
 
 ReplayVerdict = Literal["match", "mismatch", "cannot"]
@@ -69,3 +68,22 @@ class ReplayReport:
     """Engine, dtype, device, coverage and self-check of the gradient computation."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobDifference:
+    """|logged - recomputed| log-probability of each sampled token of a step.
+
+    Where a batch is reused, the logged ones are of the weights that sampled it, and these weights have moved since.
+    """
+
+    num_tokens: int
+    """Tokens whose log-probability was logged."""
+    mean: float
+    """Mean difference, in nats."""
+    max: float
+    """The largest."""
+    frac_beyond: float
+    """Share of tokens beyond ``bound``."""
+    bound: float
+    """The difference that counts as one."""

@@ -23,8 +23,8 @@ from gradscope.results.rank import (
     RankCurvePoint,
     StepGeometry,
 )
+from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
-from gradscope.results.sparsity import GradientSparsity
 from gradscope.results.update import WeightUpdate
 
 DIFFERENCES = {"difference"}

@@ -10,7 +10,7 @@ import pytest
 from gradscope.diagnostics.baseline import MOST_PROMPTS, change_of, read_baseline, write_baseline
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.results.baseline import Baseline, BaselineMetric
+from gradscope.results.check import Baseline, BaselineMetric
 
 
 def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = None) -> BaselineMetric:

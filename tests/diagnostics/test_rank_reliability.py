@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.rank_reliability import reliability_findings
 from gradscope.diagnostics.spectra import spectrum_from_values
-from gradscope.results.logprobs import LogprobDifference
+from gradscope.results.replay import LogprobDifference
 from tests.report.examples import rank_report
 
 REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}

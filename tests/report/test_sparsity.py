@@ -9,7 +9,7 @@ from gradscope.report.figures import draw_figures
 from gradscope.report.tables import render_table
 from gradscope.report.tidy import tidy_tables
 from gradscope.results.rank import RankReport
-from gradscope.results.sparsity import GradientSparsity
+from gradscope.results.rank_tokens import GradientSparsity
 from tests.report import examples
 from tests.report.test_tables import printed
 

@@ -9,8 +9,7 @@ from gradscope.report.html.escape import text
 from gradscope.report.html.page import document
 from gradscope.report.html.scale import widened
 from gradscope.report.html.table import render_table
-from gradscope.results.report import Chart, Column, ReportTable, Series
-from gradscope.results.report_index import RunIndex, RunSummary
+from gradscope.results.report import Chart, Column, ReportTable, RunIndex, RunSummary, Series
 
 _CURVES = (
     ("reward_by_step", "mean reward"),

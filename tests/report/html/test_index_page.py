@@ -7,7 +7,7 @@ import re
 from gradscope.estimate import Estimate
 from gradscope.report.html.index_page import render_index
 from gradscope.report.tidy import tidy_tables
-from gradscope.results.report_index import RunIndex, RunSummary
+from gradscope.results.report import RunIndex, RunSummary
 from tests.report.examples import source
 from tests.report.report_example import ATTACK
 
