@@ -24,7 +24,8 @@ ALLOWED = {
     "results": set(),
     "rollouts": {"results", "metrics.outcomes.groups"},
     "gradients": {"rollouts", "metrics", "results"},
-    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results"},
+    "findings": {"results", "metrics", "advantages.registry"},
+    "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"},
     "training": {"gradients", "rollouts", "advantages", "metrics"},
     "report": {"results", "catalog"},
     "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.parsing.request", "__main__"},
@@ -41,6 +42,7 @@ THIRD_PARTY = {
     "results": set(),
     "rollouts": {"numpy", "pyarrow", "duckdb"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
+    "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},
     "training": {
         *("numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers", "accelerate"),

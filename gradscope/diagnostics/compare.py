@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.compare_findings import compare_findings
 from gradscope.diagnostics.compare_runs import ComparedRun, find_runs, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.findings.compare import compare_findings
 from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison

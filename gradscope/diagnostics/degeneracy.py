@@ -10,15 +10,15 @@ import numpy as np
 
 from gradscope.diagnostics.advantage_mass import measure_advantage_mass
 from gradscope.diagnostics.degeneracy_course import By, EstimateOptions, chosen_threshold, course, group_table
-from gradscope.diagnostics.degeneracy_findings import degeneracy_findings
 from gradscope.diagnostics.degeneracy_forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy_sizes import GroupSizes, pass_rate_origin
-from gradscope.diagnostics.group_rewards import TRAINER_REWARD, group_rewards
+from gradscope.diagnostics.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
 from gradscope.diagnostics.policies import measure_policies
 from gradscope.diagnostics.reward_ties import measure_reward_ties
 from gradscope.diagnostics.starvation import measure_starvation
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
@@ -165,8 +165,17 @@ def degeneracy_of_run(
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         quarantined=run.source.quarantined,
     )
-    resampled = run.settings.get("sampling") == "dynamic"
-    return replace(report, findings=degeneracy_findings(report, chosen, sizes.doubled(), resampled=resampled))
+    return replace(report, findings=degeneracy_findings(report, _logged_groups(run, chosen), sizes.doubled()))
+
+
+def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
+    return LoggedGroups(
+        num_levels=len({value for _, rewards in chosen.groups for value in rewards}),
+        reward_functions=tuple(sorted({name for group, _ in chosen.groups for name in group.rollouts[0].rewards})),
+        num_singletons=chosen.num_singletons,
+        num_incomplete=chosen.num_incomplete,
+        resampled=run.settings.get("sampling") == "dynamic",
+    )
 
 
 def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:

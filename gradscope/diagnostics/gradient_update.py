@@ -58,28 +58,6 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
     return tuple(found)
 
 
-def gradient_update_findings(found: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
-    """The means of the last step, in one sentence.
-
-    Args:
-        found: By step.
-
-    Returns:
-        At most one sentence.
-    """
-    last = [one for one in found if one.step == found[-1].step]
-    ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
-    known = [triple for triple in ranks if None not in triple]
-    if not known:
-        return ()
-    gradient, update, null = np.array(known, dtype=np.float64).mean(axis=0)
-    return (
-        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(known)} weights, "
-        f"their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries {null:.1f}: "
-        "a rank of one says nothing of the other.",
-    )
-
-
 def _top_energy(values: np.ndarray) -> Estimate:
     energy = float(np.sum(np.square(values)))
     return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.because(ZERO_MATRIX)

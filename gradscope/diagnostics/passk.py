@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.passk_comparison import compare_samples
-from gradscope.diagnostics.passk_findings import passk_findings
 from gradscope.diagnostics.samples import Samples, read_samples, sample_files
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
+from gradscope.findings.passk import passk_findings
 from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
@@ -87,7 +87,7 @@ def pass_at_k_of_samples(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
-        findings=passk_findings(tables, comparisons, samples),
+        findings=passk_findings(tables, comparisons, [one.num_missing for one in samples]),
     )
 
 

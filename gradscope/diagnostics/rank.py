@@ -18,23 +18,26 @@ from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGE
 from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.formulations import measure_formulations, measure_shares
 from gradscope.diagnostics.geometry import measure_geometry
-from gradscope.diagnostics.gradient_update import gradient_update_findings, gradients_and_updates
+from gradscope.diagnostics.gradient_update import gradients_and_updates
 from gradscope.diagnostics.gram_file import write_gram
 from gradscope.diagnostics.rank_comparison import compare_formulations
 from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
-from gradscope.diagnostics.rank_reliability import reliability_findings
-from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra
+from gradscope.diagnostics.rank_tokens import token_points, token_spectra
 from gradscope.diagnostics.rank_weights import weight_spectra
-from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.replay_logprobs import logprob_difference
 from gradscope.diagnostics.run_options import RunOptions, open_run
-from gradscope.diagnostics.sparsity import sparsity_findings, token_sparsity, weight_sparsity
+from gradscope.diagnostics.sparsity import token_sparsity, weight_sparsity
 from gradscope.diagnostics.spectra import step_spectra
 from gradscope.diagnostics.step_rows import StepRows, step_rows
 from gradscope.diagnostics.steps import MeasuredStep, describe_engine, measure_steps, select_steps
-from gradscope.diagnostics.update_wording import update_findings
 from gradscope.diagnostics.weight_updates import update_report
 from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.findings.formulations import update_findings
+from gradscope.findings.rank import rank_findings
+from gradscope.findings.reliability import reliability_findings
+from gradscope.findings.sparsity import sparsity_findings
+from gradscope.findings.tokens import token_findings
+from gradscope.findings.weights import gradient_update_findings
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import (
     BaselineNoise,

@@ -8,7 +8,7 @@ Shapes: N token rows of a group, G rollouts of a part, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -117,39 +117,6 @@ def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
         energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
         nulls=_mean_nulls(live),
     )
-
-
-def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
-    """What the ranks of token rows say, in sentences.
-
-    Args:
-        points: By step, advantage and group size.
-
-    Returns:
-        At most two sentences, on the last step under the logged advantage or the first that was asked for.
-    """
-    known = [point for point in points if point.effective_rank.value is not None and point.num_rows.value is not None]
-    named = [point for point in known if point.advantage == LOGGED] or known
-    if not named:
-        return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
-    last = max(named, key=lambda point: (point.step, point.group_size))
-    rank, rows = last.effective_rank.value or 0.0, last.num_rows.value or 1.0
-    found = [
-        f"At step {last.step} the {rows:.0f} tokens of a live group span {rank:.1f} directions by effective rank, "
-        f"{rank / rows:.0%} of what they could (advantage {last.advantage}, mean over "
-        f"{last.num_groups - last.num_dead} live groups)."
-    ]
-    if last.method == "sampled":
-        found.append(
-            f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
-            f"is at most its size, so the groups' own may be larger. --tokens N takes more, --matrix-free all."
-        )
-    if last.method == "sketch" and last.energy_error is not None:
-        found.append(
-            f"Rows were sketched: each squared singular value is known to {last.energy_error:.1%} of their sum, and "
-            f"the ranks count that error in. --sketch K with a K four times as large halves it."
-        )
-    return tuple(found)
 
 
 def _spectrum(

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Unpack
 
 from gradscope.diagnostics.replay_log import LOG_TOLERANCE, replay_advantages, replay_rewards, replay_zero_std
-from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
+from gradscope.diagnostics.replay_logprobs import logprob_difference
 from gradscope.diagnostics.run_options import RunOptions, open_run
 from gradscope.diagnostics.steps import MeasuredStep, describe_engine, describe_weights, measure_steps, select_steps
+from gradscope.findings.logprobs import logprob_findings
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay

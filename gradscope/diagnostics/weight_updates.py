@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.update_wording import weight_update_findings
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.findings.weights import weight_update_findings
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram, stable_rank
 from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram

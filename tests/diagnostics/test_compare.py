@@ -7,8 +7,8 @@ import pytest
 
 from gradscope import compare_runs
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.compare_findings import is_decided
 from gradscope.errors import InputError
+from gradscope.findings.compare import is_decided
 from gradscope.metrics.uncertainty.paired import paired_t_p_value
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.rollouts.run_folder import heldout_path

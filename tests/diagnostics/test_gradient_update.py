@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.diagnostics.gradient_update import gradient_update_findings, gradients_and_updates
+from gradscope.diagnostics.gradient_update import gradients_and_updates
 from gradscope.diagnostics.spectra import spectrum_from_values
 from gradscope.estimate import Estimate
+from gradscope.findings.weights import gradient_update_findings
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of as made_up

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gradscope.diagnostics.rank_comparison import compare_formulations
-from gradscope.diagnostics.rank_wording import rank_findings
 from gradscope.diagnostics.spectra import step_spectra
-from gradscope.diagnostics.update_wording import update_findings
 from gradscope.estimate import Estimate
+from gradscope.findings.formulations import update_findings
+from gradscope.findings.rank import rank_findings
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum
 from tests.diagnostics.test_spectra import make_rows

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.rank import measure_rank
-from gradscope.diagnostics.rank_tokens import token_findings, token_points, token_spectra, token_weights
+from gradscope.diagnostics.rank_tokens import token_points, token_spectra, token_weights
 from gradscope.diagnostics.step_rows import StepRows
 from gradscope.errors import InputError, UsageError
+from gradscope.findings.tokens import token_findings
 from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.table import TokenTable

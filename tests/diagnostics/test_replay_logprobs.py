@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.replay_logprobs import logprob_difference, logprob_findings
+from gradscope.diagnostics.replay_logprobs import logprob_difference
+from gradscope.findings.logprobs import logprob_findings
 from gradscope.results.replay import StepReplay
 from tests.diagnostics.made_up_runs import group_of
 

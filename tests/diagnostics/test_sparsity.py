@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.sparsity import sparsity_findings, token_sparsity, weight_sparsity
+from gradscope.diagnostics.sparsity import token_sparsity, weight_sparsity
+from gradscope.findings.sparsity import sparsity_findings
 from gradscope.gradients.step.weight_spectra import WeightSpectrum
 from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.diagnostics.test_rank_tokens import tokens_of

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.diagnostics.samples import Samples
 from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
 
 
 def passk_findings(
-    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], samples: Sequence[Samples]
+    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], num_missing: Sequence[int]
 ) -> tuple[str, ...]:
     """The sentences of a report.
 
     Args:
         tables: One per file.
         comparisons: Of the first file with each other one.
-        samples: What the tables were made from.
+        num_missing: Samples of each table that have no reward.
 
     Returns:
         Sentences for people.
@@ -26,9 +25,9 @@ def passk_findings(
     sentences += [_forecast(table) for table in tables]
     sentences += [sentence for comparison in comparisons for sentence in _compared(comparison)]
     sentences += [
-        f"{one.name}: {one.num_missing} samples have no reward and are not counted."
-        for one in samples
-        if one.num_missing
+        f"{table.name}: {missing} samples have no reward and are not counted."
+        for table, missing in zip(tables, num_missing, strict=True)
+        if missing
     ]
     return tuple(sentence for sentence in sentences if sentence)
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from gradscope.diagnostics.rank_reliability import reliability_findings
 from gradscope.diagnostics.spectra import spectrum_from_values
+from gradscope.findings.reliability import reliability_findings
 from gradscope.results.replay import LogprobDifference
 from tests.report.examples import rank_report
 

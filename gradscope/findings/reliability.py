@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradscope.diagnostics.replay_logprobs import logprob_findings
+from gradscope.findings.logprobs import logprob_findings
 from gradscope.results.rank import GradientSpectrum, StepGeometry
 
 NEAR_FLOOR = 0.01

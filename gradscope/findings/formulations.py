@@ -8,7 +8,6 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.results.rank import BaselineNoise, FormulationUpdate
-from gradscope.results.update import UpdateTrajectory, WeightUpdate
 
 
 def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
@@ -22,47 +21,6 @@ def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[Ba
         Sentences.
     """
     return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
-
-
-def weight_update_findings(
-    updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory]
-) -> tuple[str, ...]:
-    """What training did to the weights, each number beside its null.
-
-    Args:
-        updates: Changes of matrices.
-        trajectories: All matrices together first.
-
-    Returns:
-        At most three sentences.
-    """
-    whole, last = trajectories[0], max(update.last for update in updates)
-    sentences = []
-    if whole.top_energy.value is not None and whole.linear_growth.value is not None:
-        sentences.append(
-            f"Over {len(whole.num_updates)} checkpoints one direction holds {whole.top_energy.value:.0%} of the "
-            f"updates' energy (a random walk: {whole.walk_top_energy.value:.0%}), and a straight line "
-            f"{whole.linear_growth.value:.0%} (a random walk: {whole.walk_linear_growth.value:.0%})."
-        )
-    since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
-    ranks = [(u.effective_rank.value, u.gaussian.value) for u in since if u.effective_rank.value and u.gaussian.value]
-    if ranks:
-        mean, null = (sum(column) / len(ranks) for column in zip(*ranks, strict=True))
-        sentences.append(
-            f"After {last} updates the change of a matrix has effective rank {mean:.1f} on average over {len(ranks)} "
-            f"matrices; unrelated entries would give {null:.1f}."
-        )
-    overlaps = [
-        (u.principal_overlap.value, u.principal_null.value) for u in since if u.principal_null.value is not None
-    ]
-    known = [(share, null) for share, null in overlaps if share is not None and null is not None]
-    if known:
-        share, null = (sum(column) / len(known) for column in zip(*known, strict=True))
-        sentences.append(
-            f"On average {share:.1%} of a change lies in the principal directions of the initial weights; a random "
-            f"change would have {null:.1%} there."
-        )
-    return tuple(sentences)
 
 
 def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradscope.diagnostics.degeneracy_signal_findings import (
+from dataclasses import dataclass
+
+from gradscope.findings.degeneracy_signal import (
     cost_finding,
     dispersion_finding,
     fit_finding,
@@ -12,7 +14,6 @@ from gradscope.diagnostics.degeneracy_signal_findings import (
     reward_findings,
     target_finding,
 )
-from gradscope.diagnostics.group_rewards import GroupRewards
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 
 _SAME = 1e-6
@@ -23,20 +24,31 @@ _RESAMPLED = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedGroups:
+    """What the sentences tell of a log and its report does not hold."""
+
+    num_levels: int
+    """Different rewards in all groups."""
+    reward_functions: tuple[str, ...]
+    """Names of the reward functions that were logged one by one."""
+    num_singletons: int
+    """Groups left out because they have a single rollout."""
+    num_incomplete: int
+    """Groups left out because a reward is missing."""
+    resampled: bool
+    """Whether dead groups were replaced before they reached the log."""
+
+
 def degeneracy_findings(
-    report: DegeneracyReport,
-    chosen: GroupRewards,
-    doubled: GroupSizeDegeneracy | None = None,
-    *,
-    resampled: bool = False,
+    report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
 ) -> tuple[str, ...]:
     """The sentences of a report.
 
     Args:
         report: The report, without its findings.
-        chosen: The groups it was made from, with the number left out.
-        doubled: The forecast at twice the group size.
-        resampled: Whether dead groups were resampled already, before they reached the log.
+        log: The groups it was made from.
+        doubled: The forecast at twice the group size, where there is one.
 
     Returns:
         Sentences for people: the share and its kinds, what it costs, the gap and its parts, what to try, and what does
@@ -44,19 +56,19 @@ def degeneracy_findings(
     """
     sentences = [
         _share(report),
-        _RESAMPLED if resampled else "",
+        _RESAMPLED if log.resampled else "",
         cost_finding(report),
         _gap(report),
         policy_finding(report),
         dispersion_finding(report),
-        _levels(report, chosen),
+        _levels(report, log),
         *reward_findings(report),
-        "" if resampled else _advice(report, chosen),
-        "" if resampled else remedy_finding(report, doubled),
+        "" if log.resampled else _advice(report, log),
+        "" if log.resampled else remedy_finding(report, doubled),
         target_finding(report),
         fit_finding(report),
         _disagreement(report),
-        _left_out(chosen),
+        _left_out(log),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -100,24 +112,21 @@ def _gap(report: DegeneracyReport) -> str:
     )
 
 
-def _levels(report: DegeneracyReport, chosen: GroupRewards) -> str:
-    if report.success_threshold is None:
-        return ""
-    num_levels = len({value for _, rewards in chosen.groups for value in rewards})
-    if num_levels <= 2:
+def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:
+    if report.success_threshold is None or log.num_levels <= 2:
         return ""
     return (
-        f"The rewards have {num_levels} levels: a group can all pass and still have unequal rewards, so the gap "
+        f"The rewards have {log.num_levels} levels: a group can all pass and still have unequal rewards, so the gap "
         "compares a share of equal rewards with a prediction about passes."
     )
 
 
-def _advice(report: DegeneracyReport, chosen: GroupRewards) -> str:
+def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
     all_pass, all_fail = report.frac_all_pass.value, report.frac_all_fail.value
     if not report.frac_reward_zero_std.value:
         return ""
     if all_pass is None or all_fail is None:
-        names = sorted({name for group, _ in chosen.groups for name in group.rollouts[0].rewards})
+        names = log.reward_functions
         alone = f", or look at one reward function alone ({', '.join(names)})" if len(names) > 1 else ""
         return f"To see whether they are too easy or too hard, say what counts as a pass (--success-threshold){alone}."
     if all_fail > 2 * all_pass:
@@ -154,10 +163,10 @@ def _why_different(more_here: float) -> str:
     return "The log may lack rows of the groups that differed, or the trainer's scalar may be another sum of rewards."
 
 
-def _left_out(chosen: GroupRewards) -> str:
+def _left_out(log: LoggedGroups) -> str:
     parts = []
-    if chosen.num_singletons:
-        parts.append(f"{chosen.num_singletons} with a single rollout")
-    if chosen.num_incomplete:
-        parts.append(f"{chosen.num_incomplete} with a missing reward")
+    if log.num_singletons:
+        parts.append(f"{log.num_singletons} with a single rollout")
+    if log.num_incomplete:
+        parts.append(f"{log.num_incomplete} with a missing reward")
     return f"Left out: groups {' and '.join(parts)}." if parts else ""

@@ -1,0 +1,72 @@
+"""What changes of weights say, and gradients beside them, in sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+
+
+def weight_update_findings(
+    updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory]
+) -> tuple[str, ...]:
+    """What training did to the weights, each number beside its null.
+
+    Args:
+        updates: Changes of matrices.
+        trajectories: All matrices together first.
+
+    Returns:
+        At most three sentences.
+    """
+    whole, last = trajectories[0], max(update.last for update in updates)
+    sentences = []
+    if whole.top_energy.value is not None and whole.linear_growth.value is not None:
+        sentences.append(
+            f"Over {len(whole.num_updates)} checkpoints one direction holds {whole.top_energy.value:.0%} of the "
+            f"updates' energy (a random walk: {whole.walk_top_energy.value:.0%}), and a straight line "
+            f"{whole.linear_growth.value:.0%} (a random walk: {whole.walk_linear_growth.value:.0%})."
+        )
+    since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
+    ranks = [(u.effective_rank.value, u.gaussian.value) for u in since if u.effective_rank.value and u.gaussian.value]
+    if ranks:
+        mean, null = (sum(column) / len(ranks) for column in zip(*ranks, strict=True))
+        sentences.append(
+            f"After {last} updates the change of a matrix has effective rank {mean:.1f} on average over {len(ranks)} "
+            f"matrices; unrelated entries would give {null:.1f}."
+        )
+    overlaps = [
+        (u.principal_overlap.value, u.principal_null.value) for u in since if u.principal_null.value is not None
+    ]
+    known = [(share, null) for share, null in overlaps if share is not None and null is not None]
+    if known:
+        share, null = (sum(column) / len(known) for column in zip(*known, strict=True))
+        sentences.append(
+            f"On average {share:.1%} of a change lies in the principal directions of the initial weights; a random "
+            f"change would have {null:.1%} there."
+        )
+    return tuple(sentences)
+
+
+def gradient_update_findings(found: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
+    """The means of the last step, in one sentence.
+
+    Args:
+        found: By step.
+
+    Returns:
+        At most one sentence.
+    """
+    last = [one for one in found if one.step == found[-1].step]
+    ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
+    known = [triple for triple in ranks if None not in triple]
+    if not known:
+        return ()
+    gradient, update, null = np.array(known, dtype=np.float64).mean(axis=0)
+    return (
+        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(known)} weights, "
+        f"their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries {null:.1f}: "
+        "a rank of one says nothing of the other.",
+    )
