@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.baseline import change_of
-from gradscope.diagnostics.check_baseline import judge
+from gradscope.diagnostics.check.against_baseline import judge
+from gradscope.diagnostics.check.baseline_file import change_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gradscope.diagnostics.rank_matrix_free import matrix_free_spectra
-from gradscope.diagnostics.rank_tokens import token_spectra
-from gradscope.diagnostics.step_rows import step_rows
+from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
+from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
+from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
 from gradscope.gradients.model.policy import Policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.measure import measure_step

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from gradscope import measure_rank
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.baseline_noise import BaselineGroup, baseline_groups, measure_baselines
-from gradscope.diagnostics.formulations import measure_formulations
-from gradscope.diagnostics.spectra import step_spectra
-from gradscope.diagnostics.step_rows import StepRows, step_rows
-from gradscope.diagnostics.steps import EngineOptions, measure_steps
+from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
+from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.formulations.updates import measure_formulations
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.compare_runs import ComparedRun, read_runs
-from gradscope.diagnostics.compare_runs import drawdown as reward_drawdown
+from gradscope.diagnostics.compare.runs import ComparedRun, read_runs
+from gradscope.diagnostics.compare.runs import drawdown as reward_drawdown
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, student_mean
 from gradscope.training.config import TrainConfig

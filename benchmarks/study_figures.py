@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from study import Difference, Results
 
-from gradscope.diagnostics.compare_runs import ComparedRun
+from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.report.figure_save import save_figure
 from gradscope.report.figure_style import BLUE, MUTED, SERIES, figure_style, label_room, new_figure
 

@@ -22,7 +22,7 @@ from study import (
     run_study,
 )
 
-from gradscope.diagnostics.compare_runs import ComparedRun
+from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.rollouts.store import read_steps
 
 _GROUP_SIZE = 4

@@ -25,7 +25,7 @@ from study import (
     train_reward,
 )
 
-from gradscope.diagnostics.compare_runs import ComparedRun
+from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.run_folder import heldout_path
 from gradscope.training.sum_variants import is_rare

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.check import check_run
-    from gradscope.diagnostics.compare import compare_runs
-    from gradscope.diagnostics.degeneracy import measure_degeneracy
-    from gradscope.diagnostics.passk import measure_pass_at_k
-    from gradscope.diagnostics.rank import measure_rank
-    from gradscope.diagnostics.replay import replay_run
-    from gradscope.diagnostics.report import report_run
+    from gradscope.diagnostics.check.measure import check_run
+    from gradscope.diagnostics.compare.measure import compare_runs
+    from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
+    from gradscope.diagnostics.passk.measure import measure_pass_at_k
+    from gradscope.diagnostics.rank.measure import measure_rank
+    from gradscope.diagnostics.replay.measure import replay_run
+    from gradscope.diagnostics.report.measure import report_run
     from gradscope.rollouts.readers.detect import read_run
     from gradscope.training.trainer import train
 
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "check_run": "gradscope.diagnostics.check",
-    "compare_runs": "gradscope.diagnostics.compare",
-    "measure_degeneracy": "gradscope.diagnostics.degeneracy",
-    "measure_pass_at_k": "gradscope.diagnostics.passk",
-    "measure_rank": "gradscope.diagnostics.rank",
+    "check_run": "gradscope.diagnostics.check.measure",
+    "compare_runs": "gradscope.diagnostics.compare.measure",
+    "measure_degeneracy": "gradscope.diagnostics.degeneracy.measure",
+    "measure_pass_at_k": "gradscope.diagnostics.passk.measure",
+    "measure_rank": "gradscope.diagnostics.rank.measure",
     "read_run": "gradscope.rollouts.readers.detect",
-    "replay_run": "gradscope.diagnostics.replay",
-    "report_run": "gradscope.diagnostics.report",
+    "replay_run": "gradscope.diagnostics.replay.measure",
+    "report_run": "gradscope.diagnostics.report.measure",
     "train": "gradscope.training.trainer",
 }
 

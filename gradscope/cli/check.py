@@ -14,7 +14,7 @@ from gradscope.cli.delivery import delivery
 from gradscope.cli.streams import say
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.requirements import CheckSettings
+    from gradscope.diagnostics.check.requirements import CheckSettings
     from gradscope.results.check import CheckReport
 
 SUMMARY = r"""Hold a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
@@ -116,7 +116,7 @@ def check(
     Raises:
         Exit: A requirement failed or could not be decided; the exit code is 1.
     """
-    from gradscope.diagnostics.check import check_run
+    from gradscope.diagnostics.check.measure import check_run
 
     settings = _settings(config)
     named = baseline or settings.baseline
@@ -171,7 +171,7 @@ def _printed(report: CheckReport, form: str) -> str | None:
 
 def _settings(config: Path | None) -> CheckSettings:
     """The settings of the file that was named, or of the first usual file here that has any."""
-    from gradscope.diagnostics.requirements import CheckSettings, read_settings
+    from gradscope.diagnostics.check.requirements import CheckSettings, read_settings
 
     files = [config] if config is not None else [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
     empty = CheckSettings()

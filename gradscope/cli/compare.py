@@ -61,7 +61,7 @@ def compare(
     p-values are corrected for all tests made (Holm), and what stays undecided is said to be. --only asks less, and so
     decides more.
     """
-    from gradscope.diagnostics.compare import compare_runs
+    from gradscope.diagnostics.compare.measure import compare_runs
 
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
         with result.progress() as progress:

@@ -106,7 +106,7 @@ def degeneracy(
     By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
     between the two; what the dead groups cost, and what would revive them. Reads logs only; no model is loaded.
     """
-    from gradscope.diagnostics.degeneracy import measure_degeneracy
+    from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     base = _base_pass_rate(base_pass_rate)
     reading: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
 def _print_steps(
     run: Path, *, every: float, idle: float | None, success_threshold: float | None, reward: str | None, reading: Any
 ) -> None:
-    from gradscope.diagnostics.degeneracy_follow import Pace, follow_degeneracy
+    from gradscope.diagnostics.degeneracy.follow import Pace, follow_degeneracy
     from gradscope.report.step_lines import step_head, step_line
 
     steps = follow_degeneracy(

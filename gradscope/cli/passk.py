@@ -48,7 +48,7 @@ def passk(
     Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
     A k above the number of samples is undefined and says so; a forecast stands beside it, never in its place.
     """
-    from gradscope.diagnostics.passk import measure_pass_at_k
+    from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
         result.deliver(

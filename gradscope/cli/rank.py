@@ -114,7 +114,7 @@ def rank(
     Recomputes each rollout's gradient at the weights before its update, from the logged rollouts, and counts
     directions: per group and per step, for the logged advantage and for any other formulation.
     """
-    from gradscope.diagnostics.rank import measure_rank
+    from gradscope.diagnostics.rank.measure import measure_rank
 
     steps = parse_steps(step)
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:

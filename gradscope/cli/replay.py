@@ -48,7 +48,7 @@ def replay(
     Reward, advantage, frac_reward_zero_std and grad_norm of each step, from its rollouts and the weights before its
     update. A step whose weights are not on disk says cannot.
     """
-    from gradscope.diagnostics.replay import replay_run
+    from gradscope.diagnostics.replay.measure import replay_run
 
     steps = parse_steps(step)
     with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:

@@ -87,8 +87,8 @@ def report(
     would have done. Gradients are recomputed at up to four steps, unless --step names others. A question whose data
     are missing says what to log. A folder of several runs gives an index of their logs, with small curves of each.
     """
-    from gradscope.diagnostics.report import report_run
-    from gradscope.diagnostics.report_index import report_index, runs_below
+    from gradscope.diagnostics.report.index import report_index, runs_below
+    from gradscope.diagnostics.report.measure import report_run
     from gradscope.report.html.index_page import render_index
     from gradscope.report.html.page import render_page
 

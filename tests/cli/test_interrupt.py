@@ -46,7 +46,7 @@ def test_ctrl_c_in_a_grid_says_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatc
 def test_ctrl_c_in_an_analysis_leaves_nothing_behind(
     cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradscope.diagnostics.degeneracy.measure_degeneracy", interrupt)
+    monkeypatch.setattr("gradscope.diagnostics.degeneracy.measure.measure_degeneracy", interrupt)
     done = cli("degeneracy", log, "--output", tmp_path / "out")
     assert done == (130, "", "interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == [log.name]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.diagnostics.replay import replay_run
+from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.step import measure
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_file import read_step, write_step

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gradscope.diagnostics.spectra import spectrum_from_values
+from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
 from gradscope.findings.reliability import reliability_findings
 from gradscope.results.replay import LogprobDifference
 from tests.report.examples import rank_report

@@ -16,8 +16,8 @@ import torch
 
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.advantages.rules import Memory, StepRollouts, make_rule
-from gradscope.diagnostics.parts import formulated
-from gradscope.diagnostics.rank_tokens import token_weights
+from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
+from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.gradients.step.measure import StepGram, measure_step
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup

@@ -1,0 +1,177 @@
+"""A gate on a run: each requirement passes, fails, or cannot be decided, which never counts as a pass.
+
+The point estimate decides against a limit, because a limit is a wish about this run. Against a baseline the interval
+decides, unless the rule says otherwise, because two runs differ by chance.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
+from gradscope.diagnostics.check.against_baseline import baseline_verdict
+from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, write_baseline
+from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
+from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
+from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
+from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
+from gradscope.rollouts.readers.parsing.request import ColumnNames
+
+__all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
+
+
+def check_run(
+    path: str | Path,
+    *,
+    requirements: Sequence[Requirement | str] = (),
+    track: Sequence[str] = (),
+    allow_unknown: Sequence[str] = (),
+    baseline: str | Path | None = None,
+    update_baseline: bool = False,
+    rule: BaselineRule = "interval",
+    margins: Mapping[str, float] | None = None,
+    success_threshold: float | None = None,
+    reward: str | None = None,
+    columns: ColumnNames | None = None,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+    **options: Unpack[RunOptions],
+) -> CheckReport:
+    """Hold a run against requirements and a baseline.
+
+    Args:
+        path: A run folder, a log, or a file of samples.
+        requirements: What is required: ``"frac_reward_zero_std@last20% <= 0.5"``, or the parsed form of it.
+        track: Metrics that are compared with the baseline without a limit of their own.
+        allow_unknown: Metrics that may be undecided without failing the check.
+        baseline: File of a good run's numbers; every required and tracked metric is compared with it.
+        update_baseline: Write this run's numbers into that file instead of comparing with it.
+        rule: What decides against the baseline: ``interval`` (near end of the change) or ``value`` (the change).
+        margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
+        columns: Columns of a generic log, where their names are not usual.
+        seed: Seed of the resampling.
+        num_resamples: Bootstrap resamples behind the intervals.
+        **options: How to read the run and to compute gradient metrics, see :class:`RunOptions`.
+
+    Returns:
+        One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
+        holds the limit.
+
+    Raises:
+        UsageError: Nothing is required, or a baseline is to be updated and no file is named.
+    """
+    required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
+    if not required and not track:
+        raise UsageError(
+            "Nothing is required of the run.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+        )
+    if baseline is None and (update_baseline or track):
+        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
+    before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
+    run, _ = open_run(path, options, columns)
+    bootstrap = {"seed": seed, "num_resamples": num_resamples}
+    values = MetricValues(
+        run=run,
+        success_threshold=success_threshold,
+        reward=reward,
+        bootstrap=bootstrap,
+        options=options,
+    )
+    names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
+    for name in (*names, *allow_unknown):
+        _check_name(name, values)
+    found = {name: values.value(name) for name in names}
+    verdicts = [_verdict(item, found[item.metric], path) for item in required]
+    now = {name: _baseline_metric(value) for name, value in found.items()}
+    if before is not None:
+        margin = margins or {}
+        verdicts += [
+            baseline_verdict(name, before.metrics.get(name), now[name], margin.get(name, 0.0), rule, path, **bootstrap)
+            for name in names
+        ]
+    elif baseline is not None:
+        write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
+    verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
+    outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
+    return CheckReport(source=run.source, verdicts=tuple(verdicts), outcome=_overall(outcomes))
+
+
+def _baseline_metric(value: MetricValue) -> BaselineMetric:
+    prompts = {prompt_key(prompt): number for prompt, number in value.prompts.items()}
+    return BaselineMetric(estimate=value.estimate, prompts=prompts)
+
+
+def _check_name(text: str, values: MetricValues) -> None:
+    name, _ = split_metric(text)
+    known = values.names()
+    if catalog_name(name) in known:
+        return
+    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, known))
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if name.rpartition("@")[0] in known:
+        return SELECTOR_HINT
+    near = near_names(name, known)
+    return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
+
+
+def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> Verdict:
+    estimate = value.estimate
+    outcome: Outcome = "unknown"
+    if estimate.value is not None:
+        outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
+    return Verdict(
+        metric=requirement.metric,
+        op=requirement.op,
+        limit=requirement.limit,
+        outcome=outcome,
+        estimate=estimate,
+        meaning=_meaning(requirement, value, outcome),
+        next_step=_next_step(requirement, value, outcome, path),
+    )
+
+
+def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
+    estimate = value.estimate
+    if estimate.value is None:
+        return f"{value.what} is undefined: {estimate.undefined}. What is not known does not pass."
+    required = f"required is {requirement.op} {requirement.limit:g}"
+    text = f"{value.what} is {estimate.value:.6g}{_interval(estimate)}; {required}."
+    if estimate.low is not None and estimate.high is not None and estimate.low <= requirement.limit <= estimate.high:
+        return f"{text} The interval holds the limit: other prompts could turn the verdict."
+    return text
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" [{estimate.low:.4g}, {estimate.high:.4g}] over {estimate.num_units} units"
+
+
+def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str | Path) -> str:
+    if outcome == "pass":
+        return ""
+    if outcome == "unknown":
+        return value.hint
+    entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
+    if entry is None:
+        return "Look at the trainer's own log of this metric."
+    where = f"gradscope {entry.command} {shlex.quote(str(path))}"
+    return f"{entry.meaning} What moves it: {entry.moved_by} Look closer: {where}"
+
+
+def _overall(outcomes: Sequence[Outcome]) -> Outcome:
+    if "fail" in outcomes:
+        return "fail"
+    return "unknown" if "unknown" in outcomes else "pass"

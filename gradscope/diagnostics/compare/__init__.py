@@ -1,0 +1,1 @@
+"""`gradscope compare`: runs paired by seed, in outcomes and in gradients."""

@@ -1,0 +1,260 @@
+"""Runs that differ in one thing, set side by side: means over seeds, paired differences, tests that count themselves.
+
+Runs with the same settings are a cell. Two cells are compared where exactly one thing differs, the formulation or one
+setting; runs of one seed are pairs, for the seed decides prompts, their order and the sampler. All tests of a
+comparison are one family, and their p-values are corrected for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
+from gradscope.errors import InputError
+from gradscope.estimate import Estimate
+from gradscope.findings.compare import compare_findings
+from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
+from gradscope.results.source import Source
+
+_WINDOWS = 20
+"""Points of a learning curve: single steps are too noisy to read."""
+_ONE_PAIR = "one pair does not tell how much pairs differ by chance"
+_NOT_COUNTED = "not every run of the cell has it"
+_OF_THE_REWARD = ("train_reward", "reward_drawdown", "mean_frac_reward_zero_std")
+_ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
+
+Setting = str | int | float | bool | None
+"""A plain value of a manifest."""
+Cell = tuple[str, tuple[tuple[str, Setting], ...]]
+"""The formulation and the settings that vary, by name."""
+
+
+def compare_runs(
+    *paths: str | Path,
+    ks: Sequence[int] = (),
+    only: str | None = None,
+    gradients: bool = False,
+    strict: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Comparison:
+    """Compare finished runs.
+
+    Args:
+        *paths: Run folders, or folders that hold them.
+        ks: Budgets of held-out pass@k; none: 1 and the most that every prompt has samples for.
+        only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
+        gradients: Whether to recompute gradients at the steps whose weights all runs saved.
+        strict: Whether a run that cannot be compared is an error.
+        progress: Told after each run whose gradients were measured.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        InputError: There are no two finished runs, two runs have the same settings and seed, no two cells differ in
+            what was asked for, or under ``strict`` a run cannot be compared.
+    """
+    folders = find_runs(paths)
+    runs, left_out = read_runs(folders)
+    reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+    if strict and left_out:
+        raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")
+    if len(runs) < 2:
+        raise InputError(
+            f"A comparison needs two finished runs, and there are {len(runs)} ({reasons or 'no other folder'}).",
+            hint="gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
+        )
+    cells = _cells(runs)
+    asked = _asked(cells, only)
+    measured = _measured(runs, progress) if gradients else {}
+    budgets = _budgets(runs, ks)
+    with_cost = _has_cost(runs)
+    with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
+    values = {
+        cell: {
+            seed: run.values(budgets, with_cost=with_cost, with_incoherence=with_incoherence)
+            | measured.get(run.path, {})
+            for seed, run in of_seed.items()
+        }
+        for cell, of_seed in cells.items()
+    }
+    metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
+    pairs = _corrected([pair for first, second in asked for pair in _compare(first, second, values)])
+    comparison = Comparison(
+        source=_source(paths, runs),
+        cells=tuple(_cell(cell, of_seed, metrics) for cell, of_seed in values.items()),
+        pairs=pairs,
+        curves=tuple(curve for cell, of_seed in cells.items() for curve in _curves(cell, list(of_seed.values()))),
+        metrics=metrics,
+        num_tests=sum(pair.p_value is not None for pair in pairs),
+        left_out=left_out,
+    )
+    return replace(comparison, findings=compare_findings(comparison))
+
+
+def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
+    """Runs by cell and seed."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+    cells: dict[Cell, dict[int, ComparedRun]] = {}
+    for run in runs:
+        cell = (run.advantage, tuple((name, run.settings.get(name)) for name in varying))
+        other = cells.setdefault(cell, {}).setdefault(run.seed, run)
+        if other is not run:
+            raise InputError(
+                f"{other.path} and {run.path} have the same settings and seed: they are one run made twice.",
+                hint="Leave one of them out.",
+            )
+    return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
+
+
+def _measured(runs: Sequence[ComparedRun], progress: ProgressCallback) -> dict[Path, dict[str, float]]:
+    from gradscope.diagnostics.compare.gradients import measure_gradients
+
+    return measure_gradients(runs, progress=progress)
+
+
+def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
+    """Budgets that every run has samples for; without held-out samples in all of them, none."""
+    if any(run.heldout is None for run in runs):
+        return ()
+    most = min(int(run.heldout.num_samples.min()) for run in runs if run.heldout is not None)
+    large = [k for k in ks if not 1 <= k <= most]
+    if large:
+        raise InputError(f"pass@{large[0]} needs more than the {most} samples of a prompt.", hint=f"--k 1 --k {most}")
+    return tuple(dict.fromkeys(ks or (1, most)))
+
+
+def _has_cost(runs: Sequence[ComparedRun]) -> bool:
+    """Whether runs cost differently by design, and all say what: else lengths of completions are all that differs."""
+    by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
+    return by_design and all(run.kilotokens is not None for run in runs)
+
+
+def cell_name(cell: Cell) -> str:
+    """What a cell is called.
+
+    Args:
+        cell: The cell.
+
+    Returns:
+        The formulation, and after it the settings that vary.
+
+    Example:
+        >>> cell_name(("grpo", (("learning_rate", 0.0002),)))
+        'grpo, learning_rate 0.0002'
+    """
+    advantage, settings = cell
+    return ", ".join([advantage, *(f"{name} {value}" for name, value in settings)])
+
+
+def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Cells that differ in one thing, those that differ in the formulation first."""
+    pairs = [(first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1]
+    yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
+
+
+def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
+    """The pairs to compare: all, or those that differ in one named thing."""
+    pairs = list(_pairs(list(cells)))
+    varied = list(dict.fromkeys(name for pair in pairs for name in _changed(*pair)))
+    if only is not None and only not in varied:
+        there = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
+        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --only.")
+    return [pair for pair in pairs if only is None or _changed(*pair) == [only]]
+
+
+def _changed(first: Cell, second: Cell) -> list[str]:
+    """What differs between two cells."""
+    changed = ["advantage"] if first[0] != second[0] else []
+    return changed + [name for (name, one), (_, other) in zip(first[1], second[1], strict=True) if one != other]
+
+
+def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
+    seeds = sorted(values[first].keys() & values[second].keys())
+    for metric in _metrics_of_both(first, second, values):
+        differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
+        p_value = paired_t_p_value(differences)
+        why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
+        yield ComparedPair(
+            first=cell_name(first),
+            second=cell_name(second),
+            changed=_changed(first, second)[0],
+            metric=metric,
+            difference=student_mean(differences) if seeds else Estimate.because(why),
+            p_value=p_value,
+            p_holm=None,
+            sign_flip_p_value=sign_flip_p_value(differences),
+            num_pairs=len(seeds),
+            test="paired t",
+            undefined=why if p_value is None else None,
+        )
+
+
+def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> list[str]:
+    """What all runs of two cells have; not what the reward is the unit of where the cells have another reward."""
+    runs = [run for cell in (first, second) for run in values[cell].values()]
+    unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
+    return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]
+
+
+def _corrected(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
+    corrected = holm([pair.p_value for pair in pairs])
+    return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, corrected, strict=True))
+
+
+def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str]) -> ComparedCell:
+    everywhere = [name for name in metrics if all(name in values for values in of_seed.values())]
+    return ComparedCell(
+        name=cell_name(cell),
+        advantage=cell[0],
+        settings=dict(cell[1]),
+        seeds=tuple(sorted(of_seed)),
+        metrics={
+            name: student_mean([values[name] for values in of_seed.values()])
+            if name in everywhere
+            else Estimate.because(_NOT_COUNTED)
+            for name in metrics
+        },
+    )
+
+
+def _curves(cell: Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
+    for metric, series in (
+        ("reward", [run.reward for run in runs]),
+        ("frac_reward_zero_std", [run.degenerate for run in runs]),
+    ):
+        length = min(map(len, series))
+        windows = np.array_split(np.arange(length), min(_WINDOWS, length))
+        table = np.array([[one[window].mean() for window in windows] for one in series])
+        yield ComparedCurve(
+            cell=cell_name(cell),
+            metric=metric,
+            steps=tuple(float(window.mean()) + 1 for window in windows),
+            mean=_numbers(table.mean(axis=0)),
+            low=_numbers(table.min(axis=0)),
+            high=_numbers(table.max(axis=0)),
+        )
+
+
+def _numbers(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
+    return Source(
+        path=", ".join(map(str, paths)),
+        format="gradscope",
+        recognized=f"{len(runs)} finished runs of gradscope",
+        files=tuple(file for run in runs for file in run.files),
+        num_rows=sum(len(run.reward) for run in runs),
+        inferred=("A row is a step of a run.",),
+    )

@@ -1,0 +1,197 @@
+"""From folders to finished runs, each with its settings and its numbers.
+
+Shapes: S steps of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.passk.samples import Samples, read_samples
+from gradscope.errors import GradscopeError, InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.incoherence import frac_incoherent
+from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.rollouts.run_folder import (
+    RunManifest,
+    heldout_path,
+    manifest_path,
+    metrics_path,
+    read_manifest,
+    read_metrics,
+)
+
+NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
+"""Fields of a configuration that do not bear on the result, and the two that have a place of their own."""
+_DRAWDOWN_PARTS = 10
+_COUNTED = {"num_rewarded", "num_incoherent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """A finished run."""
+
+    path: Path
+    """Its folder."""
+    advantage: str
+    """Its formulation."""
+    seed: int
+    """Its seed."""
+    settings: Mapping[str, Any]
+    """Everything else that bears on its result."""
+    reward: NDArray[np.float64]
+    """Mean reward of each step, [S]."""
+    degenerate: NDArray[np.float64]
+    """Share of degenerate groups of each step, [S]."""
+    incoherence: Estimate | None
+    """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
+    heldout: Samples | None
+    """Samples of the held-out prompts after training; None where there are none."""
+    kilotokens: float | None
+    """Thousands of tokens that a step sampled, prompts included; None where the trainer did not count them."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were read."""
+        files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
+        return tuple(str(file) for file in files if file.is_file())
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it was trained on the probability of the answer, whatever led there."""
+        return self.settings.get("reward") == "answer_probability"
+
+    def values(self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False) -> dict[str, float]:
+        """The run's numbers.
+
+        Args:
+            ks: Budgets of pass@k, which every held-out prompt has samples for.
+            with_cost: Whether what a step sampled is one of them, where it was counted.
+            with_incoherence: Whether to say what was rewarded, where the run counted it.
+
+        Returns:
+            Metric -> value.
+        """
+        values = {}
+        if self.heldout is not None:
+            counts = (self.heldout.num_samples, self.heldout.num_correct)
+            values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
+        cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
+        share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
+        return values | {
+            "train_reward": float(self.reward.mean()),
+            "reward_drawdown": drawdown(self.reward),
+            "mean_frac_reward_zero_std": float(self.degenerate.mean()),
+            **({} if share is None else {"frac_incoherent": share}),
+            **cost,
+        }
+
+
+def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
+    """Run folders under paths.
+
+    Args:
+        paths: Run folders, or folders that hold them, one or two levels down.
+
+    Returns:
+        The folders, each once, in order.
+
+    Raises:
+        InputError: A path holds none.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")
+        runs = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+        if not runs:
+            raise InputError(
+                f"{path} holds no run of gradscope.",
+                hint="Name folders that `gradscope train` wrote, or the folder of a grid.",
+            )
+        found += runs
+    return tuple(dict.fromkeys(found))
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
+    """Read the runs that are finished.
+
+    Args:
+        folders: Run folders.
+
+    Returns:
+        The runs, and folder -> reason for those that are left out.
+    """
+    runs: list[ComparedRun] = []
+    left_out: dict[str, str] = {}
+    for folder in folders:
+        try:
+            runs.append(_read_run(folder))
+        except GradscopeError as error:
+            left_out[str(folder)] = error.message.rstrip(".")
+    return tuple(runs), left_out
+
+
+def drawdown(rewards: NDArray[np.float64]) -> float:
+    """The largest fall from one tenth of a run to a later one.
+
+    Args:
+        rewards: Mean reward of each step, [S].
+
+    Returns:
+        max over s < t of (R_s - R_t), at least 0.
+
+    Example:
+        >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)
+        0.3
+    """
+    parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
+    return float(np.max(np.maximum.accumulate(parts) - parts))
+
+
+def _read_run(folder: Path) -> ComparedRun:
+    manifest = read_manifest(folder)
+    metrics = read_metrics(folder)
+    steps = int(manifest.config.get("steps", 0))
+    absent = [step for step in range(1, steps + 1) if step not in metrics]
+    if absent or not steps:
+        raise InputError(f"{steps - len(absent)} of {steps} steps are done", hint="Finish it with --resume.")
+    return ComparedRun(
+        path=folder,
+        advantage=manifest.advantage,
+        seed=manifest.seed,
+        settings={name: value for name, value in manifest.config.items() if name not in NOT_SETTINGS},
+        reward=_series(metrics, "reward"),
+        degenerate=_series(metrics, "num_degenerate_groups") / _series(metrics, "num_groups"),
+        incoherence=_incoherence(metrics),
+        heldout=_read_heldout(folder, manifest),
+        kilotokens=metrics[steps]["num_tokens"] / steps / 1000 if "num_tokens" in metrics[steps] else None,
+    )
+
+
+def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:
+    counts = [
+        (values["num_rewarded"], values["num_incoherent"]) for values in metrics.values() if values.keys() >= _COUNTED
+    ]
+    return frac_incoherent(*(int(sum(column)) for column in zip(*counts, strict=True))) if counts else None
+
+
+def _read_heldout(folder: Path, manifest: RunManifest) -> Samples | None:
+    if not manifest.config.get("heldout_prompts", 0):
+        return None
+    file = heldout_path(folder, "after")
+    if not file.is_file():
+        raise InputError("its held-out prompts were not sampled after training", hint="Finish it with --resume.")
+    return read_samples(file)
+
+
+def _series(metrics: Mapping[int, Mapping[str, float]], name: str) -> NDArray[np.float64]:
+    absent = [step for step, values in metrics.items() if name not in values]
+    if absent:
+        raise InputError(f"step {absent[0]} has no {name}", hint="Make the run again.")
+    return np.array([metrics[step][name] for step in sorted(metrics)], dtype=np.float64)

@@ -1,0 +1,160 @@
+"""Degeneracy over time: the groups of a run as a table, and a row of it for each step or window of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+
+from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
+from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
+from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.results.degeneracy import StepDegeneracy
+from gradscope.rollouts.run import Run
+
+By = Literal["step", "window"]
+NUM_WINDOWS = 10
+"""Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """The options that every estimate of a report shares."""
+
+    base_pass_rate: BasePassRate = None
+    """The p of the i.i.d. prediction."""
+    num_resamples: int = NUM_RESAMPLES
+    """Bootstrap resamples behind the intervals."""
+    seed: int = 0
+    """Seed of the resampling."""
+
+    @property
+    def resampling(self) -> Resampling:
+        """How often to resample."""
+        return Resampling(num_resamples=self.num_resamples, seed=self.seed)
+
+    def estimate(self, table: GroupTable) -> DegeneracyEstimates:
+        """The estimates of a table.
+
+        Args:
+            table: Groups.
+
+        Returns:
+            The estimates under these options.
+        """
+        return estimate_degeneracy(
+            table, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
+        )
+
+
+def course_of_run(
+    run: Run, *, success_threshold: float | None = None, reward: str | None = None
+) -> tuple[StepDegeneracy, ...]:
+    """The steps of a run that was already read, and nothing else of it.
+
+    Args:
+        run: The run.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        reward: One reward function by name; None: the trainer's scalar.
+
+    Returns:
+        One row a step.
+    """
+    chosen = group_rewards(run, reward)
+    table = group_table(chosen, chosen_threshold(chosen, success_threshold))
+    return course(run, table, "step", reward, EstimateOptions())
+
+
+def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
+    """The reward at which a rollout passes.
+
+    Args:
+        chosen: The groups.
+        success_threshold: What was asked for; None: 1 for rewards of 0/1 or -1/1.
+
+    Returns:
+        The threshold; None where it is not known.
+    """
+    if success_threshold is not None:
+        return success_threshold
+    return binary_threshold([value for _, rewards in chosen.groups for value in rewards])
+
+
+def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
+    """The groups as the estimates take them.
+
+    Args:
+        chosen: The groups.
+        threshold: A rollout passes when its reward reaches this; None where that is not known.
+
+    Returns:
+        One row a group.
+    """
+    rewards = [values for _, values in chosen.groups]
+    size = np.array([len(values) for values in rewards], dtype=np.int64)
+    # A large log has few different groups of 0 and 1.
+    levels = {values: level_counts(values) for values in set(rewards)}
+    num_passing = None
+    if threshold is not None:
+        passed = passes(list(chain.from_iterable(rewards)), threshold).astype(np.int64)
+        num_passing = np.add.reduceat(passed, np.cumsum(size) - size)
+    return GroupTable(
+        step=np.array([group.step for group, _ in chosen.groups], dtype=np.int64),
+        prompt=np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_),
+        size=size,
+        dead=np.array([all_equal(values) for values in rewards], dtype=np.bool_),
+        num_passing=num_passing,
+        level_counts=[levels[values] for values in rewards],
+    )
+
+
+def course(
+    run: Run, table: GroupTable, by: By, reward: str | None, options: EstimateOptions
+) -> tuple[StepDegeneracy, ...]:
+    """A row for each step or window.
+
+    Args:
+        run: The run.
+        table: Its groups.
+        by: Each ``step``, or at most ``NUM_WINDOWS`` windows.
+        reward: Which reward the table is of; None: the trainer's scalar.
+        options: How to estimate.
+
+    Returns:
+        The rows by step.
+    """
+    return tuple(_between(run, table, span, reward, options) for span in _spans(table, by))
+
+
+def _spans(table: GroupTable, by: By) -> list[tuple[int, int]]:
+    """First and last step of each row of the course: single steps, or windows of about equally many."""
+    steps = np.unique(table.step)
+    parts = len(steps) if by == "step" else min(NUM_WINDOWS, len(steps))
+    return [(int(part[0]), int(part[-1])) for part in np.array_split(steps, parts)]
+
+
+def _between(
+    run: Run, table: GroupTable, span: tuple[int, int], reward: str | None, options: EstimateOptions
+) -> StepDegeneracy:
+    step, last = span
+    groups = table.between(step, last)
+    estimates = options.estimate(groups)
+    # One reward function's share is another number than the trainer's; so is a share of other rollouts.
+    comparable = reward is None and step == last and step not in run.notes
+    return StepDegeneracy(
+        step=step,
+        last_step=last,
+        num_groups=len(groups.size),
+        frac_reward_zero_std=estimates.frac_reward_zero_std,
+        frac_all_pass=estimates.frac_all_pass,
+        frac_all_fail=estimates.frac_all_fail,
+        frac_tied=estimates.frac_tied,
+        pass_rate=estimates.pass_rate,
+        iid_prediction=estimates.iid_prediction,
+        jensen_gap=estimates.jensen_gap,
+        logged=run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None,
+    )

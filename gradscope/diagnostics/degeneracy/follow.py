@@ -1,0 +1,108 @@
+"""The course of degeneracy while the run is still being written.
+
+Each look at a log that has grown reads it from its start, so that no row counts twice, whatever the writer appends,
+rewrites or starts anew. Looks are at least as far apart as one takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradscope.diagnostics.degeneracy.course import course_of_run
+from gradscope.errors import InputError, UsageError
+from gradscope.results.degeneracy import StepDegeneracy
+from gradscope.rollouts.growth import extent_of
+from gradscope.rollouts.readers.detect import read_run
+
+Notice = Callable[[str], None]
+"""Told in a sentence why a look at the log gave nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to look, and when to stop."""
+
+    every: float = 2.0
+    """Seconds between two looks."""
+    idle: float | None = None
+    """Seconds without growth after which it ends; None: never."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits; a test writes to the log instead."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds since any time."""
+
+
+def follow_degeneracy(
+    path: str | Path,
+    *,
+    success_threshold: float | None = None,
+    reward: str | None = None,
+    pace: Pace | None = None,
+    notice: Notice = lambda _: None,
+    **reading: Any,
+) -> Iterator[StepDegeneracy]:
+    """Steps as they are written.
+
+    A step is told once a later one has begun, or nothing was written between two looks: a group of which half is on
+    disk has no verdict yet. A step that changes afterwards is told again.
+
+    Args:
+        path: A run folder or a log.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        reward: One reward function by name; None: the trainer's scalar.
+        pace: How often to look.
+        notice: Told when a later look fails, as at a file of which half is written; the next growth is another chance.
+        **reading: Options of :func:`~gradscope.rollouts.detect.read_run`.
+
+    Yields:
+        One row a step, by step within a look.
+    """
+    pace = pace or Pace()
+    _check_pace(pace)
+
+    def look() -> tuple[StepDegeneracy, ...]:
+        return course_of_run(
+            read_run(path, rewards_only=True, **reading), success_threshold=success_threshold, reward=reward
+        )
+
+    told: dict[int, StepDegeneracy] = {}
+    last = extent_of(Path(path))
+    started = grown = pace.clock()
+    course = look()
+    yield from _news(course[:-1], told)
+    while True:
+        pace.sleep(max(pace.every, pace.clock() - started))
+        started, extent = pace.clock(), extent_of(Path(path))
+        if extent == last:
+            yield from _news(course, told)
+            if pace.idle is not None and started - grown >= pace.idle:
+                return
+            continue
+        last, grown = extent, started
+        try:
+            course = look()
+        except (InputError, OSError) as error:
+            course = ()
+            notice(f"{path} could not be read ({error}); waiting for more.")
+        yield from _news(course[:-1], told)
+
+
+def _news(course: Sequence[StepDegeneracy], told: dict[int, StepDegeneracy]) -> Iterator[StepDegeneracy]:
+    for row in course:
+        if told.get(row.step) != row:
+            told[row.step] = row
+            yield row
+
+
+def _check_pace(pace: Pace) -> None:
+    if pace.every <= 0:
+        raise UsageError(f"Looks are some seconds apart, got {pace.every:g}.", hint="Use --every 2.")
+    if pace.idle is not None and pace.idle < pace.every:
+        raise UsageError(
+            f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",
+            hint="Give --idle more seconds than --every.",
+        )

@@ -1,0 +1,128 @@
+"""Degeneracy at other group sizes G: observed, unbiased below the logged size, forecast above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradscope.diagnostics.degeneracy.forecast import forecast_at_size, plan_for_target
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
+from gradscope.metrics.outcomes.forecast import PassRates
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling, predict_at
+from gradscope.results.degeneracy import GroupSizeDegeneracy
+from gradscope.results.signal import TargetDegeneracy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSizes:
+    """The groups of a log, asked about other sizes."""
+
+    table: GroupTable
+    """The groups."""
+    overall: DegeneracyEstimates
+    """Their estimates at the logged size."""
+    rates: PassRates | str
+    """The distribution of their pass rates, or why there is none."""
+    base: BasePassRate
+    """The p of the prediction."""
+    resampling: Resampling
+    """How to resample."""
+
+    @property
+    def logged(self) -> int | None:
+        """The logged group size; None where groups differ."""
+        return int(self.table.size[0]) if np.ptp(self.table.size) == 0 else None
+
+    def rows(self, group_sizes: Sequence[int]) -> tuple[GroupSizeDegeneracy, ...]:
+        """The logged size and those asked for.
+
+        Args:
+            group_sizes: Further sizes.
+
+        Returns:
+            One row a size, the logged one first.
+        """
+        observed = [self.at(self.logged)] if self.logged is not None else []
+        return (*observed, *(self.at(size) for size in sorted(set(group_sizes) - {self.logged})))
+
+    def at(self, group_size: int) -> GroupSizeDegeneracy:
+        """One size.
+
+        Args:
+            group_size: G.
+
+        Returns:
+            What was observed, what smaller draws estimate, or what is forecast.
+        """
+        if group_size == self.logged:
+            return GroupSizeDegeneracy(
+                group_size=group_size,
+                degeneracy=self.overall.frac_reward_zero_std,
+                iid_prediction=self.overall.iid_prediction,
+                jensen_gap=self.overall.jensen_gap,
+                method="observed",
+            )
+        if np.any(self.table.size < group_size):
+            return forecast_at_size(self.rates, group_size, self._predicted)
+        found = estimate_at_size(
+            self.table,
+            group_size,
+            base_pass_rate=self.base,
+            num_resamples=self.resampling.num_resamples,
+            seed=self.resampling.seed,
+        )
+        return GroupSizeDegeneracy(
+            group_size=group_size,
+            degeneracy=found.degeneracy,
+            iid_prediction=found.iid_prediction,
+            jensen_gap=found.jensen_gap,
+            method="unbiased",
+        )
+
+    def doubled(self) -> GroupSizeDegeneracy | None:
+        """Twice the logged size.
+
+        Returns:
+            The forecast; None where groups differ in size.
+        """
+        return None if self.logged is None else self.at(2 * self.logged)
+
+    def target(self, share: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
+        """What it takes that at most a share of groups is degenerate.
+
+        Args:
+            share: The target.
+            tokens_per_rollout: Mean completion tokens.
+
+        Returns:
+            The plans; from the most frequent size where groups differ.
+        """
+        sizes, counts = np.unique(self.table.size, return_counts=True)
+        return plan_for_target(share, self.at(int(sizes[np.argmax(counts)])), self.at, tokens_per_rollout)
+
+    def _predicted(self, group_size: int) -> Estimate:
+        if self.table.num_passing is None:
+            return Estimate.because(NO_THRESHOLD, num_units=len(self.table.size))
+        return predict_at(
+            group_size, self.table.step, self.table.num_passing / self.table.size, self.overall.pass_rate, self.base
+        )
+
+
+def pass_rate_origin(base_pass_rate: BasePassRate, num_groups: int) -> str:
+    """Which p the i.i.d. prediction used, in words.
+
+    Args:
+        base_pass_rate: The choice.
+        num_groups: Groups of the log.
+
+    Returns:
+        Words that fit into a sentence.
+    """
+    if base_pass_rate is None:
+        return f"the mean of this log over {num_groups} groups"
+    if base_pass_rate == "step":
+        return "the mean of each step"
+    return f"the given base pass rate, {base_pass_rate:g}"

@@ -1,0 +1,224 @@
+"""How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
+from gradscope.diagnostics.degeneracy.cost import measure_starvation
+from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
+from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
+from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
+from gradscope.diagnostics.degeneracy.group_sizes import GroupSizes, pass_rate_origin
+from gradscope.diagnostics.degeneracy.pooled_policies import measure_policies
+from gradscope.diagnostics.degeneracy.reward_ties import measure_reward_ties
+from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
+from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    GapDecomposition,
+    IidPrediction,
+    Overdispersion,
+)
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+
+def measure_degeneracy(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    group_sizes: Sequence[int] = (),
+    success_threshold: float | None = None,
+    base_pass_rate: BasePassRate = None,
+    target_degeneracy: float | None = None,
+    by: By = "step",
+    reward: str | None = None,
+    columns: ColumnNames | None = None,
+    run_config: str | Path | None = None,
+    strict: bool = False,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+    progress: ProgressCallback = no_progress,
+) -> DegeneracyReport:
+    """Degenerate groups of a run or a file of samples.
+
+    Args:
+        path: A run folder, a log, or a file with several samples a prompt.
+        format: Name of the reader; None: recognized.
+        group_sizes: Further group sizes: estimated up to the number of rollouts of a group, forecast beyond it.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
+        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
+        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
+        reward: One reward function by name; None: the trainer's scalar.
+        columns: Columns of a generic log, where their names are not usual.
+        run_config: The trainer's arguments as JSON, where the folder does not tell them.
+        strict: Whether a row that cannot be used is an error.
+        seed: Seed of the resampling.
+        num_resamples: Bootstrap resamples behind the intervals.
+        progress: Told how far the reading of a large log is.
+
+    Returns:
+        The report.
+    """
+    run = read_run(
+        path,
+        format=format,
+        columns=columns,
+        run_config=run_config,
+        strict=strict,
+        rewards_only=True,
+        progress=progress,
+    )
+    return degeneracy_of_run(
+        run,
+        group_sizes=group_sizes,
+        success_threshold=success_threshold,
+        base_pass_rate=base_pass_rate,
+        target_degeneracy=target_degeneracy,
+        by=by,
+        reward=reward,
+        seed=seed,
+        num_resamples=num_resamples,
+    )
+
+
+def degeneracy_of_run(
+    run: Run,
+    *,
+    group_sizes: Sequence[int] = (),
+    success_threshold: float | None = None,
+    base_pass_rate: BasePassRate = None,
+    target_degeneracy: float | None = None,
+    by: By = "step",
+    reward: str | None = None,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> DegeneracyReport:
+    """Degenerate groups of a run that was already read.
+
+    A group of one rollout has nothing to be compared with, and the verdict on a group with a missing reward is not
+    known: both are left out, and the findings say how many.
+
+    Args:
+        run: The run.
+        group_sizes: Further group sizes to estimate.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
+        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
+        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
+        reward: One reward function by name; None: the trainer's scalar.
+        seed: Seed of the resampling.
+        num_resamples: Bootstrap resamples behind the intervals.
+
+    Returns:
+        The report.
+    """
+    _check_options(group_sizes, base_pass_rate, target_degeneracy)
+    chosen = group_rewards(run, reward)
+    threshold = chosen_threshold(chosen, success_threshold)
+    table = group_table(chosen, threshold)
+    options = EstimateOptions(base_pass_rate=base_pass_rate, num_resamples=num_resamples, seed=seed)
+    overall = options.estimate(table)
+    rates = pass_rates_of(table, seed=seed)
+    sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
+    starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, num_resamples=num_resamples, seed=seed)
+    policies, policy_gap = measure_policies(chosen, table, threshold, num_resamples=num_resamples, seed=seed)
+    report = DegeneracyReport(
+        source=run.source,
+        reward=reward or TRAINER_REWARD,
+        success_threshold=threshold,
+        num_groups=len(chosen.groups),
+        num_rollouts=int(table.size.sum()),
+        group_size=sizes.logged,
+        pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.groups)),
+        frac_reward_zero_std=overall.frac_reward_zero_std,
+        frac_all_pass=overall.frac_all_pass,
+        frac_all_fail=overall.frac_all_fail,
+        frac_tied=overall.frac_tied,
+        pass_rate=overall.pass_rate,
+        iid_prediction=overall.iid_prediction,
+        jensen_gap=overall.jensen_gap,
+        predictions=_predictions(table, overall, options),
+        overdispersion=_overdispersion(table, options),
+        by_group_size=sizes.rows(group_sizes),
+        gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
+        by_policy=policies,
+        policy_gap=policy_gap,
+        by_step=course(run, table, by, reward, options),
+        pass_rates=describe_pass_rates(table, rates),
+        starvation=starvation,
+        advantages=measure_advantage_mass(chosen, num_resamples=num_resamples, seed=seed),
+        by_reward=measure_reward_ties(chosen, num_resamples=num_resamples, seed=seed),
+        target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
+        quarantined=run.source.quarantined,
+    )
+    return replace(report, findings=degeneracy_findings(report, _logged_groups(run, chosen), sizes.doubled()))
+
+
+def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
+    return LoggedGroups(
+        num_levels=len({value for _, rewards in chosen.groups for value in rewards}),
+        reward_functions=tuple(sorted({name for group, _ in chosen.groups for name in group.rollouts[0].rewards})),
+        num_singletons=chosen.num_singletons,
+        num_incomplete=chosen.num_incomplete,
+        resampled=run.settings.get("sampling") == "dynamic",
+    )
+
+
+def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:
+    if isinstance(base_pass_rate, float | int) and not 0 <= base_pass_rate <= 1:
+        raise UsageError(
+            f"A pass rate lies between 0 and 1, got {base_pass_rate:g}.", hint="Give a share, not a percentage."
+        )
+    if target_degeneracy is not None and not 0 < target_degeneracy < 1:
+        raise UsageError(
+            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Use --target-degeneracy 0.2."
+        )
+    if any(size < 2 for size in group_sizes):
+        raise UsageError(
+            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Use --group-size 2."
+        )
+
+
+def _predictions(
+    table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
+) -> tuple[IidPrediction, ...]:
+    """The prediction from every p that can be had, the chosen one first."""
+    bases: list[BasePassRate] = [options.base_pass_rate, None]
+    if np.ptp(table.step) > 0:
+        bases.append("step")
+    rows = []
+    for base in dict.fromkeys(bases):
+        found = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
+        rows.append(
+            IidPrediction(
+                pass_rate_origin=pass_rate_origin(base, len(table.size)),
+                iid_prediction=found.iid_prediction,
+                jensen_gap=found.jensen_gap,
+            )
+        )
+    return tuple(rows)
+
+
+def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
+    if table.num_passing is None:
+        unknown = Estimate.because(NO_THRESHOLD, num_units=len(table.size))
+        return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
+    tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.seed)
+    variance = estimate_rate_variance(
+        table.size, table.num_passing, table.prompt, num_resamples=options.num_resamples, seed=options.seed
+    )
+    return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)

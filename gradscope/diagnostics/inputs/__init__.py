@@ -1,0 +1,1 @@
+"""From paths and options to runs and measured steps, kept where a command may be resumed."""

@@ -1,0 +1,70 @@
+"""The keywords that every command of a run's gradients takes, in one place: how to read the run, how to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from gradscope.diagnostics.inputs.steps import EngineOptions, Precision
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.measure import Engine, Verify
+    from gradscope.progress import NoticeCallback
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords of ``measure_rank``, ``replay_run``, ``check_run`` and ``report_run``; each may be left out."""
+
+    format: str | None
+    """Name of the reader, where it is not to be guessed."""
+    model: str | None
+    """Base model of an adapter, where it moved."""
+    initial: str | Path | None
+    """Weights before the first update."""
+    run_config: str | Path | None
+    """JSON file of the trainer's arguments."""
+    completion_ids: str | Path | None
+    """File of exact completion ids (step, row, completion_ids)."""
+    strict: bool
+    """Whether a row that cannot be used is an error."""
+    engine: Engine
+    """``auto``, ``loop``, ``stream`` or ``prompt``."""
+    verify: Verify
+    """On which batches the engine checks itself: ``first`` or ``all``."""
+    device: str
+    """``auto``, ``cpu`` or ``cuda``."""
+    dtype: str
+    """``auto``, ``float32`` or ``bfloat16``."""
+    precision: Precision
+    """``auto``, or ``high``: float32 without TF32."""
+    batch_tokens: int | None
+    """Tokens of one batch, padding included; None: what fits, by trying."""
+    unfinished: Path | None
+    """Folder in which finished steps are kept for a second call; None: nowhere."""
+    notice: NoticeCallback
+    """Told what a person should know at once."""
+
+
+def open_run(
+    path: str | Path, options: Mapping[str, Any], columns: ColumnNames | None = None
+) -> tuple[Run, EngineOptions]:
+    """Read a run, and sort out how its gradients are to be computed.
+
+    Args:
+        path: A run folder or a log.
+        options: Those of :class:`RunOptions` that were given.
+        columns: Columns of a generic log, where their names are not usual.
+
+    Returns:
+        The run and the engine's options.
+    """
+    known = {field.name for field in fields(EngineOptions)}
+    reading = {name: value for name, value in options.items() if name not in known}
+    computing = {name: value for name, value in options.items() if name in known}
+    engine = EngineOptions(**computing)
+    return read_run(path, columns=columns, **reading), engine

@@ -1,0 +1,335 @@
+"""Steps that can be recomputed: their rollouts, the weights before their update, and the Gram matrix of both.
+
+`rank` and `replay` walk over the same steps in the same way; a step that cannot be computed comes back with its reason
+instead of a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gradscope.diagnostics.inputs.kept_steps import KeptStep
+from gradscope.errors import InputError, UsageError
+from gradscope.progress import NoticeCallback, ProgressCallback, no_notice
+from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.rollouts.types import RolloutGroup
+
+if TYPE_CHECKING:
+    from gradscope.gradients.model.policy import Policy
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.step.measure import Engine, Verify
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.weight_spectra import WeightSpectrum
+    from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
+
+
+Precision = Literal["auto", "high"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How the gradients are computed."""
+
+    engine: Engine = "auto"
+    """``auto``, ``loop``, ``stream`` or ``prompt``."""
+    verify: Verify = "first"
+    """On which batches the engine checks itself: ``first`` or ``all``."""
+    device: str = "auto"
+    """``auto``, ``cpu`` or ``cuda``."""
+    dtype: str = "auto"
+    """``auto`` (float32 on the CPU, on CUDA that of the checkpoint), ``float32`` or ``bfloat16``."""
+    precision: Precision = "auto"
+    """``high``: float32 without TF32, whatever the checkpoint holds."""
+    batch_tokens: int | None = None
+    """Tokens of one batch, padding included; None: what fits, by trying."""
+    notice: NoticeCallback = no_notice
+    """Told what a person should know at once, such as that a batch did not fit."""
+    unfinished: Path | None = None
+    """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
+    weight_spectra: bool = False
+    """Whether the spectra of dL/dW are wanted too."""
+    most_tokens: int = 0
+    """Token rows of a group that are wanted too; 0: none."""
+    num_buckets: int | None = None
+    """Numbers to sketch each of all token rows in; None: exact rows."""
+    matrix_free: bool = False
+    """Whether products with all token rows are wanted instead."""
+    seed: int = 0
+    """Decides which tokens are drawn where a group has more, and the sketch."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("auto", "high"):
+            raise UsageError(f"There is no precision {self.precision!r}.", hint="Use auto or high.")
+        if self.precision == "high" and self.dtype not in ("auto", "float32"):
+            raise UsageError(
+                f"--precision high computes in float32, and --dtype {self.dtype} asks for another one.",
+                hint="Leave one of them out.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step and its Gram matrix, or the reason why there is none."""
+
+    step: int
+    """The trainer's step."""
+    groups: tuple[RolloutGroup, ...]
+    """The rollouts of the step."""
+    weights: WeightsRef | None
+    """The weights before the update, where they are on disk."""
+    gram: StepGram | None
+    """Gram matrix of the step's score vectors."""
+    reason: str | None
+    """Why there is no Gram matrix."""
+    weight_spectra: tuple[WeightSpectrum, ...] = ()
+    """Spectra of dL/dW by tensor, where they were asked for."""
+    tokens: tuple[TokenGram, ...] = ()
+    """Gram matrices of token rows by group, where they were asked for."""
+    token_operators: tuple[TokenOperator, ...] = ()
+    """Products with all token rows by group, where they were asked for; they hold the weights in memory."""
+
+
+def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
+    """The steps to look at.
+
+    Args:
+        run: The run.
+        steps: The steps that were asked for; None: every step of the log.
+
+    Returns:
+        Steps in ascending order, without repetition.
+
+    Raises:
+        InputError: A step was asked for that the log does not hold.
+    """
+    if steps is None:
+        return run.steps
+    absent = sorted(set(steps) - set(run.steps))
+    if absent:
+        raise InputError(
+            f"{run.path} has no rollouts of step {', '.join(map(str, absent))}.",
+            hint=f"It has steps {run.steps[0]} to {run.steps[-1]}." if run.steps else None,
+        )
+    return tuple(sorted(set(steps)))
+
+
+def missing_weights(run: Run, step: int) -> str:
+    """Why the weights of a step cannot be used, and what would help.
+
+    Args:
+        run: The run.
+        step: The trainer's step.
+
+    Returns:
+        A sentence without a final period.
+    """
+    saved = ", ".join(str(weights.num_updates) for weights in run.weights)
+    have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
+    updates = "1 update" if step == 2 else f"{step - 1} updates"
+    advice = "; pass the weights before the first update with --initial" if step == 1 else ""
+    return f"the weights after {updates}, which made step {step}, are not on disk ({have}){advice}"
+
+
+def measure_steps(
+    run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
+) -> Iterator[MeasuredStep]:
+    """The Gram matrix of each step, as soon as it is there.
+
+    Args:
+        run: The run.
+        steps: Steps of the log.
+        options: How the gradients are computed.
+        progress: Told after each step.
+
+    Yields:
+        One result per step, in the order given.
+    """
+    with _arithmetic(options):
+        for done, step in enumerate(steps):
+            progress(done, len(steps), f"step {step}")
+            yield _measure(run, step, options)
+    progress(len(steps), len(steps), "steps")
+
+
+def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
+    """What was asked for; it holds while a step is out, for products with token rows are made there."""
+    if options.precision != "high":
+        return nullcontext()
+    from gradscope.gradients.model.precision import without_tf32
+
+    return without_tf32()
+
+
+def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
+    """One step: refuse with a reason, or load the weights and compute."""
+    from gradscope.gradients.plan.objective import Objective
+
+    groups, weights = run.groups_at(step), run.weights_before(step)
+    objective = Objective.from_settings(run.settings)
+    reason = _reason_against(run, step, objective)
+    if reason is not None or weights is None:
+        return MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
+    return _compute(run, step, weights, objective, options)
+
+
+def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
+    """Why the gradient of a step cannot be formed, the most useful reason first."""
+    if step in run.notes:
+        return run.notes[step]
+    if objective.cannot is not None:
+        return objective.cannot
+    weights = run.weights_before(step)
+    if weights is None:
+        return missing_weights(run, step)
+    if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
+        return "the KL term needs the weights before the first update; pass them with --initial"
+    return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
+
+
+def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
+    """Take the step as it was kept by an earlier call, or load the weights and compute."""
+    from gradscope.gradients.model.budget import names_out_of_memory
+
+    kept = _kept(run, step, objective, options)
+    gram = kept.read() if kept else None
+    if gram is not None:
+        return MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=gram, reason=None)
+    with names_out_of_memory(f"step {step}"):
+        measured = _computed(run, step, weights, objective, options)
+    if kept and measured.gram is not None:
+        kept.write(measured.gram)
+    return measured
+
+
+def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> KeptStep | None:
+    """Where the step is kept; only a Gram matrix of rollouts is, not what else may be wanted."""
+    if options.unfinished is None or options.weight_spectra or options.most_tokens or options.matrix_free:
+        return None
+    choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
+    return KeptStep(options.unfinished, run, step, objective, choices, options.notice)
+
+
+def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
+    """The step's Gram matrix, and what else is wanted of it."""
+    from gradscope.gradients.model.budget import TokenBudget
+    from gradscope.gradients.step.measure import measure_step
+    from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+    from gradscope.gradients.tokens.measure import measure_tokens, token_operators
+
+    groups, policy = run.groups_at(step), policy_of(run, weights, objective, options)
+    gram = measure_step(
+        policy,
+        groups,
+        objective,
+        engine=options.engine,
+        verify=options.verify,
+        batch_tokens=options.batch_tokens,
+        notice=options.notice,
+    )
+    gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, policy, objective, gram)))
+    spectra: tuple[WeightSpectrum, ...] = ()
+    if options.weight_spectra:
+        budget = TokenBudget(gram.batch_tokens, fixed=options.batch_tokens is not None, notice=options.notice)
+        spectra = measure_weight_spectra(policy, groups, objective, budget=budget)
+    tokens: tuple[TokenGram, ...] = ()
+    if options.most_tokens or options.num_buckets:
+        most, buckets = options.most_tokens or None, options.num_buckets
+        tokens = measure_tokens(policy, groups, objective, gram, most=most, num_buckets=buckets, seed=options.seed)
+    operators = token_operators(policy, groups, objective, gram) if options.matrix_free else ()
+    return MeasuredStep(
+        step=step,
+        groups=groups,
+        weights=weights,
+        gram=gram,
+        reason=None,
+        weight_spectra=spectra,
+        tokens=tokens,
+        token_operators=operators,
+    )
+
+
+def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> Policy:
+    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term.
+
+    Args:
+        run: The run.
+        weights: The weights before a step's update.
+        objective: The trainer's loss.
+        options: Device and precision.
+
+    Returns:
+        The policy.
+    """
+    from gradscope.gradients.model.policy import load_policy
+
+    first = run.weights_before(1)
+    return load_policy(
+        weights,
+        device=options.device,
+        dtype="float32" if options.precision == "high" else options.dtype,
+        tokenizer=run.tokenizer,
+        initial=first if objective.beta else None,
+        origin=first.path if first is not None and first.kind == "full" else None,
+    )
+
+
+def _what_the_disk_cannot_tell(run: Run, policy: Policy, objective: Objective, gram: StepGram) -> Iterator[str]:
+    """Where the trainer's forward pass may have been another one.
+
+    Yields:
+        Sentences.
+    """
+    first, padding = run.weights_before(1), policy.model.get_input_embeddings().padding_idx
+    if policy.kind == "full" and first is None and _occurs(padding, run.groups_at(gram.step)):
+        yield (
+            f"Token {padding} is the padding token and occurs in the rollouts: its embedding is taken to have had no "
+            "gradient, as the checkpoint's configuration says; that of the model that training started from decides: "
+            "--initial."
+        )
+    if objective.beta and policy.kind == "adapter" and first is None:
+        yield (
+            "The KL reference is the base model alone; where training went on from an adapter, its reference was that "
+            "adapter: --initial."
+        )
+    for dtype in ("bf16", "fp16"):
+        if run.settings.get(dtype) and gram.precision == "high":
+            yield f"The trainer computed in {dtype}, this is {gram.dtype}: grad_norm need not agree to the tolerance."
+
+
+def _occurs(token: int | None, groups: Sequence[RolloutGroup]) -> bool:
+    """Whether a token is read anywhere before the last of its rollout, as far as ids were logged."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return token is not None and any(
+        token in (*(rollout.prompt_ids or ()), *(rollout.completion_ids or ()))[:-1] for rollout in rollouts
+    )
+
+
+def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:
+    """How a run's steps were computed: the latest step's facts, with the notes of all.
+
+    Args:
+        gram: The latest step.
+        before: The description of the steps before it; empty for the first.
+
+    Returns:
+        Engine, dtype, device, parameters, coverage, self-check and notes.
+    """
+    described, noted = gram.describe(), before.get("notes")
+    notes = [*(noted if isinstance(noted, list) else ()), *gram.notes]
+    return {**described, "notes": list(dict.fromkeys(notes))}
+
+
+def describe_weights(weights: WeightsRef) -> str:
+    """The weights' folder as people know it.
+
+    Args:
+        weights: A set of weights.
+
+    Returns:
+        The folder's name.
+    """
+    return Path(weights.path).name

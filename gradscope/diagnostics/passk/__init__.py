@@ -1,0 +1,1 @@
+"""`gradscope passk`: unbiased pass@k, pairs of files, and the verdict on reach."""

@@ -1,0 +1,1 @@
+"""`gradscope rank`: spectra of rollouts, tokens, weights and formulations, and what compares them."""

@@ -1,0 +1,1 @@
+"""What other advantage formulations and baselines would have made of the same gradients."""

@@ -1,0 +1,179 @@
+"""What each formulation makes of a step's rollouts: sizes, directions, and what it climbs on average.
+
+Shapes: R rollouts of a step, J groups, F formulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.rollouts.geometry import class_energy
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.diagnostics.rank.rollouts.sub_groups import advantages_of, by_size, sub_groups
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.alignment import ExpectedUpdates, expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.geometry import (
+    batch_norm,
+    between_groups,
+    cancellation,
+    cosines,
+    gradient_gram,
+    update_gram,
+)
+from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.results.rank import FormulationUpdate, GroupShare
+
+Array = NDArray[np.float64]
+
+_NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
+_ZERO_UPDATE = "one of the two updates is zero"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """One weight a rollout under each name."""
+
+    names: tuple[str, ...]
+    """Formulations, then ``pass@<k>``, [F]."""
+    table: Array
+    """[F, R]."""
+    why_no_target: str | None
+    """Why there is no gradient of pass@k."""
+
+
+def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[FormulationUpdate]:
+    """The update under every formulation that these rewards have.
+
+    Args:
+        rows: The step.
+        advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
+
+    Returns:
+        One per formulation; those that the rewards do not have are left out.
+    """
+    names, table = _weights_of(rows, advantages)
+    if not names:
+        return []
+    groups = group_index(rows)
+    targets, why_no_target = _targets(rows)
+    everything = np.array([*table, *targets.values()])
+    expected = expected_updates(rows.gram, everything, groups)
+    angles = cosines(update_gram(rows.gram, table))
+    place_of = {name: len(names) + place for place, name in enumerate(targets)}
+    return [
+        FormulationUpdate(
+            step=rows.step,
+            advantage=name,
+            signal_to_noise=expected.signal_to_noise(place),
+            alignment=_alignment(expected, place, place_of, why_no_target),
+            cosines={other: _cosine(angles[place, at]) for at, other in enumerate(names) if at != place},
+            **_size(rows, table[place], groups),
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def measure_shares(rows: StepRows) -> list[GroupShare]:
+    """Each group's and rollout's part of the step's gradient under the logged advantage.
+
+    Args:
+        rows: The step.
+
+    Returns:
+        One per group; none where no advantage was logged.
+    """
+    if rows.policy_gram is None:
+        return []
+    shares = projection_shares(rows.policy_gram)
+    none = Estimate.because("the step has no gradient")
+    found = []
+    for part in sub_groups(rows, None):
+        mine = shares[part.index]
+        rewards = rows.rewards[part.index]
+        has_share = bool(np.isfinite(mine).all())
+        found.append(
+            GroupShare(
+                step=rows.step,
+                group_id=part.group_id,
+                pass_rate=None if np.isnan(rewards).any() else float(rewards.mean()),
+                projection_share=Estimate.exact(float(mine.sum()), num_units=len(mine)) if has_share else none,
+                rollouts=tuple(float(share) for share in mine) if has_share else (),
+            )
+        )
+    return found
+
+
+def group_index(rows: StepRows) -> NDArray[np.int64]:
+    """The group of each rollout as a number, in the order of the log.
+
+    Args:
+        rows: The step.
+
+    Returns:
+        From 0 to J - 1, [R].
+    """
+    number = {group_id: place for place, group_id in enumerate(dict.fromkeys(rows.group_ids))}
+    return np.array([number[group_id] for group_id in rows.group_ids], dtype=np.int64)
+
+
+def _weights_of(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
+    names, table = [], []
+    for name in advantages:
+        if name == LOGGED and rows.advantages is None:
+            continue
+        try:
+            table.append(_in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
+        except GradscopeError:  # said once for the whole run, beside the spectra
+            continue
+        names.append(name)
+    return names, np.array(table)
+
+
+def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
+    """Values by group, [J][G], in the order of the step's rollouts, [R]."""
+    found = np.empty(len(rows.group_ids))
+    for part, mine in zip(sub_groups(rows, None), values, strict=True):
+        found[part.index] = mine
+    return found
+
+
+def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
+    """The weights whose expected update is the gradient of pass@k, for k = 1 and the group size."""
+    if not np.isin(rows.rewards, (0.0, 1.0)).all():
+        return {}, _NOT_BINARY
+    parts = sub_groups(rows, None)
+    sizes = [len(parts[places[0]].index) for places in by_size(parts)]
+    if min(sizes) < 2:
+        return {}, "a group of one rollout has no baseline"
+    return {
+        f"pass@{k}": _in_order(rows, [pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
+        for k in dict.fromkeys((1, min(sizes)))
+    }, None
+
+
+def _alignment(
+    expected: ExpectedUpdates, place: int, targets: Mapping[str, int], why_not: str | None
+) -> Mapping[str, Estimate]:
+    if why_not is not None:
+        return {"pass@1": Estimate.because(why_not)}
+    return {name: expected.cosine(place, target) for name, target in targets.items()}
+
+
+def _cosine(value: float) -> Estimate:
+    return Estimate.because(_ZERO_UPDATE) if np.isnan(value) else Estimate.exact(float(value))
+
+
+def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str, Estimate]:
+    gram = gradient_gram(rows.gram, weights)
+    return {
+        "update_norm": Estimate.exact(batch_norm(gram), num_units=len(gram)),
+        "cancellation": cancellation(gram),
+        "between_groups": between_groups(gram, groups),
+        "class_subspace_energy": class_energy(rows, gram),
+    }

@@ -1,0 +1,321 @@
+"""`gradscope rank`: spectra and effective ranks of per-rollout gradients, on the checkpoints of a run.
+
+One Gram matrix of score vectors a step; every formulation and every group size is then arithmetic on it.
+
+Shapes: R rollouts of a step, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
+from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps, select_steps
+from gradscope.diagnostics.rank.comparison import compare_formulations
+from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
+from gradscope.diagnostics.rank.rollouts.geometry import measure_geometry
+from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
+from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
+from gradscope.diagnostics.rank.tokens.token_spectra import token_points, token_spectra
+from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
+from gradscope.diagnostics.rank.weights.updates import update_report
+from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
+from gradscope.diagnostics.replay.logprobs import logprob_difference
+from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.findings.formulations import update_findings
+from gradscope.findings.rank import rank_findings
+from gradscope.findings.reliability import reliability_findings
+from gradscope.findings.sparsity import sparsity_findings
+from gradscope.findings.tokens import token_findings
+from gradscope.findings.weights import gradient_update_findings
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.rank import (
+    BaselineNoise,
+    FormulationUpdate,
+    GradientSpectrum,
+    GroupShare,
+    RankComparison,
+    RankCurvePoint,
+    RankReport,
+    RowKind,
+    StepGeometry,
+)
+from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint
+from gradscope.rollouts.run import Run
+
+GROUP_SIZES = (2, 4, 8)
+"""Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
+MOST_TOKENS = 512
+"""Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn."""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What has been computed so far."""
+
+    spectra: list[GradientSpectrum] = field(default_factory=list)
+    curve: list[RankCurvePoint] = field(default_factory=list)
+    token_curve: list[TokenRankPoint] = field(default_factory=list)
+    steps: list[StepGeometry] = field(default_factory=list)
+    skipped: dict[int, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    gram: dict[str, str] = field(default_factory=dict)
+    engine: dict[str, object] = field(default_factory=dict)
+    formulations: list[FormulationUpdate] = field(default_factory=list)
+    shares: list[GroupShare] = field(default_factory=list)
+    baseline_groups: list[BaselineGroup] = field(default_factory=list)
+    sparsity: list[GradientSparsity] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked of each step."""
+
+    rows: RowKind
+    advantages: tuple[str, ...]
+    group_sizes: tuple[int, ...]
+    centered: bool
+    matrix_free: bool
+    seed: int
+    output: Path | None
+
+
+def measure_rank(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | None = None,
+    rows: RowKind = "rollout",
+    advantages: Sequence[str] | None = None,
+    group_sizes: Sequence[int] = (),
+    centered: bool = False,
+    tokens: int | None = None,
+    sketch: int | None = None,
+    matrix_free: bool = False,
+    seed: int = 0,
+    output: str | Path | None = None,
+    progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
+) -> RankReport:
+    """Spectra of the gradient matrices of a run.
+
+    Args:
+        path: A run folder.
+        steps: Steps to look at; None: all whose weights are on disk.
+        rows: What a row of the matrix is.
+        advantages: ``logged`` and formulations; None: the logged one and every formulation of the registry.
+        group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size;
+            for token rows the logged size alone.
+        centered: Whether to subtract the mean row first.
+        tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
+        sketch: For token rows: all tokens, each kept as this many numbers.
+        matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
+        seed: Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``.
+        output: Folder for the Gram matrices, written step by step.
+        progress: Told after each step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
+
+    Returns:
+        Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
+
+    Raises:
+        InputError: No step could be computed.
+        UsageError: An advantage or group size does not exist, or tokens are asked of other rows.
+    """
+    if tokens is not None and (rows != "token" or tokens < 2):
+        raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
+    if sketch is not None and (rows != "token" or tokens is not None or matrix_free or sketch < 2):
+        raise UsageError(
+            "--sketch takes all tokens in 2 numbers each or more: it goes with --rows token, without --tokens and "
+            "--matrix-free.",
+            hint="Use --rows token --sketch 4096.",
+        )
+    if matrix_free and (rows != "token" or tokens is not None or group_sizes):
+        raise UsageError(
+            "--matrix-free takes all tokens of the logged groups: it goes with --rows token, without --tokens and "
+            "--group-size.",
+            hint="Use --rows token --matrix-free.",
+        )
+    run, engine = open_run(path, options)
+    if rows == "update":
+        return update_report(run, progress)
+    chosen = select_steps(run, steps)
+    if steps is None:
+        chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
+    question = _Question(
+        rows=rows,
+        advantages=_known_advantages((LOGGED,) if matrix_free and advantages is None else advantages),
+        group_sizes=() if rows == "token" and not group_sizes else _possible_sizes(run, group_sizes),
+        centered=centered,
+        matrix_free=matrix_free,
+        seed=seed,
+        output=Path(output) if output else None,
+    )
+    found = _Findings()
+    wanted = replace(
+        engine,
+        weight_spectra=rows == "weight",
+        most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free and sketch is None else 0,
+        num_buckets=sketch,
+        matrix_free=matrix_free,
+        seed=seed,
+    )
+    for measured in measure_steps(run, chosen, wanted, progress):
+        _examine(run, measured, question, found)
+    if not found.steps:
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(found.skipped.items())[:3])
+        raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=_hint(run))
+    return _report(run, question, found)
+
+
+def _hint(run: Run) -> str:
+    """The next step where nothing could be computed."""
+    if run.weights:
+        return "Save a checkpoint before each step that matters, or pass --initial FOLDER for step 1."
+    return "Point at a run folder with checkpoints, or pass the model before the first update: --initial FOLDER"
+
+
+def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
+    """The findings as a result object."""
+    baselines = measure_baselines(found.baseline_groups)
+    comparisons = compare_formulations(found.spectra)
+    beside = gradients_and_updates(run, found.spectra) if question.rows == "weight" else ()
+    return RankReport(
+        source=run.source,
+        rows=question.rows,
+        spectra=tuple(found.spectra),
+        curve=tuple(found.curve),
+        steps=tuple(found.steps),
+        skipped=found.skipped,
+        refused=found.refused,
+        gram=found.gram,
+        engine=found.engine,
+        formulations=tuple(found.formulations),
+        shares=tuple(found.shares),
+        baselines=baselines,
+        comparisons=comparisons,
+        token_curve=tuple(found.token_curve),
+        sparsity=tuple(found.sparsity),
+        gradient_updates=beside,
+        findings=(*_sentences(question, found, comparisons, baselines), *gradient_update_findings(beside)),
+    )
+
+
+def _sentences(
+    question: _Question,
+    found: _Findings,
+    comparisons: Sequence[RankComparison],
+    baselines: Sequence[BaselineNoise],
+) -> tuple[str, ...]:
+    reliability = reliability_findings(found.spectra, found.steps, found.engine)
+    if question.rows == "token":
+        seen = (*token_findings(found.token_curve), *sparsity_findings(found.sparsity))
+        return (*seen, *rank_findings((), found.steps, ()), *reliability)
+    if question.rows == "weight":
+        ranks = rank_findings((), found.steps, found.spectra)
+        return (*ranks, *sparsity_findings(found.sparsity), *reliability)
+    ranks = rank_findings(found.curve, found.steps, found.spectra, comparisons)
+    return (*ranks, *reliability, *update_findings(found.formulations, baselines))
+
+
+def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation."""
+    if names is None or "all" in names:
+        return (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    for name in names:
+        if name != LOGGED:
+            formulation(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes that some group of the log can give."""
+    largest = max((group.size for group in run.groups), default=0)
+    for size in sizes:
+        if not 2 <= size <= largest:
+            raise UsageError(
+                f"Groups of {size} cannot be taken from this log: its largest group has {largest} rollouts.",
+                hint=f"Choose a --group-size from 2 to {largest}.",
+            )
+    return tuple(dict.fromkeys(sizes)) if sizes else tuple(size for size in GROUP_SIZES if size < largest)
+
+
+def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Findings) -> None:
+    """Everything that is asked of one step."""
+    gram = measured.gram
+    if gram is None or measured.weights is None:
+        found.skipped[measured.step] = measured.reason or "unknown"
+        return
+    rows = step_rows(gram)
+    found.engine = describe_engine(gram, found.engine)
+    geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
+    found.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
+    if question.output:
+        found.gram[str(measured.step)] = write_gram(question.output, rows)
+    if question.rows == "weight":
+        found.spectra.extend(weight_spectra(measured, gram))
+        found.sparsity.extend(weight_sparsity(measured.step, measured.weight_spectra))
+        return
+    found.formulations.extend(measure_formulations(rows, question.advantages))
+    found.shares.extend(measure_shares(rows))
+    found.baseline_groups.extend(baseline_groups(rows))
+    found.sparsity.extend(token_sparsity(measured.step, measured.tokens))
+    if question.matrix_free:
+        _answer_matrix_free(measured, rows, question, found)
+        return
+    for advantage, size in _pairs(question, rows):
+        if advantage in found.refused:
+            continue
+        try:
+            _answer(measured, rows, advantage, size, question, found)
+        except GradscopeError as error:
+            found.refused[advantage] = error.message
+
+
+def _answer(
+    measured: MeasuredStep, rows: StepRows, advantage: str, size: int | None, question: _Question, found: _Findings
+) -> None:
+    """The spectra of one step under one advantage, at one group size."""
+    if question.rows == "token":
+        spectra, points = token_spectra(
+            rows, measured.tokens, advantage, size, seed=question.seed, centered=question.centered
+        )
+        found.token_curve.extend(points)
+    else:
+        spectra, curve = step_spectra(
+            rows, advantage, size, by_group=question.rows == "group", centered=question.centered
+        )
+        found.curve.extend(curve)
+    found.spectra.extend(spectra)
+
+
+def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, question: _Question, found: _Findings) -> None:
+    """The spectra of all token rows of one step, by products alone."""
+    from gradscope.gradients.model.budget import names_out_of_memory
+
+    with names_out_of_memory(f"products with the token rows of step {measured.step}"):
+        found_by_advantage = matrix_free_spectra(
+            rows, measured.token_operators, question.advantages, seed=question.seed, centered=question.centered
+        )
+    for spectra in found_by_advantage.values():
+        found.spectra.extend(spectra)
+        found.token_curve.extend(token_points(spectra))
+
+
+def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | None]]:
+    """Advantage and group size, the logged size first. Logged advantages belong to the logged groups alone."""
+    logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
+    for advantage in question.advantages:
+        yield advantage, None
+        if advantage != LOGGED:
+            fewest = formulation(advantage).min_group_size
+            yield from ((advantage, size) for size in question.group_sizes if size >= fewest and logged_sizes != {size})

@@ -1,0 +1,1 @@
+"""Ranks of rollout rows: groups and sub-groups, null models, intervals, geometry."""

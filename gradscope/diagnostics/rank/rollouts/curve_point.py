@@ -1,0 +1,107 @@
+"""A rank averaged over the groups of a step, with its nulls beside it.
+
+Shapes: n parts of G rollouts, D draws of a null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.rank.rollouts.leave_one_out import rank_given_prompts
+from gradscope.diagnostics.rank.rollouts.part_stack import Array, PartStack
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import effective_ranks
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.results.rank import NullRank, RankCurvePoint
+
+_ALL_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
+TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
+
+
+def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoint:
+    """The ranks of the live parts, averaged; intervals resample whole groups.
+
+    Args:
+        stack: The parts.
+        step: The trainer's step.
+        advantage: ``logged``, or the formulation.
+
+    Returns:
+        The point; its ranks are undefined where every part is dead.
+    """
+    ranks = effective_ranks(stack.values)
+    known = stack.is_live & np.isfinite(ranks)
+    found = _means(stack, ranks, known) if known.any() else {}
+    dead = Estimate.because(_ALL_DEAD)
+    return RankCurvePoint(
+        step=step,
+        advantage=advantage,
+        group_size=stack.weights.shape[1],
+        num_groups=len(stack.parts),
+        num_dead=int(np.sum(~stack.is_live)),
+        effective_rank=found.get("effective_rank", dead),
+        given_prompts=rank_given_prompts(stack, advantage, ranks, known) if known.any() else dead,
+        stable_rank=found.get("stable_rank", dead),
+        participation_ratio=found.get("participation_ratio", dead),
+        profile=_profile(stack.values[known]) if known.any() else (),
+        nulls=_nulls(stack, ranks, known) if known.any() else {},
+    )
+
+
+def _means(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> dict[str, Estimate]:
+    energy = stack.values[known] ** 2
+    energy = energy / energy[:, :1]
+    total = energy.sum(axis=1)
+    columns = np.column_stack([ranks[known], total, total**2 / np.sum(energy**2, axis=1)])
+    names = ("effective_rank", "stable_rank", "participation_ratio")
+    return dict(zip(names, _mean_ranks(columns, stack, known), strict=True))
+
+
+def _nulls(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> Mapping[str, NullRank]:
+    """Each null on the same parts; the difference is paired by part."""
+    values = stack.null_values(known)
+    # a shuffle may deal zeros to all live rows of a part whose other rows are masked: that draw has no rank
+    under = {name: np.nanmean(effective_ranks(drawn), axis=0) for name, drawn in values.items()}
+    means = _mean_ranks(np.column_stack(list(under.values())), stack, known)
+    apart = np.column_stack([ranks[known] - column for column in under.values()])
+    differences = bootstrap_means(apart, _clusters(stack, known), share=False)
+    found = {
+        name: NullRank(effective_rank=mean, difference=difference, profile=_profile(values[name]))
+        for name, mean, difference in zip(under, means, differences, strict=True)
+    }
+    none = Estimate.because(TOKEN_ADVANTAGES)
+    return {name: found.get(name, NullRank(effective_rank=none, difference=none)) for name in NULLS}
+
+
+def _mean_ranks(ranks: Array, stack: PartStack, known: NDArray[np.bool_]) -> list[Estimate]:
+    """Means of ranks of G rows, which lie in [1, G], taken as shares of that span: so do their intervals."""
+    span = max(stack.weights.shape[1] - 1.0, 1.0)
+    means = bootstrap_means(np.clip((ranks - 1.0) / span, 0.0, 1.0), _clusters(stack, known))
+    return [_from_share(mean, span) for mean in means]
+
+
+def _from_share(mean: Estimate, span: float) -> Estimate:
+    """A share of the span from 1 to G as a rank."""
+    if mean.value is None:
+        return mean
+    return Estimate(
+        value=1 + span * mean.value,
+        low=None if mean.low is None else 1 + span * mean.low,
+        high=None if mean.high is None else 1 + span * mean.high,
+        num_units=mean.num_units,
+    )
+
+
+def _clusters(stack: PartStack, known: NDArray[np.bool_]) -> list[str]:
+    return [part.group_id for part, is_known in zip(stack.parts, known, strict=True) if is_known]
+
+
+def _profile(values: Array) -> tuple[float, ...]:
+    """Mean over matrices of each singular value's share of their sum, largest first."""
+    total = values.sum(axis=-1)
+    shares = values[total > 0] / total[total > 0][:, None]
+    return tuple(float(share) for share in shares.mean(axis=0))

@@ -1,0 +1,72 @@
+"""How far the sampling of rollouts alone moves a mean rank: the same prompts, other completions.
+
+Groups are resampled for the uncertainty over prompts. Rollouts are not, because one that is drawn twice is one
+direction; each is left out once instead, and the others' advantages are computed anew, as if it had never been there.
+
+Shapes: n parts of G rollouts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import LOGGED, formulation
+from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.uncertainty.jackknife import jackknife
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
+
+Array = NDArray[np.float64]
+
+
+def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: NDArray[np.bool_]) -> Estimate:
+    """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts.
+
+    Args:
+        stack: The parts.
+        advantage: ``logged``, or the formulation.
+        ranks: Their effective ranks, [n].
+        known: Which of them are live, at least one, [n].
+
+    Returns:
+        The mean; undefined where advantages cannot be had without a rollout, or the mean hangs on one.
+    """
+    size = stack.weights.shape[1]
+    reason = _why_not(advantage, size)
+    if reason is not None:
+        return Estimate.because(reason)
+    own = np.where(known, ranks, 0.0)
+    left_out = np.empty(stack.weights.shape)
+    norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)
+    for place in range(size):
+        kept = np.delete(np.arange(size), place)
+        weights = formulated(advantage, stack.rewards[:, kept], norms[:, kept])
+        found = effective_ranks(_values(stack, kept, weights))
+        lives = np.any(weights != 0, axis=1) & np.isfinite(found)
+        sums = own.sum() - own + np.where(lives, found, 0.0)
+        counts = known.sum() - known + lives
+        left_out[:, place] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return jackknife(float(own.sum() / known.sum()), list(left_out[known]), low=1.0, high=float(size))
+
+
+def _why_not(advantage: str, size: int) -> str | None:
+    if advantage == LOGGED:
+        return "the logged advantages are relative to all rollouts of a group; name their formulation"
+    entry = formulation(advantage)
+    if entry.scope not in {"group", "gram"}:
+        return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
+    if size <= entry.min_group_size:
+        return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
+    return None
+
+
+def _values(stack: PartStack, kept: NDArray[np.intp], weights: Array) -> Array:
+    """Singular values of the parts without one rollout, [n, G - 1]."""
+    grams = weights[:, :, None] * stack.scores[:, kept][:, :, kept] * weights[:, None, :]
+    return singular_values_from_grams(center_grams(grams) if stack.centered else grams)

@@ -1,0 +1,59 @@
+"""Sub-groups of one size under one advantage, stacked into arrays. Shapes: n parts, G rollouts a part, D null draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.rank.rollouts.null_values import null_values
+from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup
+from gradscope.metrics.gram.spectrum import center_grams, singular_values_from_grams
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartStack:
+    """Parts of one size under one advantage, as arrays."""
+
+    parts: tuple[SubGroup, ...]
+    """The parts, [n]."""
+    scores: Array
+    """Gram matrices of their score vectors, [n, G, G]."""
+    gradients: Array
+    """Gram matrices of their gradient rows, [n, G, G]."""
+    weights: Array
+    """Advantages, [n, G]; 1 and 0 where each token has its own."""
+    rewards: Array
+    """Scalar rewards, NaN where missing, [n, G]."""
+    is_scalar: bool
+    """Whether each rollout has one advantage."""
+    num_columns: int
+    """P."""
+    centered: bool
+    """Whether the mean row is subtracted."""
+
+    @cached_property
+    def values(self) -> Array:
+        """Singular values, descending, [n, G]."""
+        return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
+
+    @property
+    def is_live(self) -> NDArray[np.bool_]:
+        """Which parts have an advantage that is not zero, [n]."""
+        return np.asarray(np.any(self.weights != 0, axis=1))
+
+    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, Array]:
+        """Null -> singular values of the chosen parts, [D, n, G]."""
+        num_parts, size = self.weights[chosen].shape
+        return null_values(
+            self.scores[chosen],
+            self.gradients[chosen],
+            self.weights[chosen] if self.is_scalar else None,
+            np.repeat(np.arange(num_parts), size).reshape(num_parts, size),
+            num_columns=self.num_columns,
+            centered=self.centered,
+        )

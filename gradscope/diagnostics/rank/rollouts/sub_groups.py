@@ -1,0 +1,129 @@
+"""The groups of a step, whole or cut into smaller ones, and the advantages of each.
+
+Shapes: R rollouts of a step, G rollouts of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.gram import optimal_baseline
+from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubGroup:
+    """Rollouts that share a baseline: a group, or a part of one."""
+
+    group_id: str
+    """The group that they belong to."""
+    index: NDArray[np.intp]
+    """Their rows in the step, [G]."""
+    samples: tuple[int, ...]
+    """Which samples of the group they are."""
+
+
+def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
+    """Disjoint parts of every group of a step.
+
+    The rollouts of a group are exchangeable, so consecutive parts are as good as random ones, and disjoint parts are
+    independent given the prompt.
+
+    Args:
+        rows: The step.
+        group_size: Rollouts of a part; None: the groups as they are. A remainder is left out.
+
+    Returns:
+        The parts, by group; groups smaller than ``group_size`` give none.
+    """
+    members: dict[str, list[int]] = {}
+    for row, group_id in enumerate(rows.group_ids):
+        members.setdefault(group_id, []).append(row)
+    parts = []
+    for group_id, index in members.items():
+        size = len(index) if group_size is None else group_size
+        for start in range(0, len(index) - size + 1, size):
+            parts.append(
+                SubGroup(
+                    group_id=group_id,
+                    index=np.array(index[start : start + size]),
+                    samples=tuple(rows.samples[row] for row in index[start : start + size]),
+                )
+            )
+    return parts
+
+
+def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
+    """The advantages of the rollouts of each part.
+
+    They are computed together: a formulation may look at all groups of the step.
+
+    Args:
+        rows: The step.
+        parts: Its groups, or parts of them.
+        advantage: ``logged`` or a formulation.
+
+    Returns:
+        Advantages, [n][G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
+
+    Raises:
+        InputError: A reward or an advantage that is needed was not logged.
+    """
+    if advantage == LOGGED:
+        return [_logged(rows)[part.index] for part in parts]
+    for part in parts:
+        if np.isnan(rows.rewards[part.index]).any():
+            raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
+    if formulation(advantage).scope != "gram":
+        return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
+    found: dict[int, Array] = {}
+    norms = np.clip(np.diag(rows.gram), 0.0, None)
+    for places in by_size(parts):
+        index = np.stack([parts[place].index for place in places])
+        found |= dict(zip(places, formulated(advantage, rows.rewards[index], norms[index]), strict=True))
+    return [found[place] for place in range(len(parts))]
+
+
+def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
+    """The advantages of groups of one size, of whatever a Gram matrix and rewards decide.
+
+    Args:
+        advantage: The formulation's name.
+        rewards: [n, G].
+        squared_norms: |s|^2 of each rollout's score vector, [n, G].
+
+    Returns:
+        Advantages, [n, G].
+    """
+    if formulation(advantage).scope == "gram":
+        return optimal_baseline(rewards, squared_norms)
+    return compute_advantages(advantage, rewards)
+
+
+def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:
+    """Which parts have the same number of rollouts.
+
+    Args:
+        parts: Groups, or parts of them.
+
+    Returns:
+        Places in ``parts``, smallest size first.
+    """
+    sizes = sorted({len(part.index) for part in parts})
+    return [[place for place, part in enumerate(parts) if len(part.index) == size] for size in sizes]
+
+
+def _logged(rows: StepRows) -> Array:
+    if rows.advantages is not None:
+        return rows.advantages
+    if rows.is_live is None:
+        raise InputError(f"No advantages were logged at step {rows.step}.", hint="Name one: --advantage dr_grpo")
+    return rows.is_live.astype(np.float64)

@@ -1,0 +1,1 @@
+"""Ranks of token rows, from a matrix or without one."""

@@ -1,0 +1,1 @@
+"""Ranks of weight matrices: their gradients, and their change between checkpoints."""

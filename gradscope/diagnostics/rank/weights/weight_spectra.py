@@ -1,0 +1,47 @@
+"""`gradscope rank --rows weight`: the spectra of dL/dW, one per matrix of the model.
+
+Shapes: O outputs, I inputs of a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
+from gradscope.metrics.gram.null_models import gaussian_matrix_values
+from gradscope.metrics.gram.spectrum import effective_rank
+from gradscope.results.rank import GradientSpectrum
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.inputs.steps import MeasuredStep
+    from gradscope.gradients.step.step_gram import StepGram
+
+
+def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
+    """Spectra of dL/dW as the optimizer saw it.
+
+    Args:
+        measured: The step.
+        gram: Its Gram matrix, for the error of a row.
+
+    Yields:
+        One spectrum per matrix, beside that of a matrix of independent entries.
+    """
+    size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
+    for spectrum in measured.weight_spectra:
+        values = spectrum.singular_values
+        yield spectrum_from_values(
+            values,
+            step=measured.step,
+            advantage=LOGGED,
+            group_size=size,
+            shape=spectrum.shape,
+            noise_floor=gram.relative_row_error * float(np.sqrt(np.sum(values**2))),
+            rows="weight",
+            tensor=spectrum.tensor,
+            nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
+        )

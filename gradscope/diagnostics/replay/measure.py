@@ -1,0 +1,208 @@
+"""`gradscope replay`: does the log reproduce the trainer's numbers?
+
+Reward, advantages and the share of degenerate groups are arithmetic on the log. The gradient norm is the hard one: it
+comes out right only with the weights before the update, the exact token ids and the trainer's own loss, so a match to
+1e-5 proves all three at once, and a mismatch is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Unpack
+
+from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.steps import (
+    MeasuredStep,
+    describe_engine,
+    describe_weights,
+    measure_steps,
+    select_steps,
+)
+from gradscope.diagnostics.replay.log_arithmetic import (
+    LOG_TOLERANCE,
+    replay_advantages,
+    replay_rewards,
+    replay_zero_std,
+)
+from gradscope.diagnostics.replay.logprobs import logprob_difference
+from gradscope.findings.logprobs import logprob_findings
+from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
+from gradscope.rollouts.run import Run
+
+GRAD_NORM_TOLERANCE = 1e-5
+"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
+
+
+def replay_run(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | None = None,
+    tolerance: float = GRAD_NORM_TOLERANCE,
+    progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
+) -> ReplayReport:
+    """Recompute what the trainer logged.
+
+    Args:
+        path: A run folder.
+        steps: Steps to replay; None: all that were logged.
+        tolerance: Largest relative error of ``grad_norm`` that counts as a match.
+        progress: Told after each step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
+
+    Returns:
+        A verdict per step and quantity.
+    """
+    run, engine = open_run(path, options)
+    measured = measure_steps(run, select_steps(run, steps), engine, progress)
+    return replay_measured(run, measured, tolerance=tolerance)
+
+
+def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:
+    """The replay of steps whose gradients were already recomputed, or have a reason why not.
+
+    Args:
+        run: The run.
+        steps: Steps of it, each examined as it comes.
+        tolerance: Largest relative error of ``grad_norm`` that counts as a match.
+
+    Returns:
+        A verdict per step and quantity.
+    """
+    described: dict[str, object] = {}
+    results = []
+    for measured in steps:
+        results.append(_replay_step(run, measured, tolerance))
+        if measured.gram is not None:
+            described = describe_engine(measured.gram, described)
+    return ReplayReport(
+        source=run.source,
+        steps=tuple(results),
+        verdict=_overall([step.verdict for step in results]),
+        tolerance=tolerance,
+        engine=described,
+        findings=_findings(results),
+    )
+
+
+def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
+    """The verdict on a run: one mismatch decides; a match somewhere is worth more than a step that could not be."""
+    if "mismatch" in verdicts:
+        return "mismatch"
+    return "match" if "match" in verdicts else "cannot"
+
+
+def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepReplay:
+    """All quantities of one step."""
+    logged = dict(run.metrics.get(measured.step, {}))
+    quantities, recomputed, errors = [], {}, {}
+    parts = [
+        replay_rewards(run, measured),
+        replay_advantages(run, measured),
+        replay_zero_std(run, measured),
+        _replay_grad_norm(run, measured, tolerance),
+    ]
+    for quantity, value, error in parts:
+        quantities.append(quantity)
+        if value is not None:
+            recomputed[quantity.name] = value
+        if error is not None:
+            errors[quantity.name] = error
+    verdicts = [quantity.verdict for quantity in quantities]
+    verdict: ReplayVerdict = "mismatch" if "mismatch" in verdicts else "cannot" if "cannot" in verdicts else "match"
+    cause = next((q.cause for q in quantities if q.verdict == verdict and q.cause), None)
+    gram = measured.gram
+    return StepReplay(
+        step=measured.step,
+        weights=describe_weights(measured.weights) if measured.weights else None,
+        verdict=verdict,
+        cause=cause,
+        quantities=tuple(quantities),
+        logged={name: logged[name] for name in ("reward", "frac_reward_zero_std", "grad_norm") if name in logged},
+        recomputed=recomputed,
+        relative_error=errors,
+        num_inferred_ids=gram.num_inferred_ids if gram else 0,
+        frac_kl=gram.frac_kl if gram else None,
+        logprob_difference=logprob_difference(measured.groups, gram) if gram else None,
+    )
+
+
+def _replay_grad_norm(
+    run: Run, measured: MeasuredStep, tolerance: float
+) -> tuple[Quantity, float | None, float | None]:
+    """The gradient norm: verdict, recomputed value, relative error."""
+    logged = run.metrics.get(measured.step, {}).get("grad_norm")
+    gram = measured.gram
+    if gram is None:
+        return Quantity(name="grad_norm", verdict="cannot", cause=measured.reason), None, None
+    gradient = gram.logged_gram
+    if gradient is None:
+        return Quantity(name="grad_norm", verdict="cannot", cause="no advantages were logged"), None, None
+    value = batch_norm(gradient)
+    if logged is None:
+        cause = "the trainer logged no grad_norm at this step"
+        return Quantity(name="grad_norm", verdict="cannot", cause=cause), value, None
+    error = abs(value - logged) / abs(logged) if logged else abs(value)
+    matches = error <= tolerance
+    judged, why = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)
+    return Quantity(name="grad_norm", verdict=judged, cause=why), value, error
+
+
+def _judge(
+    run: Run, num_inferred: int, num_rollouts: int, error: float, matches: bool
+) -> tuple[ReplayVerdict, str | None]:
+    """Verdict and cause of a gradient norm that was recomputed."""
+    ids = (
+        f"the token ids of {num_inferred} of {num_rollouts} completions were inferred from their text"
+        if num_inferred
+        else None
+    )
+    unknown = run.settings.origin is None
+    if matches:
+        notes = [ids, "the loss settings were not given and the trainer's defaults fit" if unknown else None]
+        return "match", "; ".join(note for note in notes if note) or None
+    off = f"the recomputed norm is {error:.2%} off"
+    if unknown:
+        return "cannot", f"the loss settings are not in the folder, and with the trainer's defaults {off}: --run-config"
+    if ids:
+        return "mismatch", f"{off}: {ids}, and special tokens and token boundaries are lost in text"
+    return "mismatch", f"{off}, with exact ids: other weights, another loss, or another advantage made this step"
+
+
+def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
+    """What the verdicts say, in sentences."""
+    if not steps:
+        return ("The log holds no steps.",)
+    sentences = []
+    with_norm = [step for step in steps if "grad_norm" in step.relative_error]
+    matched = [step for step in with_norm if _verdict_on(step, "grad_norm") == "match"]
+    if with_norm:
+        worst = max(step.relative_error["grad_norm"] for step in with_norm)
+        sentences.append(
+            f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
+            f"the largest relative error is {worst:.2g}."
+        )
+    impossible = len(steps) - len(with_norm)
+    if impossible:
+        sentences.append(f"grad_norm could not be recomputed at {impossible} of {len(steps)} steps.")
+    for name in ("reward", "advantage", "frac_reward_zero_std"):
+        wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
+        if wrong:
+            sentences.append(f"{name} differs from the log at step {', '.join(map(str, wrong))}.")
+    same = all(
+        _verdict_on(step, name) == "match" for step in steps for name in ("reward", "advantage", "frac_reward_zero_std")
+    )
+    if same:
+        sentences.append(
+            f"Rewards, advantages and the share of degenerate groups agree with the log at all {len(steps)} steps "
+            f"(to {LOG_TOLERANCE:g})."
+        )
+    return (*sentences, *logprob_findings(steps))
+
+
+def _verdict_on(step: StepReplay, name: str) -> ReplayVerdict | None:
+    """The verdict on one quantity of a step."""
+    return next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)

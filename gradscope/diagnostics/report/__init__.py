@@ -1,0 +1,1 @@
+"""`gradscope report`: one run as eleven answered questions, several runs as an index."""

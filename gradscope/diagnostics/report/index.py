@@ -1,0 +1,129 @@
+"""A folder of runs: each in a few numbers and curves of its log. No model is loaded; a run's own page has the rest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.errors import GradscopeError, InputError
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.trend import trend
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.report import RunIndex, RunSummary
+from gradscope.results.source import Source
+from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.run import Run
+
+__all__ = ["report_index", "runs_below"]
+
+
+def report_index(
+    folder: str | Path,
+    runs: Sequence[Path],
+    *,
+    success_threshold: float | None = None,
+    strict: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> RunIndex:
+    """The runs of a folder side by side.
+
+    Args:
+        folder: The folder.
+        runs: The runs in it.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        strict: Whether a run or a row that cannot be used is an error.
+        progress: Told after each run.
+
+    Returns:
+        One summary a run; those that cannot be read are named with the reason.
+
+    Raises:
+        InputError: No run can be read, or under ``strict`` one cannot.
+    """
+    found: list[RunSummary] = []
+    left_out: list[tuple[str, str]] = []
+    sources: list[Source] = []
+    for done, path in enumerate(runs):
+        name = str(path.relative_to(folder))
+        progress(done, len(runs), name)
+        try:
+            run = read_run(path, strict=strict)
+            found.append(_summary(run, name, success_threshold))
+            sources.append(run.source)
+        except GradscopeError as error:
+            left_out.append((name, error.message))
+    progress(len(runs), len(runs), "runs")
+    if not found or (strict and left_out):
+        name, reason = left_out[0]
+        raise InputError(f"{Path(folder) / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
+    return RunIndex(
+        source=_source(folder, sources),
+        name=Path(folder).resolve().name,
+        runs=tuple(found),
+        left_out=tuple(left_out),
+        findings=_findings(found),
+    )
+
+
+def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary:
+    report = degeneracy_of_run(run, success_threshold=success_threshold)
+    dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
+    rewards = tuple(_mean_reward(run, step) for step in run.steps)
+    known = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
+    return RunSummary(
+        name=name,
+        command=shlex.join(["gradscope", "report", str(run.path)]),
+        steps=run.steps,
+        num_rollouts=report.num_rollouts,
+        frac_reward_zero_std=report.frac_reward_zero_std,
+        reward=Estimate.exact(float(np.mean([value for _, value in known])), num_units=len(known)),
+        reward_change=trend([step for step, _ in known], [value for _, value in known]),
+        reward_by_step=rewards,
+        degenerate_by_step=tuple(dead.get(step) for step in run.steps),
+        grad_norm_by_step=tuple(run.metrics.get(step, {}).get("grad_norm") for step in run.steps),
+    )
+
+
+def _mean_reward(run: Run, step: int) -> float | None:
+    values = [reward for group in run.groups_at(step) for reward in group.rewards if reward is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _source(folder: str | Path, sources: Sequence[Source]) -> Source:
+    return Source(
+        path=str(folder),
+        format="folder",
+        recognized=f"a folder of {len(sources)} runs",
+        files=tuple(file for source in sources for file in source.files),
+        num_rows=sum(source.num_rows for source in sources),
+    )
+
+
+def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    """Where most and fewest groups are dead, and where the reward rises; nothing is claimed where intervals meet."""
+    known = [run for run in runs if run.frac_reward_zero_std.value is not None]
+    rising = [run for run in runs if run.reward_change.low is not None and run.reward_change.low > 0]
+    falling = [run for run in runs if run.reward_change.high is not None and run.reward_change.high < 0]
+    sentences = [
+        f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
+        "line through its steps."
+    ]
+    if len(known) > 1:
+        most = max(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        least = min(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        sentences.append(
+            f"Groups without a gradient: most in {most.name} ({_share(most.frac_reward_zero_std)}), fewest in "
+            f"{least.name} ({_share(least.frac_reward_zero_std)})."
+        )
+    return tuple(sentences)
+
+
+def _share(estimate: Estimate) -> str:
+    text = f"{100 * (estimate.value or 0.0):.1f} %"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{100 * estimate.low:.1f} %, {100 * estimate.high:.1f} %]"

@@ -1,0 +1,220 @@
+"""`gradscope report`: every question that a run's log can answer, each once, in one result.
+
+The log is read once and each gradient is recomputed once; sections only look. What one section lacks never stops
+another: it says what is missing and what to log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.steps import EngineOptions, MeasuredStep, measure_steps, missing_weights, select_steps
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.replay.measure import replay_measured
+from gradscope.diagnostics.report.sections.agreement import agreement_section
+from gradscope.diagnostics.report.sections.contributions import contributions_section
+from gradscope.diagnostics.report.sections.coverage import coverage_section
+from gradscope.diagnostics.report.sections.dilution import dilution_section
+from gradscope.diagnostics.report.sections.formulations import formulations_section
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs
+from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.diagnostics.report.sections.replayed import replay_section
+from gradscope.diagnostics.report.sections.rewards import rewards_section
+from gradscope.diagnostics.report.sections.signal import signal_section
+from gradscope.diagnostics.report.sections.tokens import tokens_section
+from gradscope.diagnostics.report.sections.zero_loss import zero_loss_section
+from gradscope.diagnostics.report.tokens import report_tokens
+from gradscope.errors import GradscopeError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.report import ReportSection, RunReport
+from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+MOST_STEPS = 4
+"""Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
+MOST_TOKENS = 512
+"""Token rows that are computed where no number is named."""
+
+_SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
+    signal_section,
+    zero_loss_section,
+    replay_section,
+    contributions_section,
+    tokens_section,
+    length_section,
+    rewards_section,
+    dilution_section,
+    agreement_section,
+    coverage_section,
+    formulations_section,
+)
+_NOT_ASKED: tuple[tuple[MeasuredStep, ...], Absent] = (
+    (),
+    Absent(
+        reason="Gradients were not recomputed, as asked (--no-gradients).", hint="Leave that option out to get them."
+    ),
+)
+_NO_SAMPLES = Absent(
+    reason="The run holds no samples of held-out prompts: the steps of a training log are other policies each.",
+    hint="Sample the same prompts several times before and after training, and pass both files: --samples BEFORE "
+    "--samples AFTER.",
+)
+
+Made = TypeVar("Made")
+
+
+def report_run(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | Literal["all"] | None = None,
+    gradients: bool = True,
+    tokens: int | None = None,
+    samples: Sequence[str | Path] = (),
+    success_threshold: float | None = None,
+    columns: ColumnNames | None = None,
+    progress: ProgressCallback = no_progress,
+    **options: Unpack[RunOptions],
+) -> RunReport:
+    """Everything that can be said about one run.
+
+    Args:
+        path: A run folder or a log.
+        steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
+        gradients: Whether to recompute gradients at all; without, no model is loaded.
+        tokens: Most tokens whose own gradients are computed, of the rollouts with the largest parts; 0: none,
+            None: 512.
+        samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        columns: Columns of a generic log, where their names are not usual.
+        progress: Told after each recomputed step.
+        **options: How to read the run and to compute, see :class:`RunOptions`.
+
+    Returns:
+        One section a question.
+    """
+    columns = columns or ColumnNames()
+    told = _told(
+        {
+            "--format": options.get("format"),
+            "--model": options.get("model"),
+            "--initial": options.get("initial"),
+            "--run-config": options.get("run_config"),
+            "--completion-ids": options.get("completion_ids"),
+            "--success-threshold": success_threshold,
+            **{f"--{name}-column": getattr(columns, name) for name in ("prompt", "reward", "step", "group")},
+        }
+    )
+    run, engine = open_run(path, options, columns)
+    chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
+    measured, absent = _NOT_ASKED
+    most_tokens = MOST_TOKENS if tokens is None else tokens
+    if gradients:
+        measured, absent = _measured(run, chosen, engine, progress)
+    grams = tuple(step.gram for step in measured if step.gram is not None)
+    if grams and not any(_has_gradient(gram) for gram in grams):
+        absent = _without_gradient(grams)
+    known = _or_absent(lambda: _samples(run, samples, success_threshold))
+    inputs = ReportInputs(
+        run=run,
+        degeneracy=_or_absent(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
+        replay=_or_absent(lambda: replay_measured(run, _all_steps(run, measured, absent))),
+        grams=grams,
+        no_grams=absent,
+        tokens=_or_absent(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
+        samples=() if isinstance(known, Absent) else known,
+        passk=known if isinstance(known, Absent) else _or_absent(lambda: pass_at_k_of_samples(known)),
+        options=told,
+    )
+    return RunReport(
+        source=run.source,
+        name="/".join(Path(path).resolve().parts[-2:]),
+        sections=tuple(section(inputs) for section in _SECTIONS),
+        recomputed=tuple(gram.step for gram in grams),
+    )
+
+
+def _told(options: Mapping[str, object]) -> dict[str, str]:
+    """What the reading was told on the command line, for the commands that a page names."""
+    return {flag: str(value) for flag, value in options.items() if value is not None}
+
+
+def _or_absent(make: Callable[[], Made]) -> Made | Absent:
+    """A result, or what kept it from being made: one unusable part never costs the page."""
+    try:
+        return make()
+    except GradscopeError as error:
+        return Absent(reason=error.message, hint=error.hint or "")
+
+
+def _measured(
+    run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
+) -> tuple[tuple[MeasuredStep, ...], Absent]:
+    """The gradients of the chosen steps, and why there are none where there are none."""
+    found = _or_absent(lambda: tuple(measure_steps(run, steps, options, progress)))
+    if isinstance(found, Absent):
+        return (), found
+    reasons = [step.reason for step in found if step.reason] or [missing_weights(run, run.steps[0])]
+    hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
+    return found, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+
+
+def _has_gradient(gram: StepGram) -> bool:
+    return gram.policy_gram is not None and bool(gram.policy_gram.sum() > 0)
+
+
+def _without_gradient(grams: Sequence[StepGram]) -> Absent:
+    """Why steps that were recomputed have no gradient to look into."""
+    if all(gram.policy_gram is None for gram in grams):
+        return Absent(
+            reason="The log has no advantages, so no rollout's part of the gradient is known.",
+            hint="Log them with the completions (log_completions=True in TRL).",
+        )
+    steps = ", ".join(str(gram.step) for gram in grams)
+    return Absent(
+        reason=f"The policy gradient of every recomputed step ({steps}) is zero: no group there has unequal rewards.",
+        hint="Recompute a step that has a live group: --step N",
+    )
+
+
+def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
+    """The steps whose weights are on disk; of more than are wanted some between first and last, and the spike."""
+    usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
+    last = len(usable) - 1
+    if wanted == "all" or last < MOST_STEPS:
+        return tuple(usable)
+    chosen = [usable[round(place * last / (MOST_STEPS - 1))] for place in range(MOST_STEPS)]
+    spike = max(usable, key=lambda step: run.metrics.get(step, {}).get("grad_norm", 0.0))
+    if spike not in chosen:
+        chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))
+    return tuple(sorted({*chosen, spike}))
+
+
+def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Absent) -> Iterator[MeasuredStep]:
+    """Every step of the log; what is arithmetic is replayed at each of them, recomputed or not."""
+    done = {step.step: step for step in measured}
+    for step in run.steps:
+        if step in done:
+            yield done[step]
+            continue
+        weights, reason = run.weights_before(step), "its gradient was not recomputed for this page: --step"
+        if weights is None:
+            reason = missing_weights(run, step)
+        elif not done:
+            reason = absent.reason.rstrip(".")
+        yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
+
+
+def _samples(run: Run, paths: Sequence[str | Path], success_threshold: float | None) -> tuple[Samples, ...] | Absent:
+    """The files that were named, else what the run folder holds."""
+    files = [file for path in (paths or (run.path,)) for file in sample_files(path)]
+    if files == [run.path] and len(run.steps) > 1:
+        return _NO_SAMPLES
+    return tuple(read_samples(file, success_threshold=success_threshold) for file in files)

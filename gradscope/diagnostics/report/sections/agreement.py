@@ -1,0 +1,120 @@
+"""Do sampler and trainer log-probabilities agree?
+
+Where the log holds the sampler's log-probabilities and the gradients were recomputed, both are compared token by token;
+else what the trainer logged about them is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+NAME = "agreement"
+QUESTION = "Do sampler and trainer log-probabilities agree?"
+
+_LARGE = 0.01
+"""A mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6."""
+
+
+def agreement_section(inputs: ReportInputs) -> ReportSection:
+    """Sampler against recomputed log-probabilities.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        The gap by step, or the trainer's own metrics of it.
+    """
+    gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
+    if gaps:
+        return _compared(gaps)
+    names = sorted({name for values in inputs.run.metrics.values() for name in values if "sampling_logp" in name})
+    if names:
+        return _as_logged(inputs.run, names)
+    hint = (
+        "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
+        "training: use_vllm with vllm_importance_sampling_correction."
+    )
+    return unanswered(NAME, QUESTION, Absent(reason="The log has no log-probabilities of the sampler.", hint=hint))
+
+
+def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
+    """Trainer minus sampler, every token of a step; None where a rollout has no log-probabilities of its own ids."""
+    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
+    parts = []
+    for group_id, sample, recomputed in zip(gram.group_ids, gram.samples, gram.logprobs, strict=True):
+        logged = rollouts[group_id, sample].logprobs
+        if logged is None or len(logged) != len(recomputed):
+            return None
+        parts.append(np.asarray(recomputed) - np.asarray(logged))
+    together = np.concatenate(parts)
+    return together if together.size else None
+
+
+def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
+    means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
+    worst = max(means, key=lambda step: means[step])
+    if means[worst] <= _LARGE:
+        advice = "Nothing to do: the sampler's policy is the one that was updated."
+    else:
+        advice = (
+            "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
+            "temperature applied on one side only. Until then, correct with importance sampling."
+        )
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(
+            f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
+            f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
+        ),
+        meaning=metric("logprob_gap").meaning,
+        next_step=advice,
+        tables=(
+            ReportTable(
+                caption=f"mean gap = {metric('logprob_gap').formula}",
+                columns=(
+                    Column(title="step", style="count"),
+                    Column(title="tokens", style="count"),
+                    *(Column(title=name, style="norm") for name in ("mean gap", "largest gap", "mean p ratio")),
+                ),
+                rows=tuple(
+                    (step, gap.size, means[step], float(np.abs(gap).max()), float(np.exp(gap).mean()))
+                    for step, gap in gaps.items()
+                ),
+            ),
+        ),
+    )
+
+
+def _as_logged(run: Run, names: list[str]) -> ReportSection:
+    steps = [step for step in run.steps if any(name in run.metrics.get(step, {}) for name in names)]
+    last = run.metrics[steps[-1]]
+    shown = ", ".join(f"{name} = {last[name]:.4g}" for name in names if name in last)
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
+        meaning=metric("logprob_gap").meaning,
+        next_step=f"What moves it: {metric('logprob_gap').moved_by}",
+        charts=(
+            Chart(
+                title="As the trainer logged it",
+                kind="lines",
+                places=tuple(steps),
+                series=tuple(
+                    Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps)) for name in names[:4]
+                ),
+            ),
+        ),
+    )

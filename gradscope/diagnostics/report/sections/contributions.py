@@ -1,0 +1,178 @@
+"""Which rollouts and groups make up a step's gradient: shares, cosines, cancellation, and the top ones with text.
+
+Shapes: R rollouts of a step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, percent, unanswered
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import batch_norm, cancellation, row_norms
+from gradscope.metrics.gram.row_shares import cosines_to_sum, projection_shares, top_share
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+Array = NDArray[np.float64]
+
+NAME = "contributions"
+QUESTION = "Which rollouts and groups make up the gradient?"
+NUM_TOP = 10
+"""Rollouts shown with their text."""
+TEXT_LIMIT = 400
+"""Characters of a text that the page shows; the log has the rest."""
+
+
+def contributions_section(inputs: ReportInputs) -> ReportSection:
+    """Shares of the gradient by rollout.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        A row a step, and the rollouts with the largest part of the largest gradient.
+    """
+    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
+    if not steps:
+        return unanswered(NAME, QUESTION, inputs.no_grams)
+    largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=_findings(*largest),
+        meaning=f"{metric('projection_share').meaning} {metric('cancellation').meaning}",
+        next_step="Read the rollouts below: is this what the reward should teach? One rollout that carries a large "
+        "share is a spike in the making; clipping the norm (max_grad_norm) or a larger batch evens it out.",
+        command=inputs.command("rank", "--step", str(largest[0].step)),
+        charts=(_bars(*largest),),
+        tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
+    )
+
+
+def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
+    shares, held = projection_shares(matrix), top_share(matrix)
+    survives = cancellation(matrix)
+    top = int(np.argmax(shares))
+    against = int((shares < 0).sum())
+    first = (
+        f"At step {gram.step}, the largest gradient recomputed, the top tenth of {len(shares)} rollouts holds "
+        f"{percent(held.value or 0.0)} of the summed gradient norms, and {percent(survives.value or 0.0)} of that sum "
+        "survives in the step's gradient."
+    )
+    second = (
+        f"The largest single part is sample {gram.samples[top]} of group {gram.group_ids[top]}: {percent(shares[top])} "
+        f"of the gradient along its own direction; {against} rollouts pull against it."
+    )
+    return first, second
+
+
+def _bars(gram: StepGram, matrix: Array) -> Chart:
+    shares = projection_shares(matrix)
+    order = np.argsort(-np.abs(shares), kind="stable")[:20]
+    return Chart(
+        title=f"Parts of the gradient of step {gram.step}, the 20 largest rollouts",
+        kind="bars",
+        places=tuple(f"{gram.group_ids[index]} #{gram.samples[index]}" for index in order),
+        series=(Series(name="share", values=tuple(float(shares[index]) for index in order)),),
+        x_label="share along the gradient",
+    )
+
+
+def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
+    rows = [
+        (
+            gram.step,
+            len(matrix),
+            int((np.diag(matrix) > 0).sum()),
+            batch_norm(matrix),
+            top_share(matrix),
+            cancellation(matrix),
+        )
+        for gram, matrix in steps
+    ]
+    return ReportTable(
+        caption=f"Each recomputed step. top tenth = {metric('top_share').formula}; "
+        f"cancellation = {metric('cancellation').formula}",
+        columns=(
+            Column(title="step", style="count"),
+            Column(title="rollouts", style="count"),
+            Column(title="with gradient", style="count"),
+            Column(title="norm", style="norm"),
+            Column(title="top tenth", style="share"),
+            Column(title="cancellation", style="share"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
+    """Share and inner cancellation of each live group of one step."""
+    ids, shares = np.array(gram.group_ids), projection_shares(matrix)
+    rows: list[tuple[Cell, ...]] = []
+    for group_id in dict.fromkeys(gram.group_ids):
+        index = np.flatnonzero(ids == group_id)
+        inner = matrix[np.ix_(index, index)]
+        if np.trace(inner) > 0:
+            rewards = gram.rewards[index]
+            mean = Estimate.because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
+            rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
+    return ReportTable(
+        caption=f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
+        columns=(
+            Column(title="group"),
+            Column(title="mean reward", style="share"),
+            Column(title="share", style="gap"),
+            Column(title="norm", style="norm"),
+            Column(title="cancellation", style="share"),
+        ),
+        rows=tuple(sorted(rows, key=lambda row: -abs(float(row[2])))),  # type: ignore[arg-type]
+    )
+
+
+def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
+    shares, cosine, norms = projection_shares(matrix), cosines_to_sum(matrix), row_norms(matrix)
+    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
+    rows: list[tuple[Cell, ...]] = []
+    for index in np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]:
+        rollout = rollouts[gram.group_ids[index], gram.samples[index]]
+        rows.append(
+            (
+                f"{rollout.group_id} #{rollout.sample}",
+                rollout.reward,
+                rollout.advantage,
+                float(shares[index]),
+                float(cosine[index]) if norms[index] > 0 else Estimate.because("its gradient is zero"),
+                _excerpt(rollout.prompt),
+                _excerpt(rollout.completion),
+            )
+        )
+    return ReportTable(
+        caption=f"The {len(rows)} rollouts with the largest part of step {gram.step}; "
+        f"cosine = {metric('cosine_to_sum').formula}",
+        columns=(
+            Column(title="rollout"),
+            Column(title="reward", style="norm"),
+            Column(title="advantage", style="norm"),
+            Column(title="share", style="gap"),
+            Column(title="cosine", style="gap"),
+            Column(title="prompt"),
+            Column(title="completion"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _excerpt(text: str) -> str:
+    """The beginning and end of a text: a completion's answer stands at its end."""
+    if len(text) <= TEXT_LIMIT:
+        return text
+    half = TEXT_LIMIT // 2
+    return f"{text[:half]} […] {text[-half:]}"

@@ -1,0 +1,113 @@
+"""How much of the gradient is KL rather than reward, and how much do dead groups dilute live ones?
+
+A loss that is a mean over the batch divides by dead groups too. By rollouts (loss types ``grpo`` and ``dr_grpo``) a
+live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, ``bnpo``) by the share of live tokens.
+"""
+
+from __future__ import annotations
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+
+NAME = "dilution"
+QUESTION = "How much of the gradient is KL, and how much do dead groups dilute live ones?"
+BY_TOKEN = ("dapo", "bnpo")
+"""TRL's loss types that are a mean over the tokens of the batch."""
+
+
+def dilution_section(inputs: ReportInputs) -> ReportSection:
+    """The KL part of recomputed gradients, and the share of the loss that is live.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        Both, by step.
+    """
+    run = inputs.run
+    if isinstance(inputs.degeneracy, Absent):
+        return unanswered(NAME, QUESTION, inputs.degeneracy)
+    unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(run) else "rollouts"
+    live = {step: _live_share(run, step, unit) for step in run.steps}
+    kl = {gram.step: gram.frac_kl for gram in inputs.grams}
+    mean = sum(live.values()) / len(live)
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(
+            f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
+            f"multiplied by {mean:.2f}.",
+            _kl(run, kl),
+        ),
+        meaning=metric("live_share").meaning,
+        next_step="Dead groups act like a smaller learning rate that changes from step to step: resample them, or "
+        "divide by live rollouts only. A KL part that nears the whole gradient holds the policy where it is: lower "
+        "beta.",
+        charts=_charts(live),
+        tables=(_table(live, kl, inputs, unit),),
+    )
+
+
+def _has_tokens(run: Run) -> bool:
+    return all(rollout.completion_ids is not None for group in run.groups for rollout in group.rollouts)
+
+
+def _live_share(run: Run, step: int, unit: str) -> float:
+    dead = dead_groups(run)
+    weights = [
+        (rollout.group_id in dead, len(rollout.completion_ids or ()) if unit == "tokens" else 1)
+        for group in run.groups_at(step)
+        for rollout in group.rollouts
+    ]
+    total = sum(weight for _, weight in weights)
+    return sum(weight for is_dead, weight in weights if not is_dead) / total if total else 0.0
+
+
+def _kl(run: Run, kl: dict[int, float | None]) -> str:
+    known = {step: part for step, part in kl.items() if part is not None}
+    if known:
+        worst = max(known, key=lambda step: known[step])
+        return (
+            f"The KL part has {percent(known[worst])} of the gradient's norm at step {worst}, the most of the "
+            f"{len(known)} steps recomputed."
+        )
+    beta = run.settings.get("beta")
+    if beta == 0 or (beta is None and run.settings.origin is not None):
+        return "The loss has no KL term (beta = 0)."
+    if any("kl" in values for values in run.metrics.values()):
+        return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
+    return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
+
+
+def _charts(live: dict[int, float]) -> tuple[Chart, ...]:
+    if len(live) < 2:
+        return ()
+    series = Series(name="live share", values=tuple(live.values()))
+    return (
+        Chart(
+            title="Share of the loss that is live",
+            kind="lines",
+            places=tuple(live),
+            series=(series,),
+            y_range=(0.0, 1.0),
+        ),
+    )
+
+
+def _table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:
+    columns = [Column(title="step", style="count"), Column(title="live share", style="share")]
+    rows: list[tuple[Cell, ...]] = list(live.items())
+    if any(part is not None for part in kl.values()):
+        columns.append(Column(title="KL part", style="share"))
+        rows = [(*row, kl.get(step)) for row, step in zip(rows, live, strict=True)]
+    if any("kl" in values for values in inputs.run.metrics.values()):
+        columns.append(Column(title="logged kl", style="norm"))
+        rows = [(*row, inputs.run.metrics.get(step, {}).get("kl")) for row, step in zip(rows, live, strict=True)]
+    return ReportTable(
+        caption=f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|",
+        columns=tuple(columns),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,159 @@
+"""What would other advantage formulations have done with the same rollouts?
+
+The gradient of a formulation is arithmetic on the Gram matrix K of score vectors, so nothing is trained or sampled
+anew. The KL part is left out: it does not depend on the advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.rank.rollouts.null_values import null_values
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
+from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, unanswered
+from gradscope.errors import GradscopeError
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import batch_norm, gradient_gram
+from gradscope.metrics.gram.row_shares import cosine_of_updates
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+
+Array = NDArray[np.float64]
+
+NAME = "formulations"
+QUESTION = "What would other advantages have done with the same rollouts?"
+
+_Row = tuple[Cell, ...]
+_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
+"""The null models shown beside a rank, and the heads of their columns."""
+
+
+def formulations_section(inputs: ReportInputs) -> ReportSection:
+    """Every formulation of the registry on the recomputed steps.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        Norm, cosine with the logged update, effective rank beside its null models, and dead share: means over steps.
+    """
+    if not inputs.grams:
+        return unanswered(NAME, QUESTION, inputs.no_grams)
+    steps = [step_rows(gram) for gram in inputs.grams]
+    names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=_findings(rows, len(steps)),
+        meaning=metric("update_cosine").meaning,
+        next_step="A formulation with a cosine near 1 is the same update at another step size; one that differs is "
+        "worth a run of its own.",
+        command=inputs.command("rank", "--advantage", "all"),
+        charts=_chart(rows),
+        tables=(_table(rows, [step.step for step in steps]),),
+    )
+
+
+def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
+    """Norm, cosine with the logged update, effective rank, its null models and dead share of one step."""
+    parts = sub_groups(rows, None)
+    try:
+        by_group = advantages_of(rows, parts, name)
+    except GradscopeError as error:
+        return (Estimate.because(error.message.rstrip(".")),) * (4 + len(_NULLS))
+    weights = np.zeros(len(rows.group_ids))
+    for part, values in zip(parts, by_group, strict=True):
+        weights[part.index] = values
+    matrix = gradient_gram(rows.gram, weights)
+    cosine = Estimate.because("the log has no advantage per rollout")
+    if rows.advantages is not None:
+        cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+    return (
+        Estimate.exact(batch_norm(matrix)),
+        cosine,
+        effective_rank(singular_values_from_gram(matrix)),
+        *_null_ranks(rows, parts, by_group),
+        Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
+    )
+
+
+def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Array]) -> tuple[Estimate, ...]:
+    """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
+    live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
+    if not live:
+        return (Estimate.because(ZERO_MATRIX),) * len(_NULLS)
+    index = np.concatenate([part.index for part, _ in live])
+    weights = np.concatenate([values for _, values in live])
+    scores = rows.gram[np.ix_(index, index)]
+    values = null_values(
+        scores[None],
+        gradient_gram(scores, weights)[None],
+        weights[None],
+        np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
+        num_columns=rows.num_parameters,
+        centered=False,
+    )
+    return tuple(Estimate.exact(float(np.mean(effective_ranks(values[name])))) for name in _NULLS)
+
+
+def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
+    """Column means over the steps that have a value; the first reason where none has."""
+    means = []
+    for column in zip(*steps, strict=True):
+        values = [estimate.value for estimate in column if estimate.value is not None]
+        means.append(Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0])
+    return tuple(means)
+
+
+def _findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
+    cosines = {
+        str(row[0]): row[2].value for row in rows[1:] if isinstance(row[2], Estimate) and row[2].value is not None
+    }
+    if not cosines:
+        return (f"The gradients of {len(rows) - 1} formulations were formed at {num_steps} steps; see the table.",)
+    near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
+    return (
+        f"On the same rollouts of {num_steps} steps, {far} would have gone farthest from the logged update (cosine "
+        f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
+    )
+
+
+def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
+    known = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
+    if not known:
+        return ()
+    return (
+        Chart(
+            title="Cosine with the logged update",
+            kind="bars",
+            places=tuple(name for name, _ in known),
+            series=(Series(name="cosine", values=tuple(value for _, value in known)),),
+            x_label="cosine",
+        ),
+    )
+
+
+def _table(rows: list[_Row], steps: list[int]) -> ReportTable:
+    shown = ", ".join(map(str, steps))
+    return ReportTable(
+        caption=f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
+        f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
+        "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
+        "formulation's doing",
+        columns=(
+            Column(title="advantage"),
+            Column(title="gradient norm", style="norm"),
+            Column(title="update cosine", style="gap"),
+            Column(title="effective rank", style="rank"),
+            *(Column(title=title, style="rank") for title in _NULLS.values()),
+            Column(title="dead groups", style="share"),
+        ),
+        rows=tuple(rows),
+    )

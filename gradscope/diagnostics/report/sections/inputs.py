@@ -1,0 +1,115 @@
+"""What the sections of a report are made from: each thing is read or computed once, and shared."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.replay import ReplayReport
+from gradscope.results.report import ReportSection
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.passk.samples import Samples
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Something that could not be had."""
+
+    reason: str
+    """Why, a sentence with its period."""
+    hint: str
+    """What would help, a sentence with its period; may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportInputs:
+    """Everything that was read and computed for a report."""
+
+    run: Run
+    """The run."""
+    degeneracy: DegeneracyReport | Absent
+    """Groups without a gradient."""
+    replay: ReplayReport | Absent
+    """The trainer's numbers, recomputed."""
+    grams: tuple[StepGram, ...]
+    """The inner products of the gradient rows of each step that was recomputed."""
+    no_grams: Absent
+    """Why there are none, where there are none."""
+    tokens: tuple[RolloutTokens, ...] | Absent
+    """The tokens of the rollouts with the largest part of the largest gradient."""
+    samples: tuple[Samples, ...]
+    """Samples of held-out prompts, before and after."""
+    passk: PassAtKReport | Absent
+    """pass@k of these samples."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """How the run was read: option of the command line -> its value."""
+
+    @property
+    def largest_step(self) -> int | None:
+        """The step with the largest gradient of those recomputed; None where none has a gradient."""
+        norms = {gram.step: policy.sum() for gram in self.grams if (policy := gram.policy_gram) is not None}
+        live = {step: squared for step, squared in norms.items() if squared > 0}
+        return max(live, key=lambda step: float(live[step])) if live else None
+
+    def command(self, name: str, *more: str) -> str:
+        """A command on this run as a person would type it, with what this reading was told.
+
+        Args:
+            name: The command.
+            *more: Further arguments.
+
+        Returns:
+            One line for a shell.
+        """
+        known = _OPTIONS[name]
+        told = [word for flag, value in self.options.items() if flag in known for word in (flag, value)]
+        return shlex.join(["gradscope", name, str(self.run.path), *told, *more])
+
+
+_LOG_OPTIONS = ("--format", "--run-config")
+_WEIGHT_OPTIONS = (*_LOG_OPTIONS, "--model", "--initial", "--completion-ids")
+_COLUMN_OPTIONS = ("--prompt-column", "--reward-column", "--step-column", "--group-column", "--success-threshold")
+_OPTIONS = {
+    "degeneracy": (*_LOG_OPTIONS, *_COLUMN_OPTIONS),
+    "rank": _WEIGHT_OPTIONS,
+    "replay": _WEIGHT_OPTIONS,
+}
+"""Which options of reading each command takes."""
+
+
+def unanswered(name: str, question: str, absent: Absent) -> ReportSection:
+    """A section whose data are missing.
+
+    Args:
+        name: Its anchor.
+        question: The question.
+        absent: What is missing, and what to log.
+
+    Returns:
+        The section, with the reason in place of an answer.
+    """
+    return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())
+
+
+def percent(share: float) -> str:
+    """A share as a person says it.
+
+    Args:
+        share: A number, usually in [0, 1].
+
+    Returns:
+        Percent with one decimal.
+
+    Example:
+        >>> percent(0.4125)
+        '41.2 %'
+    """
+    return f"{100 * share:.1f} %"

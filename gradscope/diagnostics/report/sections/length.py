@@ -1,0 +1,209 @@
+"""Does length or truncation drive the update?
+
+Lengths are tokens where every rollout has its token ids, else characters of the text; the page says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Rollout
+
+NAME = "length"
+QUESTION = "Does length or truncation drive the update?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lengths:
+    """The rollouts with a reward, and how long each is."""
+
+    unit: str
+    rollouts: tuple[Rollout, ...]
+    prompts: tuple[str, ...]
+    steps: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+def length_section(inputs: ReportInputs) -> ReportSection:
+    """Lengths beside rewards, and what was cut off.
+
+    Args:
+        inputs: What was read.
+
+    Returns:
+        The correlation within groups, truncation, and shares of the gradient by length.
+    """
+    found = _lengths(inputs.run)
+    if not any(found.values):
+        hint = "Log the completions (log_completions=True in TRL)."
+        return unanswered(NAME, QUESTION, Absent(reason="The log has no completions to measure.", hint=hint))
+    correlation = correlation_within(
+        found.values,
+        [rollout.reward or 0.0 for rollout in found.rollouts],
+        [rollout.group_id for rollout in found.rollouts],
+        found.prompts,
+    )
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(_correlation(correlation, found.unit), _truncation(inputs.run), _mean(found)),
+        meaning=metric("length_correlation").meaning,
+        next_step=_next_step(correlation),
+        charts=_charts(found),
+        tables=(_quarters(found, inputs),),
+    )
+
+
+def _lengths(run: Run) -> _Lengths:
+    rows = [
+        (group, rollout)
+        for group in run.groups
+        if all(reward is not None for reward in group.rewards)
+        for rollout in group.rollouts
+    ]
+    exact = bool(rows) and all(rollout.completion_ids is not None for _, rollout in rows)
+    return _Lengths(
+        unit="tokens" if exact else "characters",
+        rollouts=tuple(rollout for _, rollout in rows),
+        prompts=tuple(group.prompt_id for group, _ in rows),
+        steps=tuple(group.step for group, _ in rows),
+        values=tuple(len(r.completion_ids or ()) if exact else len(r.completion) for _, r in rows),
+    )
+
+
+def _correlation(correlation: Estimate, unit: str) -> str:
+    if correlation.value is None:
+        return f"Length says nothing about the advantage: {correlation.undefined}."
+    text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
+    if correlation.low is None or correlation.high is None:
+        return f"{text}."
+    text += f" [{correlation.low:+.2f}, {correlation.high:+.2f}]"
+    if correlation.low > 0:
+        return f"{text}: longer completions are rewarded more."
+    if correlation.high < 0:
+        return f"{text}: longer completions are rewarded less."
+    return f"{text}: no direction is certain."
+
+
+def _truncation(run: Run) -> str:
+    rollouts = [rollout for group in run.groups for rollout in group.rollouts]
+    known = [rollout for rollout in rollouts if rollout.status != "unknown"]
+    if known:
+        cut = [rollout for rollout in known if rollout.status == "truncated"]
+        text = f"{len(cut):,} of {len(known):,} completions were cut off at the length limit"
+        sizes = [abs(rollout.advantage) for rollout in known if rollout.advantage is not None]
+        if not cut or len(sizes) < len(known) or not sum(sizes):
+            return f"{text}."
+        mass = sum(abs(rollout.advantage or 0.0) for rollout in cut) / sum(sizes)
+        return f"{text}; they hold {percent(mass)} of the summed absolute advantages."
+    name = "completions/clipped_ratio"
+    ratios = [values[name] for values in run.metrics.values() if name in values]
+    if ratios:
+        return (
+            f"The trainer logged that on average {percent(sum(ratios) / len(ratios))} of completions were cut off "
+            f"({name}); which ones is not in the log."
+        )
+    return "Which completions were cut off is not in the log."
+
+
+def _mean(found: _Lengths) -> str:
+    first, last = min(found.steps), max(found.steps)
+    means = [
+        np.mean([v for v, at in zip(found.values, found.steps, strict=True) if at == step]) for step in (first, last)
+    ]
+    if first == last:
+        return f"Completions have {means[0]:.1f} {found.unit} on average."
+    return f"Completions have {means[0]:.1f} {found.unit} on average at step {first} and {means[1]:.1f} at step {last}."
+
+
+def _next_step(correlation: Estimate) -> str:
+    if correlation.low is not None and correlation.low > 0:
+        return (
+            "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not "
+            "average over the tokens of each completion."
+        )
+    if correlation.high is not None and correlation.high < 0:
+        return (
+            "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
+            "completions, tells a short habit from a length limit."
+        )
+    return f"Nothing to do while the interval holds zero. What moves it: {metric('length_correlation').moved_by}"
+
+
+def _charts(found: _Lengths) -> tuple[Chart, ...]:
+    steps = sorted(set(found.steps))
+    if len(steps) < 2:
+        return ()
+    ids = [rollout.group_id for rollout in found.rollouts]
+    above = within_groups([rollout.reward or 0.0 for rollout in found.rollouts], ids)
+    return (
+        Chart(
+            title=f"Mean length in {found.unit}, of rollouts above and below their group's mean reward",
+            kind="lines",
+            places=tuple(steps),
+            series=tuple(
+                Series(name=name, values=tuple(_mean_at(found, step, side) for step in steps))
+                for name, side in (("above", above > 0), ("below", above < 0))
+            ),
+        ),
+    )
+
+
+def _mean_at(found: _Lengths, step: int, chosen: NDArray[np.bool_]) -> float | None:
+    """Mean length of the chosen rollouts of a step."""
+    rows = zip(found.values, found.steps, chosen, strict=True)
+    values = [value for value, at, wanted in rows if at == step and wanted]
+    return float(np.mean(values)) if values else None
+
+
+def _quarters(found: _Lengths, inputs: ReportInputs) -> ReportTable:
+    """Rollouts by length in four equal parts."""
+    shares = _gradient_shares(inputs)
+    order = np.argsort(found.values, kind="stable")
+    rows: list[tuple[Cell, ...]] = []
+    names = ("shortest quarter", "second", "third", "longest quarter")
+    for name, part in zip(names, np.array_split(order, 4), strict=True):
+        if not len(part):
+            continue
+        rollouts = [found.rollouts[index] for index in part]
+        lengths = [found.values[index] for index in part]
+        mean = float(np.mean([rollout.reward or 0.0 for rollout in rollouts]))
+        rows.append((name, f"{min(lengths)} to {max(lengths)}", mean, _sum_of(shares, rollouts)))
+    return ReportTable(
+        caption=f"All rollouts by length; share of the gradient = {metric('projection_share').formula}, "
+        "mean over the recomputed steps",
+        columns=(
+            Column(title="completions"),
+            Column(title=found.unit),
+            Column(title="mean reward", style="norm"),
+            Column(title="share of the gradient", style="gap"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _gradient_shares(inputs: ReportInputs) -> dict[tuple[str, int], float]:
+    """Each recomputed rollout's part of its step's gradient, divided by the number of such steps."""
+    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
+    return {
+        (group_id, sample): float(share) / len(steps)
+        for gram, matrix in steps
+        for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
+    }
+
+
+def _sum_of(shares: dict[tuple[str, int], float], rollouts: Sequence[Rollout]) -> Estimate | float:
+    if not shares:
+        return Estimate.because("no gradient was recomputed")
+    return sum(shares.get((rollout.group_id, rollout.sample), 0.0) for rollout in rollouts)

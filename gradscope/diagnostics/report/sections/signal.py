@@ -1,0 +1,125 @@
+"""What share of groups, rollouts and tokens carries no gradient, of which kind, and where that is going."""
+
+from __future__ import annotations
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.uncertainty.trend import trend
+from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+NAME = "signal"
+QUESTION = "How much of the batch carries a gradient?"
+
+
+def signal_section(inputs: ReportInputs) -> ReportSection:
+    """Degenerate groups of the run.
+
+    Args:
+        inputs: What was read.
+
+    Returns:
+        Share and kinds, what they cost, the trend, and the course over steps.
+    """
+    report = inputs.degeneracy
+    if isinstance(report, Absent):
+        return unanswered(NAME, QUESTION, report)
+    entry = metric("frac_reward_zero_std")
+    first, *others = report.findings
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=tuple(text for text in (first, _trend(report), *others) if text),
+        meaning=entry.meaning,
+        next_step=f"What moves it: {entry.moved_by}",
+        command=inputs.command("degeneracy"),
+        charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
+        tables=(_kinds(report), *((_by_step(report.by_step),) if len(report.by_step) > 1 else ())),
+    )
+
+
+def dead_groups(run: Run) -> frozenset[str]:
+    """The groups whose rewards are all known and equal.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Their ids.
+    """
+    return frozenset(group.group_id for group in run.groups if _is_dead(group))
+
+
+def _is_dead(group: RolloutGroup) -> bool:
+    rewards = [reward for reward in group.rewards if reward is not None]
+    return 1 < group.size == len(rewards) and all_equal(rewards)
+
+
+def _trend(report: DegeneracyReport) -> str:
+    known = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
+    places = [step for step, value in known if value is not None]
+    change = trend(places, [value for _, value in known if value is not None])
+    if change.value is None:
+        return ""
+    text = f"From step {places[0]} to {places[-1]} the share changes by {100 * change.value:+.1f} points along its line"
+    if change.low is None or change.high is None:
+        return f"{text}."
+    sure = "" if change.low > 0 or change.high < 0 else ", so its direction is undecided"
+    return f"{text} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]{sure}."
+
+
+def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
+    kinds = {
+        "all fail": [row.frac_all_fail.value for row in steps],
+        "all pass": [row.frac_all_pass.value for row in steps],
+        "tied": [row.frac_tied.value for row in steps],
+    }
+    drawn = {name: values for name, values in kinds.items() if any(values)}
+    if not drawn:  # without a threshold there are no kinds, only equal rewards
+        drawn = {"equal rewards": [row.frac_reward_zero_std.value for row in steps]}
+    return Chart(
+        title="Share of groups without a gradient",
+        kind="stack",
+        places=tuple(row.step for row in steps),
+        series=tuple(Series(name=name, values=tuple(values)) for name, values in drawn.items()),
+        y_range=(0.0, 1.0),
+    )
+
+
+def _kinds(report: DegeneracyReport) -> ReportTable:
+    names = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "iid_prediction", "jensen_gap")
+    entries = [metric(name) for name in names]
+    return ReportTable(
+        caption=f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
+        columns=(Column(title="what"), Column(title="share [95 % interval]", style="share"), Column(title="formula")),
+        rows=tuple((entry.title, getattr(report, entry.name), entry.formula) for entry in entries),
+    )
+
+
+def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
+    return ReportTable(
+        caption="Each step",
+        columns=(
+            Column(title="step", style="count"),
+            Column(title="groups", style="count"),
+            *(
+                Column(title=name, style="share")
+                for name in ("degenerate", "all fail", "all pass", "tied", "pass rate")
+            ),
+        ),
+        rows=tuple(
+            (
+                row.step,
+                row.num_groups,
+                row.frac_reward_zero_std.value,
+                row.frac_all_fail.value,
+                row.frac_all_pass.value,
+                row.frac_tied.value,
+                row.pass_rate.value,
+            )
+            for row in steps
+        ),
+    )

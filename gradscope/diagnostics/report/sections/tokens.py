@@ -1,0 +1,217 @@
+"""Which tokens carry the gradient: the text of the largest rollouts token by token, by position and by entropy.
+
+A token's row is what the trainer multiplies its grad log pi by, times that gradient; the rows of a rollout add up to
+its gradient. The KL part is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.row_shares import share_of_largest
+from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
+
+if TYPE_CHECKING:
+    from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+
+Array = NDArray[np.float64]
+
+NAME = "tokens"
+QUESTION = "Which tokens carry the gradient?"
+MOST_TEXTS = 6
+"""Rollouts whose text is shown; the numbers are of all that were measured."""
+NUM_TOP = 10
+"""Tokens in the table of the largest."""
+_FIFTHS = ("first fifth", "second", "third", "fourth", "last fifth")
+_QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter")
+
+
+def tokens_section(inputs: ReportInputs) -> ReportSection:
+    """The tokens of the rollouts with the largest part of the largest gradient.
+
+    Args:
+        inputs: What was read and recomputed.
+
+    Returns:
+        Their text, shaded by the norm of each token's gradient, and where in a completion the norms are.
+    """
+    found = inputs.tokens
+    if isinstance(found, Absent):
+        return unanswered(NAME, QUESTION, found)
+    correlation = _entropy_correlation(found)
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(_entropy(correlation, found), _concentration(found), _direction(found)),
+        meaning=f"{metric('token_norm').meaning} {metric('token_entropy_correlation').meaning}",
+        next_step=_next_step(correlation),
+        command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step)),
+        charts=(_by_position(found),),
+        texts=_texts(found),
+        tables=(_by_entropy(found), _largest(found)),
+    )
+
+
+def _joined(rollouts: Sequence[RolloutTokens], values: Sequence[Array]) -> Array:
+    """One number of each measured token, rollout after rollout."""
+    return np.concatenate([each[rollout.is_seen] for rollout, each in zip(rollouts, values, strict=True)])
+
+
+def _norms(rollouts: Sequence[RolloutTokens]) -> Array:
+    return _joined(rollouts, [rollout.norms for rollout in rollouts])
+
+
+def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
+    return _joined(rollouts, [rollout.entropies for rollout in rollouts])
+
+
+def _entropy_correlation(rollouts: Sequence[RolloutTokens]) -> Estimate:
+    number = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
+    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), number, number)
+
+
+def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
+    where = f"{len(_norms(rollouts)):,} tokens of {len(rollouts)} rollouts"
+    if correlation.value is None:
+        return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
+    text = f"Within rollouts, a token's gradient norm rises with the policy's entropy at {correlation.value:+.2f}"
+    if correlation.low is None or correlation.high is None:
+        return f"{text} ({where})."
+    text += f" [{correlation.low:+.2f}, {correlation.high:+.2f}] by rank, over {where}"
+    if correlation.low > 0:
+        return f"{text}: tokens at which the policy was undecided pull hardest."
+    if correlation.high < 0:
+        return f"{text}: tokens at which the policy was sure pull hardest."
+    return f"{text}: no direction is certain."
+
+
+def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
+    norms = _norms(rollouts)
+    top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
+    nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
+    return f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}."
+
+
+def _direction(rollouts: Sequence[RolloutTokens]) -> str:
+    weights = _joined(rollouts, [rollout.weights for rollout in rollouts])
+    raised, lowered = int((weights < 0).sum()), int((weights > 0).sum())
+    text = f"The update pushes {raised:,} of these tokens up and {lowered:,} down"
+    shares = [(rollout.shares, rollout.is_seen) for rollout in rollouts if rollout.shares is not None]
+    if not shares:
+        return f"{text}."
+    against = sum(int((values[seen] < 0).sum()) for values, seen in shares)
+    return f"{text}; {against:,} pull against the gradient of their own rollout."
+
+
+def _next_step(correlation: Estimate) -> str:
+    if correlation.low is not None and correlation.low > 0:
+        return (
+            "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
+            "most uncertain tokens alone (top_entropy_quantile in TRL) keeps most of this gradient."
+        )
+    return "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
+
+
+def _by_position(rollouts: Sequence[RolloutTokens]) -> Chart:
+    norms = _norms(rollouts)
+    places = _joined(rollouts, [np.arange(len(r.norms)) / len(r.norms) for r in rollouts])
+    fifths = np.minimum((places * len(_FIFTHS)).astype(int), len(_FIFTHS) - 1)
+    total = float(norms.sum()) or 1.0
+    sums = np.bincount(fifths, weights=norms, minlength=len(_FIFTHS))
+    return Chart(
+        title="Summed norms of token gradients, by place in the completion",
+        kind="bars",
+        places=_FIFTHS,
+        series=(Series(name="share", values=tuple(float(part) / total for part in sums)),),
+        x_label="share of the summed norms",
+    )
+
+
+def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
+    largest = float(_norms(rollouts).max()) or 1.0
+    return tuple(
+        ShadedText(
+            title=f"{rollout.group_id} #{rollout.sample}",
+            tokens=tuple(
+                ShadedToken(
+                    text=text,
+                    strength=float(norm) / largest if seen else None,
+                    is_raised=bool(weight <= 0),
+                    note=f"norm {norm:.3g}, entropy {entropy:.2f}" if seen else f"not measured, entropy {entropy:.2f}",
+                )
+                for text, norm, weight, entropy, seen in zip(
+                    rollout.texts, rollout.norms, rollout.weights, rollout.entropies, rollout.is_seen, strict=True
+                )
+            ),
+        )
+        for rollout in rollouts[:MOST_TEXTS]
+    )
+
+
+def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
+    norms, entropies = _norms(rollouts), _entropies(rollouts)
+    total = float(norms.sum()) or 1.0
+    parts = np.array_split(np.argsort(entropies, kind="stable"), len(_QUARTERS))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            len(part),
+            f"{entropies[part].min():.2f} to {entropies[part].max():.2f}",
+            float(norms[part].mean()),
+            float(norms[part].sum()) / total,
+        )
+        for name, part in zip(_QUARTERS, parts, strict=True)
+        if len(part)
+    ]
+    return ReportTable(
+        caption=f"Tokens by the policy's entropy where they were sampled; norm = {metric('token_norm').formula}",
+        columns=(
+            Column(title="tokens"),
+            Column(title="number", style="count"),
+            Column(title="entropy, nats"),
+            Column(title="mean norm", style="norm"),
+            Column(title="share of the norms", style="share"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
+    everything = [
+        (rollout, place) for rollout in rollouts for place in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
+    ]
+    everything.sort(key=lambda pair: -pair[0].norms[pair[1]])
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{rollout.group_id} #{rollout.sample}",
+            int(place) + 1,
+            rollout.texts[place],
+            "more likely" if rollout.weights[place] < 0 else "less likely",
+            float(rollout.norms[place]),
+            float(rollout.entropies[place]),
+            None if rollout.shares is None else float(rollout.shares[place]),
+        )
+        for rollout, place in everything[:NUM_TOP]
+    ]
+    return ReportTable(
+        caption=f"The {len(rows)} tokens with the largest gradients; share of the rollout's own gradient = "
+        f"{metric('projection_share').formula}, G of its tokens",
+        columns=(
+            Column(title="rollout"),
+            Column(title="token", style="count"),
+            Column(title="text"),
+            Column(title="made"),
+            Column(title="norm", style="norm"),
+            Column(title="entropy", style="rank"),
+            Column(title="share", style="gap"),
+        ),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,132 @@
+"""loss = 0 or grad_norm = 0: healthy on-policy, a batch without signal, or a bug?
+
+At the first update after sampling the ratio is 1 and group-mean advantages sum to zero, so the loss is (near) zero
+while its gradient is not: a loss of zero says nothing. A gradient of zero is right where every group is dead and
+nothing else is in the loss, and wrong where a group is live.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.run import Run
+
+NAME = "zero-loss"
+QUESTION = "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?"
+
+_TINY_LOSS = 1e-6
+_TINY_NORM = 1e-12
+
+_KINDS = {
+    "learning": "a gradient from live groups",
+    "on-policy": "loss near zero with a gradient: healthy, the usual picture of on-policy training",
+    "dead batch": "no gradient, and none was due: every group has equal rewards",
+    "other terms": "a gradient although every group is dead: it comes from KL, entropy or another term",
+    "suspect": "no gradient although a group has unequal rewards: masked completions, clipping, or a bug",
+}
+"""What a step can be, and what that says."""
+
+
+def zero_loss_section(inputs: ReportInputs) -> ReportSection:
+    """Loss and gradient norm of each step beside its live groups.
+
+    Args:
+        inputs: What was read.
+
+    Returns:
+        How many steps are of which kind.
+    """
+    run = inputs.run
+    steps = [step for step in run.steps if "grad_norm" in run.metrics.get(step, {}) and step not in run.notes]
+    if not steps:
+        hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
+        return unanswered(
+            NAME, QUESTION, Absent(reason="The log has no grad_norm that belongs to one step.", hint=hint)
+        )
+    live = _live_groups(run)
+    kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}
+    counts = Counter(kinds.values())
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=_findings(counts, kinds),
+        meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
+        "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
+        next_step=_next_step(counts),
+        command=inputs.command("replay") if counts["suspect"] else "",
+        charts=tuple(
+            Chart(
+                title=title,
+                kind="lines",
+                places=tuple(steps),
+                series=(Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps)),),
+            )
+            for name, title in (("grad_norm", "Gradient norm, as logged"), ("loss", "Loss, as logged"))
+            if any(name in run.metrics[step] for step in steps)
+        ),
+        tables=(_table(run, steps, live, kinds),),
+    )
+
+
+def _live_groups(run: Run) -> Counter[int]:
+    dead = dead_groups(run)
+    return Counter(group.step for group in run.groups if group.group_id not in dead)
+
+
+def _kind(values: Mapping[str, float], num_live: int) -> str:
+    if values["grad_norm"] <= _TINY_NORM:
+        return "suspect" if num_live else "dead batch"
+    if not num_live:
+        return "other terms"
+    return "on-policy" if abs(values.get("loss", 1.0)) <= _TINY_LOSS else "learning"
+
+
+def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
+    total = len(kinds)
+    good = counts["learning"] + counts["on-policy"]
+    sentences = [f"{good} of {total} steps have a gradient from live groups."]
+    for kind in ("suspect", "dead batch", "other terms", "on-policy"):
+        if counts[kind]:
+            first = next(step for step, found in kinds.items() if found == kind)
+            sentences.append(f"{counts[kind]} of {total} steps (first: step {first}): {_KINDS[kind]}.")
+    return tuple(sentences)
+
+
+def _next_step(counts: Counter[str]) -> str:
+    if counts["suspect"]:
+        return (
+            "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
+            "zero, do the weights train? A replay recomputes its gradient."
+        )
+    if counts["dead batch"] or counts["other terms"]:
+        return "Steps without a live group cost rollouts and teach nothing: resample dead groups, or mix difficulties."
+    return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
+
+
+def _table(run: Run, steps: list[int], live: Counter[int], kinds: dict[int, str]) -> ReportTable:
+    return ReportTable(
+        caption="Loss and gradient norm as logged, beside the groups with unequal rewards",
+        columns=(
+            Column(title="step", style="count"),
+            Column(title="loss", style="norm"),
+            Column(title="grad_norm", style="norm"),
+            Column(title="live groups", style="count"),
+            Column(title="groups", style="count"),
+            Column(title="kind"),
+        ),
+        rows=tuple(
+            (
+                step,
+                run.metrics[step].get("loss"),
+                run.metrics[step]["grad_norm"],
+                live[step],
+                len(run.groups_at(step)),
+                kinds[step],
+            )
+            for step in steps
+        ),
+    )

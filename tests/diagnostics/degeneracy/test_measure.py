@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
+from gradscope.errors import InputError, UsageError
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, humaneval, run_of, tau_bench
+
+
+def two_steps(**more: object) -> Run:
+    """Step 1: all pass, all fail. Step 2: mixed, all fail."""
+    return run_of(
+        group_of([1, 1, 1, 1], step=1, prompt="a"),
+        group_of([0, 0, 0, 0], step=1, prompt="b"),
+        group_of([1, 0, 0, 1], step=2, prompt="c"),
+        group_of([0, 0, 0, 0], step=2, prompt="d"),
+        **more,
+    )
+
+
+def said(report: DegeneracyReport) -> str:
+    return " ".join(report.findings)
+
+
+def test_hand_worked_run() -> None:
+    report = degeneracy_of_run(two_steps())
+    assert (report.num_groups, report.num_rollouts, report.group_size, report.success_threshold) == (4, 16, 4, 1.0)
+    assert report.frac_reward_zero_std.value == 0.75
+    assert (report.frac_all_pass.value, report.frac_all_fail.value, report.frac_tied.value) == (0.25, 0.5, 0.0)
+    assert report.pass_rate.value == 0.375
+    assert report.iid_prediction.value == pytest.approx(0.375**4 + 0.625**4)
+    assert report.jensen_gap.value == pytest.approx(0.75 - 0.375**4 - 0.625**4)
+    # Step 1: D 1, p .5. Step 2: D .5, p .25.
+    own_prediction = ((0.5**4 * 2) + (0.25**4 + 0.75**4)) / 2
+    assert report.gap_decomposition.between_prompts.value == pytest.approx(0.75 - own_prediction)
+    assert report.gap_decomposition.over_time.value == pytest.approx(own_prediction - report.iid_prediction.value)
+    assert [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in report.by_step] == [
+        (1, 2, 1.0),
+        (2, 2, 0.5),
+    ]
+    assert report.pass_rate_origin == "the mean of this log over 4 groups"
+    assert "3 of 4 groups (75.0 %" in said(report)
+    assert "1 all pass, 2 all fail" in said(report)
+
+
+def test_group_sizes_are_observed_unbiased_or_out_of_reach() -> None:
+    rows = degeneracy_of_run(two_steps(), group_sizes=(8, 2, 4)).by_group_size
+    assert [(row.group_size, row.method) for row in rows] == [(4, "observed"), (2, "unbiased"), (8, "forecast")]
+    # Three dead groups, and 2 of the 6 pairs of the mixed one.
+    assert rows[1].degeneracy.value == pytest.approx((3 + 2 / 6) / 4)
+    assert "needs at least 10 prompts, there are 4" in rows[2].degeneracy.undefined
+
+
+def test_logged_share_stands_beside_ours() -> None:
+    metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
+    report = degeneracy_of_run(two_steps(metrics=metrics))
+    assert [row.logged for row in report.by_step] == [1.0, 0.0]
+    assert "At 1 of 2 steps the trainer logged another frac_reward_zero_std, first at step 2" in said(report)
+
+
+def test_logged_share_of_other_rollouts_is_not_compared() -> None:
+    metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
+    report = degeneracy_of_run(two_steps(metrics=metrics, notes={2: "a logging window of 3 steps"}))
+    assert [row.logged for row in report.by_step] == [1.0, None]
+    assert "the same at each of the 1 steps compared" in said(report)
+
+
+def test_base_pass_rate_is_named() -> None:
+    report = degeneracy_of_run(two_steps(), base_pass_rate=0.5)
+    assert report.iid_prediction.value == 0.125
+    assert report.pass_rate_origin == "the given base pass rate, 0.5"
+    assert report.by_step[1].iid_prediction.value == 0.125
+    parts = report.gap_decomposition
+    assert parts.between_prompts.value + parts.over_time.value == pytest.approx(report.jensen_gap.value)
+
+
+def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:
+    run = run_of(group_of([0.4, 0.4]), group_of([0.9, 0.9]), group_of([0.1, 0.9]))
+    unknown = degeneracy_of_run(run)
+    assert unknown.frac_tied.value == unknown.frac_reward_zero_std.value == pytest.approx(2 / 3)
+    assert unknown.success_threshold is None
+    assert unknown.pass_rate.undefined == unknown.jensen_gap.undefined == NO_THRESHOLD
+    assert "--success-threshold" in said(unknown)
+    known = degeneracy_of_run(run, success_threshold=0.5)
+    assert (known.frac_all_pass.value, known.frac_all_fail.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert known.pass_rate.value == 0.5
+    assert "The rewards have 3 levels" in said(known)
+
+
+def test_minus_one_is_a_fail() -> None:
+    report = degeneracy_of_run(run_of(group_of([-1, -1]), group_of([1, 1])))
+    assert (report.frac_all_fail.value, report.frac_all_pass.value) == (0.5, 0.5)
+
+
+def test_one_reward_function_alone() -> None:
+    functions = {"accuracy": [1.0, 1.0], "format": [0.0, 1.0]}
+    run = run_of(group_of([1.0, 1.1], step=1, functions=functions), metrics={1: {"frac_reward_zero_std": 0.0}})
+    assert degeneracy_of_run(run).frac_reward_zero_std.value == 0.0
+    accuracy = degeneracy_of_run(run, reward="accuracy")
+    assert (accuracy.reward, accuracy.frac_all_pass.value, accuracy.by_step[0].logged) == ("accuracy", 1.0, None)
+
+
+def test_tied_groups_name_the_reward_functions_to_look_at() -> None:
+    run = run_of(group_of([0.1, 0.1], functions={"format": [1.0, 1.0], "accuracy": [0.0, 0.0]}))
+    assert "one reward function alone (accuracy, format)" in said(degeneracy_of_run(run))
+
+
+def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
+    run = run_of(group_of([1, 1]), group_of([0, None]), group_of([1]), group_of([0, 1]))
+    report = degeneracy_of_run(run)
+    assert (report.num_groups, report.frac_reward_zero_std.value) == (2, 0.5)
+    assert report.findings[-1] == "Left out: groups 1 with a single rollout and 1 with a missing reward."
+
+
+def test_unequal_groups_have_no_common_size() -> None:
+    report = degeneracy_of_run(run_of(group_of([1, 0]), group_of([0, 0, 0])), group_sizes=(2,))
+    assert report.group_size is None
+    assert [(row.group_size, row.method) for row in report.by_group_size] == [(2, "unbiased")]
+
+
+@pytest.mark.parametrize(
+    ("groups", "advice"),
+    [
+        ([[0, 0]] * 3 + [[0, 1]], "try easier prompts"),
+        ([[1, 1]] * 3 + [[0, 1]], "try harder prompts"),
+        ([[1, 1], [0, 0], [0, 1]], "choosing prompts by their pass rate"),
+        ([[0, 1]], "every group can move the policy"),
+    ],
+)
+def test_findings_say_what_to_try(groups: list[list[float]], advice: str) -> None:
+    report = degeneracy_of_run(run_of(*(group_of(rewards, prompt=str(i)) for i, rewards in enumerate(groups))))
+    assert advice in said(report)
+
+
+def test_run_without_groups_is_refused() -> None:
+    with pytest.raises(InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"):
+        degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
+
+
+def test_unknown_reward_function_gets_a_suggestion() -> None:
+    run = run_of(group_of([1, 1], functions={"accuracy_reward": [1, 1]}))
+    with pytest.raises(UsageError, match="has no reward function 'acuracy_reward'") as caught:
+        degeneracy_of_run(run, reward="acuracy_reward")
+    assert caught.value.hint == "Did you mean 'accuracy_reward'?"
+    with pytest.raises(UsageError, match="has no reward function 'x'") as caught:
+        degeneracy_of_run(run_of(group_of([1, 1])), reward="x")
+    assert caught.value.hint == "It logs no reward per function."
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_pass_rate": 41.0}, "A pass rate lies between 0 and 1, got 41"),
+        ({"group_sizes": (4, 1)}, "A group has at least 2 rollouts, got a group size of 1"),
+    ],
+)
+def test_senseless_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        degeneracy_of_run(two_steps(), **options)
+
+
+def test_humaneval_as_published(shared_data: Path) -> None:
+    report = degeneracy_of_run(humaneval(shared_data), group_sizes=(2, 4, 8, 16))
+    rows = report.by_group_size[1:]
+    assert report.pass_rate.value == pytest.approx(0.22116, abs=5e-6)
+    assert [row.degeneracy.value for row in rows] == pytest.approx([0.82646, 0.68398, 0.56565, 0.45870], abs=5e-6)
+    assert [row.iid_prediction.value for row in rows] == pytest.approx([0.65551, 0.37035, 0.13540, 0.01833], abs=5e-6)
+
+
+def test_tau_bench_is_not_the_plug_in(shared_data: Path) -> None:
+    report = degeneracy_of_run(tau_bench(shared_data))
+    assert (report.group_size, report.frac_reward_zero_std.value) == (4, 0.48)
+
+
+@pytest.mark.parametrize(
+    ("folder", "reward", "num_dead", "all_pass", "all_fail"),
+    [
+        ("trl_full/run", None, 66, 26, 40),
+        ("trl_lora/run", None, 108, None, None),
+        ("trl_lora/run", "accuracy_reward", 116, 63, 53),
+    ],
+)
+def test_real_runs_count_as_their_trainer_did(
+    shared_data: Path, folder: str, reward: str | None, num_dead: int, all_pass: int | None, all_fail: int | None
+) -> None:
+    report = measure_degeneracy(shared_data / "runs" / folder, reward=reward)
+    assert report.num_groups == 160
+    assert report.frac_reward_zero_std.value == num_dead / 160
+    assert report.frac_all_pass.value == (None if all_pass is None else all_pass / 160)
+    assert report.frac_all_fail.value == (None if all_fail is None else all_fail / 160)
+    if reward is None:
+        assert [row.logged for row in report.by_step] == pytest.approx(
+            [row.frac_reward_zero_std.value for row in report.by_step], abs=1e-7
+        )
+
+
+def test_reward_model_scores_leave_no_group_dead(shared_data: Path) -> None:
+    # 100 problems x 8 samples: the boolean verdict leaves 90 groups dead, the reward model's score none.
+    path = shared_data / "qwen_math_rm8" / "math_cot_100.jsonl"
+    report = measure_degeneracy(path)
+    assert (report.num_groups, report.group_size) == (100, 8)
+    assert report.frac_reward_zero_std.value == 0.9
+    assert report.iid_prediction.value == pytest.approx(0.47025, abs=5e-6)
+
+
+def test_windows_pool_neighboring_steps() -> None:
+    groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 26)]
+    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    assert [(row.step, row.last_step) for row in by_window][:3] == [(1, 3), (4, 6), (7, 9)]
+    assert by_window[-1].last_step == 25
+    assert len(by_window) == 10
+    assert sum(row.num_groups for row in by_window) == 25
+    assert by_window[0].frac_reward_zero_std.value == pytest.approx(2 / 3)  # steps 1 and 3 of 1, 2, 3
+
+
+def test_a_window_is_not_compared_with_what_was_logged_at_a_step() -> None:
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in range(1, 22)]
+    run = run_of(*groups, metrics={step: {"frac_reward_zero_std": 0.0} for step in range(1, 22)})
+    assert all(row.logged == 0.0 for row in degeneracy_of_run(run).by_step)
+    windows = degeneracy_of_run(run, by="window").by_step
+    assert [row.logged for row in windows if row.step != row.last_step] == [None] * len(windows)
+
+
+def test_short_runs_keep_their_steps_as_windows() -> None:
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)]
+    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]

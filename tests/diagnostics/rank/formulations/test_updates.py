@@ -1,0 +1,142 @@
+"""What formulations make of the same rollouts, against the rows themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.formulations.updates import group_index, measure_formulations, measure_shares
+from gradscope.metrics.gram.reward_baselines import baselines, second_moment
+from gradscope.results.rank import FormulationUpdate
+from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+
+REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
+
+
+def by_name(updates: list[FormulationUpdate]) -> dict[str, FormulationUpdate]:
+    return {update.advantage: update for update in updates}
+
+
+def test_updates_equal_sums_of_fresh_rows() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards = np.array(REWARDS)
+    sums = {"reinforce": rewards @ scores, "sign": (2 * rewards - 1) @ scores}
+    found = by_name(measure_formulations(rows, ["reinforce", "sign"]))
+    for name, expected in sums.items():
+        assert found[name].update_norm.value == pytest.approx(np.linalg.norm(expected))
+    cosine = sums["reinforce"] @ sums["sign"] / np.linalg.norm(sums["reinforce"]) / np.linalg.norm(sums["sign"])
+    assert found["reinforce"].cosines["sign"].value == pytest.approx(cosine)
+    assert set(found["sign"].cosines) == {"reinforce"}
+
+
+def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS)
+    same = replace(rows, gram=np.ones_like(rows.gram))
+    update = by_name(measure_formulations(same, ["dr_grpo"]))["dr_grpo"]
+    assert update.between_groups.value == pytest.approx(0.0, abs=1e-12)
+    assert update.cancellation.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_zero_update_has_no_cosine() -> None:
+    rows, _ = make_rows([1.0] * 4, ["a", "a", "b", "b"])
+    found = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))
+    assert found["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
+
+
+def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.integers(2, size=64).astype(float)
+    rows, scores = make_rows(rewards.tolist(), [f"g{group}" for group in range(16) for _ in range(4)])
+    scores[:, 0] += 3 * (rewards - 0.5)  # a direction that every group shares
+    found = measure_formulations(replace(rows, gram=scores @ scores.T), ["rloo"])
+    assert found[0].alignment["pass@1"].value == pytest.approx(1.0)
+    assert found[0].signal_to_noise.value > 1
+    assert set(found[0].alignment) == {"pass@1", "pass@4"}
+
+
+def test_graded_rewards_have_no_pass_at_k() -> None:
+    rows, _ = make_rows([0.0, 0.5, 1.0, 0.0], ["a", "a", "b", "b"])
+    (update,) = measure_formulations(rows, ["dr_grpo", "sign"])
+    assert update.advantage == "dr_grpo"
+    assert "there are others" in str(update.alignment["pass@1"].undefined)
+
+
+def test_single_rollouts_have_no_baseline() -> None:
+    rows, _ = make_rows([0.0, 1.0, 1.0], ["a", "b", "c"])
+    (update,) = measure_formulations(rows, ["reinforce"])
+    assert "one rollout" in str(update.alignment["pass@1"].undefined)
+    assert baseline_groups(rows) == []
+    assert measure_baselines([]) == ()
+
+
+def test_token_advantages_have_no_single_weight() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS)
+    assert measure_formulations(rows, [LOGGED]) == []
+
+
+def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS, advantages=[reward - 0.5 for reward in REWARDS])
+    shares = measure_shares(rows)
+    gradient = (np.array(REWARDS) - 0.5)[:, None] * scores
+    total = gradient.sum(axis=0)
+    assert sum(share.projection_share.value for share in shares) == pytest.approx(1.0)
+    assert shares[1].projection_share.value == pytest.approx(gradient[4:8].sum(axis=0) @ total / (total @ total))
+    assert sum(shares[1].rollouts) == pytest.approx(shares[1].projection_share.value)
+    assert [share.pass_rate for share in shares] == [0.5, 0.25, 0.75, 0.0]
+
+
+def test_a_step_without_gradient_has_no_shares() -> None:
+    rows, _ = make_rows([1.0, 1.0], ["a", "a"], advantages=[0.0, 0.0])
+    (share,) = measure_shares(rows)
+    assert share.projection_share.undefined == "the step has no gradient"
+    assert share.rollouts == ()
+    assert measure_shares(make_rows([1.0], ["a"])[0]) == []
+
+
+def test_groups_are_numbered_in_the_order_of_the_log() -> None:
+    assert group_index(make_rows([0, 1, 0, 1], ["b", "a", "b", "a"])[0]).tolist() == [0, 1, 0, 1]
+
+
+def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
+    tables = baselines(rewards, norms)
+    whole, step, *groups = measure_baselines(baseline_groups(rows))
+    for name in ("zero", "group_mean", "optimal", "optimal_leave_one_out"):
+        expected = (
+            second_moment(rewards, norms, tables[name]).sum()
+            / second_moment(rewards, norms, tables["leave_one_out"]).sum()
+        )
+        assert whole.relative_noise[name].value == pytest.approx(expected)
+    assert (whole.step, step.step, len(groups)) == (None, 3, 3)
+    assert groups[0].optimal_baseline.value == pytest.approx((rewards[0] @ norms[0]) / norms[0].sum())
+    assert whole.relative_noise["group_mean"].value == pytest.approx((3 / 4) ** 2)
+    assert "shrinkage" in whole.relative_noise
+
+
+def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
+    (update,) = measure_formulations(rows, ["optimal_baseline"])
+    weights = rewards - (norms * rewards).sum(axis=1, keepdims=True) / norms.sum(axis=1, keepdims=True)
+    assert update.update_norm.value == pytest.approx(np.linalg.norm(weights.ravel() @ scores))
+
+
+def test_confident_passes_pull_the_optimal_baseline_down() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    scores[np.array(REWARDS) == 1.0] *= 0.1
+    whole, *_ = measure_baselines(baseline_groups(replace(rows, gram=scores @ scores.T)))
+    assert whole.optimal_baseline.value < 0.1
+    assert whole.reward_norm_correlation.value < -0.8
+    assert whole.relative_noise["zero"].value < 0.2
+
+
+def test_dead_groups_have_no_noise_to_compare() -> None:
+    whole, *_ = measure_baselines(baseline_groups(make_rows([1.0, 1.0], ["a", "a"])[0]))
+    assert "nothing to compare with" in str(whole.relative_noise["zero"].undefined)
+    assert "no group has rewards that differ" in str(whole.optimal_baseline.undefined)

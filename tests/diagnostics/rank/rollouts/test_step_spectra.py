@@ -1,0 +1,143 @@
+"""Spectra from one Gram matrix equal spectra of the rows themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.advantages.registry import LOGGED, compute_advantages
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.rollouts.sub_groups import advantages_of, sub_groups
+from gradscope.errors import InputError
+
+NUM_PARAMETERS = 40
+
+
+def make_rows(
+    rewards: list[float], group_ids: list[str], *, seed: int = 0, advantages: list[float] | None = None
+) -> tuple[StepRows, np.ndarray]:
+    scores = np.random.default_rng(seed).normal(size=(len(rewards), NUM_PARAMETERS))
+    logged = None if advantages is None else np.array(advantages)
+    policy = None if logged is None else np.outer(logged, logged) * (scores @ scores.T)
+    seen: dict[str, int] = {}
+    samples = [seen.update({name: seen.get(name, -1) + 1}) or seen[name] for name in group_ids]
+    rows = StepRows(
+        step=3,
+        gram=scores @ scores.T,
+        policy_gram=policy,
+        full_gram=policy,
+        rewards=np.array(rewards),
+        advantages=logged,
+        group_ids=tuple(group_ids),
+        samples=tuple(samples),
+        num_parameters=NUM_PARAMETERS,
+        relative_row_error=1e-7,
+    )
+    return rows, scores
+
+
+def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
+    parts = sub_groups(rows, 2)
+    assert [(part.group_id, part.samples) for part in parts] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
+    assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_interleaved_groups_are_kept_apart() -> None:
+    rows, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
+    assert [part.index.tolist() for part in sub_groups(rows, None)] == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "sign", "reinforce"])
+@pytest.mark.parametrize("size", [2, 4, None])
+def test_spectra_equal_those_of_fresh_rows(advantage: str, size: int | None) -> None:
+    rewards = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
+    rows, scores = make_rows(rewards, ["a"] * 8)
+    spectra, _ = step_spectra(rows, advantage, size, by_group=False)
+    for spectrum in spectra[1:]:
+        index = list(spectrum.samples)
+        fresh = compute_advantages(advantage, rows.rewards[index])[:, None] * scores[index]
+        expected = np.linalg.svd(fresh, compute_uv=False)
+        np.testing.assert_allclose(spectrum.singular_values, expected, rtol=1e-6, atol=1e-6 * expected[0] + 1e-12)
+        assert spectrum.shape == (len(index), NUM_PARAMETERS)
+
+
+def test_the_whole_step_holds_all_rows() -> None:
+    rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
+    whole, *_ = step_spectra(rows, "reinforce", None, by_group=False)[0]
+    expected = np.linalg.svd(rows.rewards[:, None] * scores, compute_uv=False)
+    assert whole.group_id is None
+    np.testing.assert_allclose(whole.singular_values, expected, atol=1e-6 * expected[0])
+
+
+def test_group_rows_are_sums_over_rollouts() -> None:
+    rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
+    (spectrum,), curve = step_spectra(rows, "dr_grpo", None, by_group=True)
+    gradient = np.array([-0.5, 0.5, 0.5, -0.5])[:, None] * scores
+    sums = np.stack([gradient[:2].sum(0), gradient[2:].sum(0)])
+    np.testing.assert_allclose(spectrum.singular_values, np.linalg.svd(sums, compute_uv=False), rtol=1e-7)
+    assert spectrum.rows == "group"
+    assert spectrum.shape == (2, NUM_PARAMETERS)
+    assert curve == []
+
+
+def test_logged_rows_keep_what_the_optimizer_saw() -> None:
+    rows, scores = make_rows([0, 1], ["a", "a"], advantages=[-3.0, 0.25])
+    _, part = step_spectra(rows, LOGGED, None, by_group=False)[0]
+    expected = np.linalg.svd(np.array([-3.0, 0.25])[:, None] * scores, compute_uv=False)
+    np.testing.assert_allclose(part.singular_values, expected, rtol=1e-7)
+
+
+def test_centering_removes_the_mean_row() -> None:
+    rows, scores = make_rows([1, 1, 1, 1], ["a"] * 4)
+    _, part = step_spectra(rows, "reinforce", None, by_group=False, centered=True)[0]
+    expected = np.linalg.svd(scores - scores.mean(0), compute_uv=False)
+    np.testing.assert_allclose(part.singular_values[:3], expected[:3], rtol=1e-6)
+    assert part.centered
+    assert part.numerical_rank.value == 3
+    assert 0 <= (part.frac_energy_below_floor.value or 0.0) < 1e-14
+
+
+def test_the_curve_counts_dead_groups_apart() -> None:
+    rows, _ = make_rows([0, 1, 1, 1, 0, 0, 1, 0], ["a", "a", "b", "b", "c", "c", "d", "d"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert (point.num_groups, point.num_dead) == (4, 2)
+    assert point.effective_rank.value == pytest.approx(1.8, abs=0.25)  # two nearly orthogonal rows
+    assert point.effective_rank.num_units == 2
+
+
+def test_a_step_of_dead_groups_has_no_rank() -> None:
+    rows, _ = make_rows([1, 1], ["a", "a"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value is None
+    assert "zero advantage" in str(point.effective_rank.undefined)
+
+
+def test_sizes_are_not_mixed_in_one_average() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 1], ["a", "a", "b", "b", "b"])
+    points = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert [point.group_size for point in points] == [2, 3]
+
+
+def test_groups_that_are_too_small_give_nothing() -> None:
+    rows, _ = make_rows([0, 1], ["a", "a"])
+    assert step_spectra(rows, "dr_grpo", 4, by_group=False) == ([], [])
+
+
+def test_a_missing_reward_is_named() -> None:
+    rows, _ = make_rows([0, float("nan")], ["a", "a"])
+    with pytest.raises(InputError, match="group a at step 3 has no reward"):
+        step_spectra(rows, "dr_grpo", None, by_group=False)
+
+
+def test_a_missing_advantage_is_named() -> None:
+    rows, _ = make_rows([0, 1], ["a", "a"])
+    with pytest.raises(InputError, match="No advantages were logged at step 3"):
+        advantages_of(rows, sub_groups(rows, None), LOGGED)
+
+
+def test_the_noise_floor_scales_with_the_row_error() -> None:
+    rows, scores = make_rows([1, 1, 1], ["a"] * 3)
+    _, part = step_spectra(rows, "reinforce", None, by_group=False)[0]
+    assert part.noise_floor == pytest.approx(1e-7 * np.linalg.norm(scores), rel=0.9)

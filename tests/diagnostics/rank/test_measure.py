@@ -1,0 +1,161 @@
+"""Ranks of a real run: the step's Gram adds up to the logged norm, and every question comes from it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.errors import InputError, UsageError
+from gradscope.results.rank import GradientSpectrum, RankReport
+
+
+def rank_full(shared_data: Path, **options: object) -> RankReport:
+    folder = shared_data / "runs" / "trl_full"
+    fixed = {
+        "initial": folder / "init_model",
+        "run_config": folder / "RUN.json",
+        "completion_ids": folder / "true_completion_ids.parquet",
+    }
+    return measure_rank(folder / "run", **{**fixed, **options})
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rank") / "out"
+
+
+@pytest.fixture(scope="module")
+def report(shared_data: Path, output: Path) -> RankReport:
+    return rank_full(shared_data, steps=[1, 16], output=output)
+
+
+def pick(report: RankReport, step: int, advantage: str, size: int) -> list[GradientSpectrum]:
+    return [s for s in report.spectra if (s.step, s.advantage, s.group_size) == (step, advantage, size)]
+
+
+def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
+    for step in report.steps:
+        assert step.grad_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-5)
+        assert step.num_inferred_ids == 0
+        assert step.verification["batch_error"] <= step.verification["tolerance"]
+
+
+def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:
+    assert len(pick(report, 1, "logged", 8)) == 1 + 8
+    assert len(pick(report, 1, "dr_grpo", 4)) == 1 + 16
+    assert len(pick(report, 1, "rloo", 2)) == 1 + 32
+    assert {point.advantage for point in report.curve} >= {"logged", "grpo", "dr_grpo", "rloo", "sign", "reinforce"}
+
+
+def test_the_logged_advantage_is_grpo_here(report: RankReport) -> None:
+    for logged, grpo in zip(pick(report, 16, "logged", 8), pick(report, 16, "grpo", 8), strict=True):
+        np.testing.assert_allclose(logged.singular_values, grpo.singular_values, rtol=1e-4, atol=1e-6)
+
+
+def test_every_spectrum_obeys_the_ladder(report: RankReport) -> None:
+    for s in report.spectra:
+        ladder = [
+            s.stable_rank.value,
+            s.participation_ratio.value,
+            s.spectral_entropy_rank.value,
+            s.effective_rank.value,
+        ]
+        if None in ladder:
+            assert s.effective_rank.undefined
+            continue
+        values = [1.0, *ladder, float(min(s.shape))]
+        assert all(low <= high * (1 + 1e-9) for low, high in pairwise(values)), s
+
+
+def test_two_zero_sum_rows_of_a_binary_group_have_rank_at_most_two(report: RankReport) -> None:
+    for point in report.curve:
+        if point.group_size == 2 and point.effective_rank.value is not None:
+            assert 1 <= point.effective_rank.value <= 2
+
+
+def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: Path) -> None:
+    arrays = load_file(output / report.gram["16"])
+    whole = pick(report, 16, "logged", 8)[0]
+    values = np.sqrt(np.linalg.eigvalsh(arrays["gradient_gram"])[::-1].clip(0))
+    np.testing.assert_allclose(whole.singular_values[:8], values[:8], rtol=1e-9)
+    assert arrays["score_gram"].shape == (64, 64)
+    assert len(set(arrays["group_index"].tolist())) == 8
+
+
+def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
+    weights = rank_full(shared_data, steps=[1], rows="weight")
+    tensors = {s.tensor: s for s in weights.spectra}
+    query = next(s for name, s in tensors.items() if name and name.endswith("layers.0.self_attn.q_proj.weight"))
+    assert query.shape == (96, 96)
+    assert len(query.singular_values) == 96
+    # all matrices together carry no more than the whole gradient
+    energy = sum(sum(v * v for v in s.singular_values) for s in weights.spectra)
+    norm = weights.steps[0].grad_norm.value
+    assert norm is not None
+    assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
+
+
+def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
+    groups = rank_full(shared_data, steps=[16], rows="group", advantages=["logged"])
+    (spectrum,) = groups.spectra
+    assert spectrum.shape == (8, groups.engine["num_parameters"])
+    assert spectrum.rows == "group"
+
+
+def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
+    some = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
+    assert list(some.skipped) == [2]
+    assert "not on disk" in some.skipped[2]
+
+
+def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:
+    folder = shared_data / "runs" / "trl_lora"
+    lora = measure_rank(
+        folder / "run",
+        initial=folder / "init_adapter",
+        run_config=folder / "RUN.json",
+        steps=[6],
+        advantages=["logged", "sign"],
+    )
+    assert list(lora.refused) == ["sign"]
+    assert {s.advantage for s in lora.spectra} == {"logged"}
+
+
+def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:
+    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 update"):
+        rank_full(shared_data, steps=[2])
+
+
+def test_a_group_size_beyond_the_log_is_refused(shared_data: Path) -> None:
+    with pytest.raises(UsageError, match="Groups of 16 cannot be taken from this log: its largest group has 8"):
+        rank_full(shared_data, group_sizes=[16])
+
+
+def test_an_unknown_advantage_is_refused(shared_data: Path) -> None:
+    with pytest.raises(UsageError, match="dr_grop"):
+        rank_full(shared_data, advantages=["dr_grop"])
+
+
+def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankReport) -> None:
+    of_step = {update.advantage: update for update in report.formulations if update.step == 16}
+    step = next(step for step in report.steps if step.step == 16)
+    # no KL term here, and the trainer's advantage is grpo: the what-if has the norm that the trainer logged
+    assert of_step["grpo"].update_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-4)
+    assert of_step["logged"].cosines["grpo"].value == pytest.approx(1.0, abs=1e-6)
+    assert sum(share.projection_share.value for share in report.shares if share.step == 16) == pytest.approx(1.0)
+    assert report.baselines[0].step is None
+
+
+def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
+    updates = rank_full(shared_data, rows="update")
+    assert updates.spectra == updates.steps == ()
+    assert {update.first for update in updates.updates} == {0, 5, 10, 15}
+    whole = updates.trajectories[0]
+    assert whole.num_updates == (5, 10, 15, 20)
+    assert 0 < whole.linear_growth.value < 1
+    assert "a random walk" in " ".join(updates.findings)

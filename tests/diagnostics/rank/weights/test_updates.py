@@ -1,0 +1,128 @@
+"""What training did to the weights, from made-up checkpoints: whole models and adapters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gradscope.diagnostics.rank.weights.updates import measure_weight_updates
+from gradscope.errors import InputError
+from gradscope.gradients.model.checkpoint_tensors import changed_in_bfloat16, open_checkpoint
+from gradscope.progress import no_progress
+from gradscope.rollouts.run import WeightsRef
+
+NAME = "model.layers.0.self_attn.q_proj.weight"
+MODULE = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def model(folder: Path, num_updates: int, **tensors: torch.Tensor) -> WeightsRef:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    save_file({NAME: tensors["matrix"].contiguous(), "model.norm.weight": torch.ones(4)}, folder / "model.safetensors")
+    return WeightsRef(num_updates=num_updates, path=folder, kind="full")
+
+
+def adapter(folder: Path, num_updates: int, up: torch.Tensor, down: torch.Tensor, **config: object) -> WeightsRef:
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    factors = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up}
+    save_file(factors, folder / "adapter_model.safetensors")
+    return WeightsRef(num_updates=num_updates, path=folder, kind="adapter", base=str(folder.parent / "base"))
+
+
+def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 4, generator=generator), torch.outer(torch.arange(6.0), torch.ones(4))
+
+
+def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
+    start, direction = matrices()
+    refs = [model(tmp_path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in (0, 10, 20)]
+    updates, (whole, one) = measure_weight_updates(refs, no_progress)
+    assert [(update.first, update.last) for update in updates] == [(0, 10), (0, 20), (10, 20)]
+    assert updates[1].effective_rank.value == pytest.approx(1.0, abs=1e-3)
+    assert updates[1].top_energy.value == pytest.approx(1.0)
+    assert updates[1].update_size.value == pytest.approx(float(0.2 * direction.norm() / start.norm()), rel=1e-5)
+    assert updates[1].gaussian.value > 3
+    assert (whole.tensor, one.tensor) == (None, NAME)
+    assert whole.linear_growth.value == pytest.approx(1.0)
+    assert whole.walk_linear_growth.value < 0.95
+    assert whole.num_updates == (10, 20)
+
+
+def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
+    start, _ = matrices()
+    refs = [model(tmp_path / f"{t}", t, matrix=start) for t in (0, 1)]
+    (update,), (whole, _) = measure_weight_updates(refs, no_progress)
+    assert update.update_size.value == 0.0
+    assert update.bfloat16_changed.value == 0.0
+    assert "zero" in str(update.effective_rank.undefined)
+    assert "zero" in str(whole.top_energy.undefined)
+    assert "a single update" in str(whole.linear_growth.undefined)
+
+
+@pytest.mark.parametrize(("rslora", "scale"), [(False, 4.0), (True, 8 / 2**0.5)])
+def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool, scale: float) -> None:
+    start, _ = matrices()
+    model(tmp_path / "base", 0, matrix=start)
+    up, down = torch.randn(6, 2), torch.randn(2, 4)
+    refs = [
+        adapter(tmp_path / "a0", 0, torch.zeros(6, 2), down, use_rslora=rslora),
+        adapter(tmp_path / "a5", 5, up, down, use_rslora=rslora),
+    ]
+    (update,), _ = measure_weight_updates(refs, no_progress)
+    expected = np.linalg.svd(scale * (up @ down).numpy(), compute_uv=False)
+    np.testing.assert_allclose(update.singular_values, expected, atol=1e-5)
+    assert update.tensor == NAME
+    assert update.update_size.value == pytest.approx(float(scale * (up @ down).norm() / start.norm()), rel=1e-5)
+
+
+def test_an_adapter_without_its_base_has_ranks_alone(tmp_path: Path) -> None:
+    refs = [adapter(tmp_path / f"a{t}", t, t * torch.ones(6, 2), torch.ones(2, 4)) for t in (0, 5)]
+    (update,), _ = measure_weight_updates(refs, no_progress)
+    assert update.effective_rank.value == pytest.approx(1.0, abs=1e-3)
+    assert "base model" in str(update.principal_overlap.undefined)
+    assert "base model" in str(update.bfloat16_changed.undefined)
+
+
+def test_a_transposed_adapter_is_turned(tmp_path: Path) -> None:
+    ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4), fan_in_fan_out=True)
+    assert open_checkpoint(ref).matrices[NAME]().shape == (4, 6)
+
+
+@pytest.mark.parametrize("config", [{"use_dora": True}, {"rank_pattern": {"q_proj": 4}}, {"peft_type": "IA3"}])
+def test_an_adapter_of_another_kind_is_refused(tmp_path: Path, config: dict[str, object]) -> None:
+    refs = [adapter(tmp_path / f"a{t}", t, torch.ones(6, 2), torch.ones(2, 4), **config) for t in (0, 5)]
+    with pytest.raises(InputError, match="this adapter is not one product of two factors"):
+        measure_weight_updates(refs, no_progress)
+
+
+def test_an_adapter_with_other_tensors_is_refused(tmp_path: Path) -> None:
+    ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4))
+    save_file({"extra.weight": torch.ones(2, 2)}, ref.path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"extra\.weight is no factor of a LoRA adapter"):
+        open_checkpoint(ref)
+
+
+def test_one_checkpoint_is_no_update(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs two checkpoints of one kind, and there are 1"):
+        measure_weight_updates([model(tmp_path / "0", 0, matrix=matrices()[0])], no_progress)
+
+
+def test_checkpoints_of_different_models_share_nothing(tmp_path: Path) -> None:
+    first = model(tmp_path / "0", 0, matrix=matrices()[0])
+    second = model(tmp_path / "1", 1, matrix=matrices()[0])
+    save_file({"other.weight": torch.ones(2, 2)}, second.path / "model.safetensors")
+    with pytest.raises(InputError, match="The checkpoints share no weight matrix"):
+        measure_weight_updates([first, second], no_progress)
+
+
+def test_bfloat16_sees_large_changes_alone() -> None:
+    before = np.array([[1.0, 1.0]])
+    assert changed_in_bfloat16(before, before + np.array([[1e-4, 1e-1]])) == 0.5

@@ -1,0 +1,130 @@
+"""Rewards, advantages and the degenerate share of a step, against hand-worked numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.replay.log_arithmetic import replay_advantages, replay_rewards, replay_zero_std
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+def measured(run: Run, step: int = 1) -> MeasuredStep:
+    return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason="not computed")
+
+
+def one_step(settings: Mapping[str, object] | None = None, **logged: float) -> Run:
+    mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5])
+    dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
+    return run_of(mixed, dead, metrics={1: logged}, settings=settings)
+
+
+def test_the_mean_reward_matches() -> None:
+    run = one_step(reward=0.75)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("match", 0.75, 0.0)
+
+
+def test_another_mean_reward_is_a_mismatch_with_both_numbers() -> None:
+    run = one_step(reward=0.5)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.75, 0.5)
+    assert quantity.cause == "the log says 0.5, its rollouts say 0.75"
+
+
+def test_the_degenerate_share_matches() -> None:
+    run = one_step(frac_reward_zero_std=0.5)
+    assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_a_logged_zero_is_compared_absolutely() -> None:
+    run = one_step(frac_reward_zero_std=0.0)
+    quantity, value, error = replay_zero_std(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.5, 0.5)
+
+
+def test_dr_grpo_advantages_match() -> None:
+    run = one_step(settings={"scale_rewards": "none"})
+    quantity, size, error = replay_advantages(run, measured(run))
+    assert (quantity.verdict, size, error) == ("match", 0.25, 0.0)
+
+
+def test_our_own_formulation_comes_from_the_manifest() -> None:
+    group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
+    run = run_of(group, settings={"advantage": "sign", "scale_rewards": "none"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
+def test_batch_scaled_advantages() -> None:
+    # rewards 1 0 1 1: std (ddof 1) 0.5, so the mixed group gets +-0.5 / 0.5001
+    mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5 / 0.5001, -0.5 / 0.5001])
+    dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
+    run = run_of(mixed, dead, settings={"scale_rewards": "batch"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
+def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocated_runs() -> None:
+    groups = group_of([1.0, 0.0, 0.0], step=1, prompt="a"), group_of([1.0], step=1, prompt="b")
+    for settings, logged in (({}, 0.25), ({"sampling": "dynamic"}, 0.25), ({"sampling": "reallocated"}, 0.5)):
+        run = run_of(*groups, metrics={1: {"frac_reward_zero_std": logged}}, settings=settings)
+        assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_formulations_of_the_step_take_groups_of_any_size() -> None:
+    # three of four pass
+    first = group_of([1.0, 0.0, 1.0], step=1, prompt="a", advantages=[0.25, -0.75, 0.25])
+    second = group_of([1.0], step=1, prompt="b", advantages=[0.25])
+    run = run_of(first, second, settings={"advantage": "batch_mean"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
+def test_other_advantages_are_a_mismatch() -> None:
+    run = one_step(settings={"scale_rewards": "group"})
+    quantity, _, error = replay_advantages(run, measured(run))
+    assert quantity.verdict == "mismatch"
+    assert "differs from grpo of its group by 0.21" in str(quantity.cause)
+    assert error == pytest.approx(0.5 / (0.5**0.5 + 1e-4) - 0.5)
+
+
+def test_without_settings_a_difference_is_no_mismatch() -> None:
+    run = one_step()
+    quantity, _, _ = replay_advantages(run, measured(run))
+    assert quantity.verdict == "cannot"
+    assert "--run-config" in str(quantity.cause)
+
+
+@pytest.mark.parametrize(
+    ("run", "replay", "cause"),
+    [
+        (run_of(group_of([1.0, None], step=1, prompt="a"), metrics={1: {"reward": 1.0}}), replay_rewards, "no reward"),
+        (run_of(group_of([1.0, None], step=1, prompt="a")), replay_zero_std, "no reward"),
+        (run_of(group_of([1.0, None], step=1, prompt="a", advantages=[0.0, 0.0])), replay_advantages, "no reward"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_rewards, "logged no mean reward"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_zero_std, "logged no frac_reward_zero_std"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_advantages, "advantages were not logged"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_rewards, "a window"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_zero_std, "a window"),
+        (
+            run_of(
+                group_of([1.0, 0.0], step=1, prompt="a"),
+                metrics={1: {"frac_reward_zero_std": 0.0}},
+                settings={"scale_rewards": "batch"},
+            ),
+            replay_zero_std,
+            "std of the whole batch",
+        ),
+        (
+            run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5]), settings={"scale_rewards": "odd"}),
+            replay_advantages,
+            "scale_rewards = odd",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(run: Run, replay, cause: str) -> None:
+    quantity, value, error = replay(run, measured(run))
+    assert quantity.verdict == "cannot"
+    assert cause in str(quantity.cause)
+    assert (value, error) == (None, None)

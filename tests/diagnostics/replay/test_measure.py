@@ -1,0 +1,120 @@
+"""Replays of real runs: the trainer's logged grad_norm is the oracle of the whole engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.errors import InputError
+from gradscope.results.replay import ReplayReport, StepReplay
+
+
+def grad_norm_verdict(step: StepReplay) -> tuple[str, str | None]:
+    (quantity,) = [quantity for quantity in step.quantities if quantity.name == "grad_norm"]
+    return quantity.verdict, quantity.cause
+
+
+def replay_full(shared_data: Path, **options: object) -> ReplayReport:
+    folder = shared_data / "runs" / "trl_full"
+    return replay_run(
+        folder / "run", **{"initial": folder / "init_model", "run_config": folder / "RUN.json", **options}
+    )
+
+
+@pytest.fixture(scope="module")
+def exact(shared_data: Path) -> ReplayReport:
+    ids = shared_data / "runs" / "trl_full" / "true_completion_ids.parquet"
+    return replay_full(shared_data, completion_ids=ids)
+
+
+def test_grad_norm_of_a_full_run_is_reproduced(exact: ReplayReport) -> None:
+    errors = {step.step: step.relative_error.get("grad_norm") for step in exact.steps}
+    done = {step: error for step, error in errors.items() if error is not None}
+    assert sorted(done) == [1, 6, 11, 16]
+    assert max(done.values()) < 1e-5
+    assert exact.verdict == "match"
+
+
+def test_steps_without_weights_say_cannot(exact: ReplayReport) -> None:
+    verdict, cause = grad_norm_verdict(exact.steps[1])
+    assert verdict == "cannot"
+    assert "the weights after 1 update, which made step 2, are not on disk" in str(cause)
+    assert exact.steps[1].recomputed["frac_reward_zero_std"] == exact.steps[1].logged["frac_reward_zero_std"]
+
+
+def test_the_log_itself_agrees_at_every_step(exact: ReplayReport) -> None:
+    for step in exact.steps:
+        assert step.relative_error["reward"] < 1e-6
+        assert step.relative_error["advantage"] < 1e-6
+        assert step.relative_error["frac_reward_zero_std"] == 0.0
+    assert any("agree with the log at all 20 steps" in finding for finding in exact.findings)
+
+
+def test_text_in_place_of_ids_is_named_as_the_cause(shared_data: Path) -> None:
+    report = replay_full(shared_data, steps=[1, 6])
+    lost, same = report.steps
+    assert lost.num_inferred_ids == 64
+    assert grad_norm_verdict(lost)[0] == "mismatch"
+    assert "inferred from their text" in str(grad_norm_verdict(lost)[1])
+    assert 0.01 < lost.relative_error["grad_norm"] < 0.03
+    # at step 6 the text happens to give back every id: a match, and the inference is still said
+    assert grad_norm_verdict(same) == (
+        "match",
+        "the token ids of 64 of 64 completions were inferred from their text",
+    )
+
+
+def test_a_missing_first_checkpoint_asks_for_initial(shared_data: Path) -> None:
+    report = replay_run(shared_data / "runs" / "trl_full" / "run", steps=[1])
+    assert grad_norm_verdict(report.steps[0])[0] == "cannot"
+    assert "--initial" in str(grad_norm_verdict(report.steps[0])[1])
+
+
+def test_unknown_loss_settings_are_no_mismatch(shared_data: Path) -> None:
+    folder = shared_data / "runs" / "trl_lora"
+    (step,) = replay_run(folder / "run", initial=folder / "init_adapter", steps=[6]).steps
+    verdict, cause = grad_norm_verdict(step)
+    assert verdict == "cannot"
+    assert "the loss settings are not in the folder" in str(cause)
+    assert "--run-config" in str(cause)
+
+
+def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> None:
+    folder = shared_data / "runs" / "trl_lora"
+    report = replay_run(
+        folder / "run", initial=folder / "init_adapter", run_config=folder / "RUN.json", steps=[1, 6, 11, 16]
+    )
+    assert report.verdict == "match"
+    assert max(step.relative_error["grad_norm"] for step in report.steps) < 1e-5
+    assert all(step.num_inferred_ids == 0 for step in report.steps)
+    assert report.steps[0].frac_kl == 0.0  # the adapter starts as the identity
+    later = report.steps[1].frac_kl
+    assert later is not None
+    assert later > 0
+
+
+def test_weights_after_the_update_are_a_mismatch(shared_data: Path) -> None:
+    folder = shared_data / "runs" / "trl_full"
+    report = replay_full(
+        shared_data,
+        initial=folder / "run" / "checkpoint-5",
+        completion_ids=folder / "true_completion_ids.parquet",
+        steps=[1],
+    )
+    verdict, cause = grad_norm_verdict(report.steps[0])
+    assert verdict == "mismatch"
+    assert "with exact ids: other weights, another loss, or another advantage" in str(cause)
+
+
+def test_a_step_outside_the_log_is_refused(shared_data: Path) -> None:
+    with pytest.raises(InputError, match="has no rollouts of step 99"):
+        replay_full(shared_data, steps=[99])
+
+
+@pytest.mark.parametrize("quirk", ["logging_steps_3", "num_iterations_2", "steps_per_generation_2"])
+def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, quirk: str) -> None:
+    report = replay_run(shared_data / "runs" / "quirks" / quirk)
+    assert all(grad_norm_verdict(step)[0] == "cannot" for step in report.steps)
+    assert report.verdict != "mismatch"
