@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from study import Difference, Results
 
 from gradscope.diagnostics.compare.runs import ComparedRun
-from gradscope.report.figure_save import save_figure
-from gradscope.report.figure_style import BLUE, MUTED, SERIES, figure_style, label_room, new_figure
+from gradscope.render.figures.save import save_figure
+from gradscope.render.figures.style import BLUE, MUTED, SERIES, figure_style, label_room, new_figure
 
 _COLUMNS = 3
 _PANEL = 1.75

@@ -27,8 +27,8 @@ ALLOWED = {
     "findings": {"results", "metrics", "advantages.registry"},
     "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"},
     "training": {"gradients", "rollouts", "advantages", "metrics"},
-    "report": {"results", "catalog"},
-    "cli": {"diagnostics", "training", "report", "results", "rollouts.readers.parsing.request", "__main__"},
+    "render": {"results", "catalog"},
+    "cli": {"diagnostics", "training", "render", "results", "rollouts.readers.parsing.request"},
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` names columns in the
@@ -48,7 +48,7 @@ THIRD_PARTY = {
         *("numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers", "accelerate"),
         "math_verify",
     },
-    "report": {"numpy", "matplotlib", "rich", "safetensors"},
+    "render": {"numpy", "matplotlib", "rich", "safetensors"},
     "cli": {"typer", "rich"},
     "__main__": {"typer"},
 }

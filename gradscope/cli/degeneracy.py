@@ -150,7 +150,7 @@ def _print_steps(
     run: Path, *, every: float, idle: float | None, success_threshold: float | None, reward: str | None, reading: Any
 ) -> None:
     from gradscope.diagnostics.degeneracy.follow import Pace, follow_degeneracy
-    from gradscope.report.step_lines import step_head, step_line
+    from gradscope.render.terminal.follow_lines import step_head, step_line
 
     steps = follow_degeneracy(
         run,

@@ -11,8 +11,8 @@ from gradscope.cli.output_folder import staged_folder, unfinished_folder
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say, show, write_data
 from gradscope.progress import ProgressCallback
-from gradscope.report.document import Report, document_of, notes_of, sources_of
-from gradscope.report.tables import render_table
+from gradscope.render.files.document import Report, document_of, notes_of, sources_of
+from gradscope.render.tables import render_table
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 
@@ -46,7 +46,7 @@ class Delivery:
                 self.notice(sentence)
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
-            from gradscope.report.files import write_files
+            from gradscope.render.files.write import write_files
 
             write_files(result, document, self.staging)
         if self.as_json and document is not None:

@@ -18,6 +18,6 @@ MetricArgument = Annotated[
 
 def explain(metric: MetricArgument = None) -> None:
     """What a metric is: formula, range, direction, what moves it, where it is from."""
-    from gradscope.report.catalog_pages import metric_list, metric_page
+    from gradscope.render.terminal.explain import metric_list, metric_page
 
     show(metric_list() if metric is None else metric_page(metric))

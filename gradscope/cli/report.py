@@ -89,8 +89,8 @@ def report(
     """
     from gradscope.diagnostics.report.index import report_index, runs_below
     from gradscope.diagnostics.report.measure import report_run
-    from gradscope.report.html.index_page import render_index
-    from gradscope.report.html.page import render_page
+    from gradscope.render.html.index_page import render_index
+    from gradscope.render.html.page import render_page
 
     _refuse_existing(output, force=force)
     runs = () if reader is not None else runs_below(run)

@@ -7,7 +7,7 @@ import sys
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gradscope.report.escape import plain
+from gradscope.render.words.escape import plain
 
 _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from gradscope.__main__ import main
-from tests.report.examples import HOSTILE
+from tests.render.examples import HOSTILE
 
 
 class Done(NamedTuple):

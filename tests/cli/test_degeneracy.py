@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
-from tests.report.examples import HOSTILE
+from tests.render.examples import HOSTILE
 
 
 def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.conftest import REPOSITORY
 
-FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "logs" / "trl"
+FIXTURE = REPOSITORY / "fixtures" / "logs" / "trl"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
 from gradscope.findings.reliability import reliability_findings
 from gradscope.results.replay import LogprobDifference
-from tests.report.examples import rank_report
+from tests.render.examples import rank_report
 
 REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}
 

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-from gradscope.report.document import Report, document_of
+from gradscope.render.files.document import Report, document_of
 from gradscope.results.envelope import render_json
-from tests.report import compare_example, examples
-from tests.report.report_example import run_report
+from tests.conftest import REPOSITORY
+from tests.render import compare_example, examples
+from tests.render.report_example import run_report
 
-FOLDER = Path(__file__).resolve().parent.parent.parent / "fixtures" / "golden"
+FOLDER = REPOSITORY / "fixtures" / "golden"
 INPUT = FOLDER / "input.txt"
 
 

@@ -10,7 +10,7 @@ import pytest
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import build_document, render_json, sha256_of, to_jsonable
 from tests.contract import missing_fields
-from tests.report import examples
+from tests.render import examples
 from tests.results import golden
 
 

@@ -21,9 +21,9 @@ from gradscope.training import processes
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 from gradscope.training.trainer import resume_command, train
+from tests.conftest import REPOSITORY
 from tests.training.conftest import SHORT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
 RECORDED = """

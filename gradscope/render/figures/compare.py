@@ -1,0 +1,124 @@
+"""A comparison as figures: learning curves with bands, and the paired differences as a forest plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradscope.render.figures.style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.render.words.compare_labels import metric_title, pair_label
+from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
+
+_TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
+_MOST_CURVES = len(SERIES)
+_MOST_PAIRS = 12
+"""Pairs of one metric that a reader can take in."""
+_COST = "kilotokens_per_step"
+"""Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
+_ROW = 0.25
+"""Inches of one pair."""
+_GAP = 0.5
+"""Inches between the panels of two metrics."""
+
+
+def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
+    """The figures of a comparison.
+
+    Args:
+        comparison: What was found.
+
+    Returns:
+        Learning curves, one figure for each choice of the settings that vary, and the forest plot where there are
+        pairs.
+    """
+    by_settings: dict[str, list[ComparedCell]] = {}
+    for cell in comparison.cells:
+        by_settings.setdefault(_settings(cell), []).append(cell)
+    figures = {}
+    for number, (settings, cells) in enumerate(by_settings.items(), start=1):
+        stem = "compare_curves" if len(by_settings) == 1 else f"compare_curves_{number}"
+        figures[stem] = _curves(comparison, cells, settings)
+    if comparison.pairs:
+        figures["compare_forest"] = _forest(comparison)
+    return figures
+
+
+def _settings(cell: ComparedCell) -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.settings.items())
+
+
+def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
+    shown = cells[:_MOST_CURVES]
+    names = [name_of(cell.advantage) for cell in shown]
+    more = len(cells) - len(shown)
+    figure, panels = new_figure(
+        f"Learning curves{' at ' if settings else ''}{name_of(settings, limit=40)}",
+        "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
+        + (f"; {more} more cells in the tables" if more else ""),
+        height=5.4,
+        rows=2,
+        hspace=0.14,
+        right=label_room(names),
+    )
+    for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
+        labels = []
+        for cell, name, (color, line, _) in zip(shown, names, SERIES, strict=False):
+            curve = next(curve for curve in comparison.curves if (curve.cell, curve.metric) == (cell.name, metric))
+            axes.plot(curve.steps, curve.mean, color=color, linestyle=line)
+            axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
+            labels.append((curve.mean[-1], name, color))
+        axes.set_ylabel(title)
+        axes.set_ylim(axes.get_ylim())  # labels are placed by the final limits
+        label_lines(axes, labels, gap=0.085)
+    panels[-1].set_xlabel("step")
+    return figure
+
+
+def _forest(comparison: Comparison) -> Figure:
+    names = [name for name in comparison.metrics if name != _COST]
+    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
+    rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
+    more = max(len(pairs) for pairs in shown.values()) - rows
+    labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
+    height = len(shown) * (rows * _ROW + _GAP) + 1.2
+    figure, panels = new_figure(
+        "What changing one thing did",
+        "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: below 0.05 after "
+        f"Holm's correction for {comparison.num_tests} tests" + (f"; {more} more pairs in the tables" if more else ""),
+        height=height,
+        rows=len(shown),
+        hspace=_GAP / (rows * _ROW),
+        right=label_room(labels),
+        panel_titles=True,
+    )
+    for axes, (metric, pairs) in zip(panels, shown.items(), strict=True):
+        axes.set_title(metric_title(metric), loc="left", fontsize=9)
+        axes.axvline(0, color=MUTED, linewidth=0.8)
+        axes.grid(visible=False)
+        axes.set_yticks([])
+        axes.set_ylim(rows - 0.4, -0.6)
+        for place, pair in enumerate(pairs[:rows]):
+            _whisker(axes, place, pair)
+            axes.text(
+                1.015, place, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
+            )
+    panels[-1].set_xlabel("difference")
+    return figure
+
+
+def _line(pair: ComparedPair, comparison: Comparison) -> str:
+    """A pair's label on one line: what differs, and after a comma what both have."""
+    return ", ".join(name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
+
+
+def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:
+    difference = pair.difference
+    if difference.value is None:
+        axes.text(0, place, " undefined", color=MUTED, fontsize=8, va="center")
+        return
+    if difference.low is not None and difference.high is not None:
+        axes.plot([difference.low, difference.high], [place, place], color=BLUE, linewidth=1.4)
+    decided = pair.p_holm is not None and pair.p_holm < 0.05
+    axes.plot([difference.value], [place], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")

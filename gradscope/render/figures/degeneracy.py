@@ -1,0 +1,145 @@
+"""Degenerate groups as figures: over steps and by group size, observed against independent coin flips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gradscope.catalog.lookup import metric
+from gradscope.estimate import Estimate
+from gradscope.render.figures.pass_rates import draw_pass_rates
+from gradscope.render.figures.style import (
+    BLUE,
+    FAINT,
+    INK,
+    MUTED,
+    ORANGE,
+    PALE,
+    SLATE,
+    halo,
+    label_lines,
+    new_figure,
+    tick_steps,
+)
+from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+
+_MOST_WHISKERS = 24
+
+
+def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
+    """The figures of a degeneracy report.
+
+    Args:
+        report: The measurement.
+
+    Returns:
+        Over steps where there are several, by group size where there are several, and pass rates where they are known.
+    """
+    figures: dict[str, Figure] = {}
+    if len(report.by_step) > 1:
+        figures["degeneracy"] = _over_steps(report)
+    if len(report.by_group_size) > 1:
+        figures["degeneracy_by_group_size"] = _by_group_size(report)
+    if report.pass_rates.histogram:
+        figures["pass_rates"] = draw_pass_rates(report)
+    return figures
+
+
+def _over_steps(report: DegeneracyReport) -> Figure:
+    whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
+    figure, (axes,) = new_figure(
+        "Groups without a gradient, over training",
+        f"{metric('frac_reward_zero_std').formula}{whiskers}\ni.i.d. prediction = {metric('iid_prediction').formula}",
+        right=1.4,
+    )
+    steps = report.by_step
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("share of groups")
+    axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
+    tick_steps(axes, [row.step for row in steps], most=12)
+    labels = _stack(axes, steps)
+    known = [row for row in steps if row.iid_prediction.value is not None]
+    if known:
+        values = [row.iid_prediction.value or 0.0 for row in known]
+        axes.plot([row.step for row in known], values, color=ORANGE, linestyle="--", path_effects=halo())
+        labels.append((values[-1], "i.i.d. prediction", ORANGE))
+    label_lines(axes, labels)
+    return figure
+
+
+def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
+    """Bars of the kinds on top of each other; returns where their labels belong."""
+    places = [row.step for row in steps]
+    width = 0.82 * min((after - before for before, after in pairwise(places)), default=1)
+    kinds = (
+        ("all fail", SLATE, SLATE, "", [row.frac_all_fail for row in steps]),
+        ("all pass", PALE, BLUE, "", [row.frac_all_pass for row in steps]),
+        ("tied", "white", MUTED, "////", [row.frac_tied for row in steps]),
+    )
+    floor = [0.0] * len(places)
+    labels = []
+    for name, face, text_color, hatch, shares in kinds:
+        heights = [share.value or 0.0 for share in shares]
+        if not any(heights):
+            continue
+        edge = MUTED if hatch else "white"
+        axes.bar(places, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
+        labels.append((floor[-1] + heights[-1] / 2, name, text_color))
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+    if len(steps) <= _MOST_WHISKERS:
+        _whiskers(axes, places, [row.frac_reward_zero_std for row in steps])
+    axes.set_xlim(places[0] - width, places[-1] + width)
+    return labels
+
+
+def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
+    for place, share in zip(places, shares, strict=True):
+        if share.low is not None and share.high is not None:
+            axes.plot([place, place], [share.low, share.high], color=INK, linewidth=0.8, alpha=0.4)
+
+
+def _by_group_size(report: DegeneracyReport) -> Figure:
+    figure, (axes,) = new_figure(
+        "Groups without a gradient, by group size",
+        f"{metric('degeneracy').formula}, with 95 % intervals\ni.i.d. prediction = {metric('iid_prediction').formula}",
+        right=1.4,
+    )
+    rows = sorted(report.by_group_size, key=lambda row: row.group_size)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("share of groups")
+    axes.set_xlabel("group size G")
+    axes.xaxis.set_major_locator(FixedLocator([row.group_size for row in rows]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+    labels = []
+    for name, color, line, marker, estimates in (
+        ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),
+        ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
+    ):
+        known = [(row.group_size, e) for row, e in zip(rows, estimates, strict=True) if e.value is not None]
+        if not known:
+            continue
+        sizes, values = [size for size, _ in known], [e.value or 0.0 for _, e in known]
+        axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        axes.fill_between(sizes, *_ends([e for _, e in known]), color=color, alpha=0.15, linewidth=0)
+        labels.append((values[-1], name, color))
+    beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
+    hollow = [(size, value) for size, value in beyond if value is not None]
+    if hollow:
+        axes.plot(*zip(*hollow, strict=True), linestyle="", marker="o", color=BLUE, markerfacecolor="white", zorder=4)
+        labels[0] = (labels[0][0], "observed\n(hollow: forecast)", BLUE)
+    axes.axhline(0, color=FAINT, linewidth=0.6)
+    label_lines(axes, labels)
+    return figure
+
+
+def _ends(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    """Lower and upper ends; the value itself where an estimate has no interval."""
+    lows = [e.low if e.low is not None else e.value or 0.0 for e in estimates]
+    highs = [e.high if e.high is not None else e.value or 0.0 for e in estimates]
+    return lows, highs

@@ -1,0 +1,104 @@
+"""pass@k as a figure: curves with bands, and with two files their paired difference below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gradscope.catalog.lookup import metric
+from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.results.passk import PassAtKComparison, PassAtKReport
+
+_MOST_CURVES = len(SERIES)
+
+
+def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
+    """The figure of a pass@k report.
+
+    Args:
+        report: The measurement.
+
+    Returns:
+        One figure; none where every row is undefined.
+    """
+    if not any(row.pass_at_k.value is not None for table in report.tables for row in table.rows):
+        return {}
+    compared = report.comparison is not None
+    names = [_label(table.name) for table in report.tables]
+    figure, axes = new_figure(
+        "What k samples can solve",
+        f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
+        height=5.4 if compared else 4.0,
+        rows=2 if compared else 1,
+        height_ratios=[2.1, 1] if compared else None,
+        right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
+        hspace=0.14,
+    )
+    _curves(axes[0], report)
+    if report.comparison is not None:
+        _difference(axes[1], report.comparison)
+    axes[-1].set_xlabel("k, number of samples")
+    return {"passk": figure}
+
+
+def _curves(axes: Axes, report: PassAtKReport) -> None:
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("pass@k")
+    labels = []
+    ks: set[int] = set()
+    for table, (color, line, marker) in zip(report.tables, SERIES, strict=False):
+        points = [(row.k, row.pass_at_k.value, row.pass_at_k) for row in table.rows]
+        known = [(k, value, estimate) for k, value, estimate in points if value is not None]
+        if not known:
+            continue
+        places, values = [k for k, _, _ in known], [value for _, value, _ in known]
+        axes.plot(places, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        lows = [value if e.low is None else e.low for _, value, e in known]
+        highs = [value if e.high is None else e.high for _, value, e in known]
+        axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
+        labels.append((values[-1], _label(table.name), color))
+        ks.update(places)
+    _scale(axes, sorted(ks))
+    label_lines(axes, labels)
+    if len(report.tables) > _MOST_CURVES:
+        more = len(report.tables) - _MOST_CURVES
+        axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=MUTED)
+
+
+def _label(name: str) -> str:
+    return name_of(name, limit=20)
+
+
+def _pair(comparison: PassAtKComparison) -> str:
+    return f"{name_of(comparison.second, limit=16)}\nminus {name_of(comparison.first, limit=16)}"
+
+
+def _scale(axes: Axes, ks: Sequence[int]) -> None:
+    """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
+    axes.set_xscale("log", base=2)
+    shown = [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]]
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
+
+
+def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
+    known = [(row.k, row.difference.value, row.difference) for row in comparison.rows]
+    points = [(k, value, estimate) for k, value, estimate in known if value is not None]
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.set_ylabel("difference")
+    if not points:
+        return
+    places, values = [k for k, _, _ in points], [value for _, value, _ in points]
+    lows = [value if e.low is None else e.low for _, value, e in points]
+    highs = [value if e.high is None else e.high for _, value, e in points]
+    axes.plot(places, values, color=INK, marker="o", markersize=3.5, linewidth=1.4)
+    axes.fill_between(places, lows, highs, color=INK, alpha=0.12, linewidth=0)
+    label_lines(axes, [(values[-1], _pair(comparison), INK)])
+    if comparison.crossover_k is not None:
+        axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
+        place = (comparison.crossover_k, axes.get_ylim()[1])
+        axes.annotate("sign turns ", place, color=BLUE, fontsize=8, va="top", ha="right")

@@ -1,0 +1,78 @@
+"""Replay as a figure: the logged gradient norm with the recomputed one on it, and how far apart they are."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from gradscope.catalog.lookup import metric
+from gradscope.render.figures.style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
+from gradscope.results.replay import ReplayReport
+
+_FLOOR = 1e-16
+"""Where an error of exactly zero is drawn on a logarithmic axis."""
+
+
+def draw_replay(report: ReplayReport) -> dict[str, Figure]:
+    """The figure of a replay.
+
+    Args:
+        report: The measurement.
+
+    Returns:
+        One figure; none where no gradient norm was logged.
+    """
+    if not any("grad_norm" in step.logged for step in report.steps):
+        return {}
+    figure, (above, below) = new_figure(
+        "The trainer's gradient norm, recomputed",
+        f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
+        height=4.8,
+        rows=2,
+        height_ratios=[1.7, 1],
+        hspace=0.16,
+        right=1.25,
+    )
+    _norms(above, report)
+    _errors(below, report)
+    below.set_xlabel("step")
+    tick_steps(below, [step.step for step in report.steps], most=12)
+    return {"replay": figure}
+
+
+def _coverage(report: ReplayReport) -> str:
+    done = sum("grad_norm" in step.relative_error for step in report.steps)
+    return f"{done} of {len(report.steps)} steps could be recomputed"
+
+
+def _norms(axes: Axes, report: ReplayReport) -> None:
+    logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
+    again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
+    axes.plot(*zip(*logged, strict=True), color=MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white")
+    labels = [(logged[-1][1], "logged", MUTED)]
+    if again:
+        axes.plot(*zip(*again, strict=True), color=BLUE, linestyle="", marker="o", markersize=3.6)
+        labels.append((again[-1][1], "recomputed", BLUE))
+    highest = max(value for _, value in (*logged, *again))
+    axes.set_ylim(0, 1.12 * highest or 1.0)
+    axes.set_ylabel("grad_norm")
+    label_lines(axes, labels, gap=0.09)
+
+
+def _errors(axes: Axes, report: ReplayReport) -> None:
+    axes.set_yscale("log")
+    axes.set_ylabel("relative error")
+    errors = [
+        (step.step, max(step.relative_error["grad_norm"], _FLOOR), step.relative_error["grad_norm"] <= report.tolerance)
+        for step in report.steps
+        if "grad_norm" in step.relative_error
+    ]
+    axes.axhline(report.tolerance, color=ORANGE, linestyle="--", linewidth=1.0)
+    for step, error, matches in errors:
+        axes.plot([step], [error], color=BLUE if matches else RED, marker="o" if matches else "X", linestyle="")
+    axes.yaxis.set_major_formatter(power_of_ten)
+    axes.yaxis.set_minor_locator(NullLocator())
+    values = [error for _, error, _ in errors] + [report.tolerance]
+    axes.set_ylim(min(values) / 10, max(values) * 10)
+    label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])

@@ -1,0 +1,79 @@
+"""Figures as files: a PNG on white, and one SVG that is right on light and on dark pages.
+
+A drawing keeps its light colors inline; a style sheet exchanges them where the reader prefers dark. A program that
+knows no media queries shows the light drawing, and nothing in the file differs between two runs.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from gradscope.render.figures.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    MUTED,
+    ON_COLOR,
+    ORANGE,
+    PALE,
+    PURPLE,
+    RED,
+    SLATE,
+    figure_style,
+)
+
+DARK = {
+    "#ffffff": "#14171a",
+    INK: "#e6e8ea",
+    MUTED: "#a0a8b2",
+    FAINT: "#343a41",
+    BLUE: "#56b4e9",
+    ORANGE: "#f0934e",
+    GREEN: "#35c396",
+    PURPLE: "#cc92c6",
+    RED: "#f08a80",
+    SLATE: "#93a7c0",
+    PALE: "#2f5f7d",
+    ON_COLOR: "#101214",
+}
+"""Color on white -> color on near black; those of the HTML report."""
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
+
+    Args:
+        figure: The figure.
+        stem: Path without suffix.
+
+    Returns:
+        The two files.
+    """
+    picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    text = io.StringIO()
+    with figure_style():
+        figure.savefig(picture, dpi=200, metadata={"Software": None})
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    drawing.write_text(for_dark_pages(text.getvalue()), encoding="utf-8")
+    return [picture, drawing]
+
+
+def for_dark_pages(svg: str) -> str:
+    """An SVG of matplotlib with the colors that it has where the reader prefers dark.
+
+    Args:
+        svg: The drawing, every color in a ``style`` attribute.
+
+    Returns:
+        The drawing with one more rule in its style sheet.
+    """
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    return svg.replace("</style>", f"@media (prefers-color-scheme:dark){{{rules}}}</style>", 1)

@@ -1,0 +1,230 @@
+"""How figures look.
+
+Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a
+title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import AbstractPathEffect
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from gradscope.render.words.escape import plain
+
+INK = "#1f2328"
+MUTED = "#6b7280"
+FAINT = "#d7dbe0"
+BLUE = "#0072b2"
+SLATE = "#6f8299"
+PALE = "#c5d9ea"
+ORANGE = "#d55e00"
+RED = "#b3261e"
+GREEN = "#00795a"
+PURPLE = "#9b4f96"
+ON_COLOR = "#fdfdfd"
+"""Text on a strong color, which is dark on a light page and bright on a dark one."""
+SERIES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"))
+"""Color, line style and marker of the first, second, ... line of a figure."""
+
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.grid.axis": "y",
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "hatch.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "gradscope",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+}
+
+_HEAD = 0.72
+"""Inches above the axes for the title and one line of subtitle."""
+_LINE = 0.165
+"""Inches of a further line of subtitle, or of the panels' own titles."""
+_CHARACTER = 0.064
+"""Inches of an average character of the subtitle."""
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """The style, for as long as a figure is drawn or saved.
+
+    Yields:
+        Nothing; the caller's own settings are back afterwards.
+    """
+    settings: Any = {**matplotlib.rcParamsDefault, **_STYLE}
+    with matplotlib.rc_context(rc=settings):
+        yield
+
+
+def new_figure(
+    title: str,
+    subtitle: str,
+    *,
+    width: float = 7.2,
+    height: float = 4.2,
+    rows: int = 1,
+    columns: int = 1,
+    right: float = 1.15,
+    hspace: float = 0.35,
+    height_ratios: Sequence[float] | None = None,
+    panel_titles: bool = False,
+    share_x: bool = True,
+) -> tuple[Figure, list[Axes]]:
+    """A titled figure with room on the right for the labels of its lines.
+
+    Args:
+        title: What is shown, in a few words.
+        subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
+        width: Inches.
+        height: Inches, title included.
+        rows: Rows of axes.
+        columns: Columns of axes.
+        right: Inches to the right of the axes.
+        hspace: Gap between rows, in axes heights.
+        height_ratios: Relative heights of the rows.
+        panel_titles: Whether the axes have titles of their own.
+        share_x: Whether all axes have one range of x.
+
+    Returns:
+        The figure and its axes, row by row.
+    """
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    width_in_characters = int((width - 0.36) / _CHARACTER)
+    lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
+    head = _HEAD + _LINE * (len(lines) - 1 + panel_titles)
+    grid = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        sharex=share_x,
+        gridspec_kw={
+            "left": 0.7 / width,
+            "right": 1 - right / width,
+            "bottom": 0.52 / height,
+            "top": 1 - head / height,
+            "hspace": hspace,
+            "wspace": 0.18,
+            "height_ratios": height_ratios,
+        },
+    )
+    left = 0.18 / width
+    figure.text(left, 1 - 0.18 / height, title, fontsize=12.5, fontweight="bold", va="top")
+    figure.text(left, 1 - 0.44 / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35)
+    return figure, list(grid.flat)
+
+
+def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
+    """Names lines at their right end, moved apart where they would overlap.
+
+    Args:
+        axes: Where the lines are; its y limits must be final.
+        labels: Height in data coordinates, text and color, of each line.
+        gap: Least distance between two labels, as a share of the axes' height.
+    """
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [min(1.0, max(0.0, float(to_axes.transform((1.0, height))[1]))) for height, _, _ in labels]
+    placed: list[float] = []
+    order = sorted(range(len(labels)), key=lambda index: heights[index])
+    for index in order:
+        placed.append(max(heights[index], placed[-1] + gap) if placed else heights[index])
+    overshoot = max(0.0, placed[-1] - 1.0) if placed else 0.0
+    for place, index in enumerate(order):
+        _, text, color = labels[index]
+        ceiling = placed[place] - overshoot
+        axes.text(1.015, ceiling, text, transform=axes.transAxes, color=color, fontsize=8.5, va="center")
+
+
+def power_of_ten(value: float, _: object = None) -> str:
+    """The label of a logarithmic axis, without mathematics.
+
+    Args:
+        value: A power of ten.
+
+    Returns:
+        Ten and its exponent.
+
+    Example:
+        >>> power_of_ten(1e-05)
+        '10⁻⁵'
+    """
+    return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
+
+
+def halo(width: float = 3.0) -> list[AbstractPathEffect]:
+    """A white rim, which keeps a line readable on whatever it crosses.
+
+    Args:
+        width: Points.
+
+    Returns:
+        The path effects of the line.
+    """
+    return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
+
+
+def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
+    """Ticks at the steps themselves where they are few, else at round numbers.
+
+    Args:
+        axes: Whose x axis shows steps.
+        steps: The steps that are drawn.
+        most: How many ticks fit.
+    """
+    few = len(steps) <= most
+    axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=most))
+
+
+def label_room(names: Sequence[str]) -> float:
+    """Room that :func:`label_lines` needs.
+
+    Args:
+        names: The labels.
+
+    Returns:
+        Inches to the right of the axes.
+    """
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    return 0.32 + _CHARACTER * longest
+
+
+def name_of(text: str, *, limit: int = 24) -> str:
+    """A name from a log as a figure can draw it.
+
+    Args:
+        text: Anything.
+        limit: Longest result.
+
+    Returns:
+        The name with every character outside ASCII escaped: a figure's font may lack it.
+    """
+    return plain(plain(text).encode("ascii", "backslashreplace").decode("ascii"), limit=limit)

@@ -1,0 +1,1 @@
+"""Results as files: JSON documents, CSV tables, JUnit, annotations of GitHub."""

@@ -1,0 +1,47 @@
+"""A check as a list: each requirement with its outcome, number, limit, meaning and next step."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from gradscope.render.terminal.layout import heading, source_line
+from gradscope.render.terminal.replay import STYLES
+from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.numbers import UNDEFINED, format_number
+from gradscope.render.words.verdict_condition import condition
+from gradscope.results.check import CheckReport, Verdict
+
+
+def check_table(report: CheckReport) -> Group:
+    """The report for a terminal.
+
+    Args:
+        report: The verdicts.
+
+    Returns:
+        One paragraph per requirement, the outcome of all in the heading.
+    """
+    head = heading(f"Check: {report.outcome}", source_line(report.source))
+    return Group(head, *(_paragraph(verdict) for verdict in report.verdicts))
+
+
+def _paragraph(verdict: Verdict) -> Group:
+    head = Text("\n")
+    head.append(verdict.outcome.upper(), style=STYLES.get(verdict.outcome, "yellow"))
+    allowed = " (allowed)" if verdict.allowed else ""
+    head.append(f"{allowed}  {plain(condition(verdict))}, is {_value(verdict)}")
+    sentences = [sentence for sentence in (verdict.meaning, verdict.next_step) if sentence]
+    return Group(head, *(Padding(cell(sentence), (0, 0, 0, 2)) for sentence in sentences))
+
+
+def _value(verdict: Verdict) -> str:
+    """The number; why there is none is said in the meaning below."""
+    estimate = verdict.estimate
+    if estimate.value is None:
+        return UNDEFINED
+    text = format_number(estimate.value, "norm")
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{format_number(estimate.low, 'norm')}, {format_number(estimate.high, 'norm')}]"

@@ -1,0 +1,114 @@
+"""Tables about the signal: what dead groups cost, what each formulation makes of rewards, and plans for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.layout import add_row, new_table
+from gradscope.render.words.escape import plain
+from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.results.signal import AdvantageMass, RewardTies, Starvation, TargetDegeneracy
+
+
+def cost_table(cost: Starvation, notes: Footnotes) -> Table:
+    """What the degenerate groups cost.
+
+    Args:
+        cost: The cost.
+        notes: Where reasons go.
+
+    Returns:
+        The table.
+    """
+    table = new_table([("what degenerate groups cost", "left"), ("[95 % interval]", "left")])
+    rows: list[tuple[str, Estimate, Style]] = [
+        ("rollouts without a gradient", cost.frac_rollouts, "share"),
+        ("completion tokens without a gradient", cost.frac_tokens, "share"),
+        ("generation time without a gradient", cost.frac_generation_time, "share"),
+        ("rollouts a step", cost.batch_size, "rank"),
+        ("  that count", cost.effective_batch_size, "rank"),
+        ("scale of a loss averaged over all rollouts", cost.dilution, "share"),
+        ("groups to sample for each live one", cost.resampling_factor, "rank"),
+    ]
+    for name, estimate, style in rows:
+        # Few logs time their rollouts: a dash would stand in nearly every table.
+        if estimate is not cost.frac_generation_time or estimate.value is not None:
+            add_row(table, name, format_estimate(estimate, notes, style))
+    return table
+
+
+def advantage_table(masses: Sequence[AdvantageMass], notes: Footnotes) -> Table:
+    """What each formulation would have fed to the optimizer.
+
+    Args:
+        masses: One a formulation.
+        notes: Where reasons go.
+
+    Returns:
+        The table.
+    """
+    table = new_table(
+        [
+            ("advantage on these rewards", "left"),
+            ("mean max(A, 0)", "right"),
+            ("mean max(-A, 0)", "right"),
+            ("A = 0", "right"),
+        ]
+    )
+    for mass in masses:
+        shares = (mass.positive_mass, mass.negative_mass, mass.frac_zero)
+        add_row(table, mass.advantage, *(format_estimate(share, notes, "share", interval=False) for share in shares))
+    return table
+
+
+def reward_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
+    """Each reward function on the same groups: ties, groups that it alone tells apart, dead ones that it would revive.
+
+    Args:
+        rows: One a function.
+        notes: Where reasons go.
+
+    Returns:
+        The table.
+    """
+    table = new_table([("reward function", "left"), ("ties", "left"), ("alone", "right"), ("revives", "right")])
+    for row in rows:
+        share = format_estimate(row.frac_zero_std, notes, "share")
+        add_row(table, plain(row.reward, limit=28), share, str(row.num_alone), str(row.num_rescuable))
+    return table
+
+
+def target_table(target: TargetDegeneracy, notes: Footnotes) -> Table:
+    """Ways to a target share of degenerate groups.
+
+    Args:
+        target: The plans.
+        notes: Where reasons go.
+
+    Returns:
+        The table.
+    """
+    table = new_table(
+        [
+            (f"to {100 * target.target:g} % dead", "left"),
+            ("G", "right"),
+            ("degenerate", "left"),
+            ("rollouts/group", "right"),
+            ("tokens/group", "right"),
+            ("how", "left"),
+        ]
+    )
+    for plan in target.plans:
+        add_row(
+            table,
+            plan.plan,
+            "" if plan.group_size is None else str(plan.group_size),
+            format_estimate(plan.degeneracy, notes, "share"),
+            format_estimate(plan.rollouts_per_group, notes, "rank", interval=False),
+            format_estimate(plan.tokens_per_group, notes, "count", interval=False),
+            plan.method,
+        )
+    return table

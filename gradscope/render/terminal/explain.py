@@ -1,0 +1,57 @@
+"""The metric catalogue for readers: the list of names, and a page for each."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gradscope.catalog.lookup import CATALOG, Metric, metric
+from gradscope.render.terminal.layout import add_row, new_table
+from gradscope.render.words.escape import cell
+
+_DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neither": "neither end is better"}
+
+
+def metric_list() -> Group:
+    """All metrics, by the command that computes them.
+
+    Returns:
+        A table of names and titles per command.
+    """
+    parts: list[RenderableType] = []
+    for command, entries in groupby(sorted(CATALOG.values(), key=lambda entry: entry.command), _command):
+        table = new_table([(f"gradscope {command}", "left"), ("", "left")])
+        for entry in entries:
+            add_row(table, entry.name, entry.title)
+        parts += [table, Text()]
+    return Group(*parts, Text("One of them in words: gradscope explain NAME"))
+
+
+def metric_page(name: str) -> Group:
+    """One metric in words.
+
+    Args:
+        name: Its name; ``pass@4`` stands for pass@k at k = 4.
+
+    Returns:
+        Its meaning, then formula, range, direction, movers, source and command.
+    """
+    entry = metric(name)
+    facts = Table.grid(padding=(0, 2))
+    for label, text in (
+        ("formula", entry.formula),
+        ("range", f"{entry.range}, {_DIRECTIONS[entry.better]}"),
+        ("moved by", entry.moved_by),
+        ("source", entry.source),
+        ("computed by", f"gradscope {entry.command}"),
+    ):
+        facts.add_row(Text(label, style="dim"), cell(text))
+    head = Text(f"{entry.title} ({name})", style="bold")
+    return Group(head, Text(), cell(entry.meaning), Text(), facts)
+
+
+def _command(entry: Metric) -> str:
+    return entry.command

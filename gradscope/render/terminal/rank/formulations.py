@@ -1,0 +1,84 @@
+"""Updates of formulations and the noise of baselines as tables. Letters: K Gram of score vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gradscope.render.terminal.layout import Column, add_row, new_table
+from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.results.rank import BaselineNoise, FormulationUpdate
+
+_LIKE = {
+    "zero": "reinforce",
+    "group_mean": "dr_grpo, which shrinks by (G-1)/G",
+    "leave_one_out": "rloo",
+    "shrinkage": "shrinkage",
+    "optimal": "optimal_baseline, the best in hindsight",
+    "optimal_leave_one_out": "no one: it from the others",
+}
+"""Baseline -> the formulation that has it."""
+
+
+def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
+    """One row per formulation, at the last step.
+
+    Args:
+        updates: The updates of all steps.
+        notes: Where reasons go.
+
+    Returns:
+        Size, cancellation, signal to noise, and cosines with the first formulation and with the pass@k gradients.
+    """
+    step = max(update.step for update in updates)
+    last = [update for update in updates if update.step == step]
+    targets = list(dict.fromkeys(name for update in last for name in update.alignment))
+    columns: list[Column] = [
+        (f"step {step}", "left"),
+        ("norm", "right"),
+        ("cancel.", "right"),
+        ("between", "right"),
+        ("S/N", "right"),
+        *((f"{target}", "right") for target in targets),
+        (f"cos {plain(last[0].advantage, limit=8)}", "right"),
+    ]
+    table = new_table(columns)
+    for update in last:
+        with_first = update.cosines.get(last[0].advantage)
+        add_row(
+            table,
+            cell(update.advantage, limit=16),
+            format_estimate(update.update_norm, notes, "norm", interval=False),
+            format_estimate(update.cancellation, notes, "share", interval=False),
+            format_estimate(update.between_groups, notes, "share", interval=False),
+            format_estimate(update.signal_to_noise, notes, "rank", interval=False),
+            *(
+                format_estimate(update.alignment[target], notes, "rank", interval=False)
+                if target in update.alignment
+                else UNDEFINED
+                for target in targets
+            ),
+            UNDEFINED if with_first is None else format_estimate(with_first, notes, "rank", interval=False),
+        )
+    return table
+
+
+def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Table:
+    """One row per baseline, all computed steps together.
+
+    Args:
+        baselines: The noise of all steps together comes first.
+        notes: Where reasons go.
+
+    Returns:
+        The noise of the gradient relative to leave-one-out.
+    """
+    table = new_table([("baseline", "left"), ("noise", "left"), ("the baseline of", "left")])
+    for name, noise in baselines[0].relative_noise.items():
+        add_row(table, name, format_estimate(noise, notes, "rank"), _LIKE[name])
+    correlation = baselines[0].reward_norm_correlation
+    text = UNDEFINED if correlation.value is None else format_number(correlation.value, "rank")
+    add_row(table, cell("corr(r, |s|^2)", style="dim"), text, "")
+    return table

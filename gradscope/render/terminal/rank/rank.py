@@ -1,0 +1,245 @@
+"""Effective ranks as tables. Letters: R rollouts, G group size, P parameters, N rows of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.layout import Column, add_row, document, formulas, heading, new_table, source_line
+from gradscope.render.terminal.rank.formulations import baselines_table, updates_table
+from gradscope.render.terminal.rank.sparsity import sparsity_table
+from gradscope.render.terminal.rank.tokens import token_rank_table
+from gradscope.render.terminal.rank.weight_updates import (
+    gradients_and_updates_table,
+    trajectory_table,
+    weight_updates_table,
+)
+from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.merge_equal_curves import merge_same
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
+
+MOST_ROWS = 24
+"""A longer table is cut, and says so; every row is in the JSON and the CSV."""
+
+_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "signs": "signs", "gaussian": "Gauss"}
+"""Columns of the null models: the same matrix without what the rank might be due to."""
+
+_SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
+"""Catalogue names of the last three columns of a step's geometry."""
+_ROW_WORDS = {
+    "rollout": "a rollout's gradient",
+    "group": "the sum of a group's gradients",
+    "token": "the gradient of one token of a group",
+    "weight": "an output of one weight matrix",
+    "update": "an output of one weight matrix's change between checkpoints",
+}
+
+
+def rank_table(report: RankReport) -> Group:
+    """The report for a terminal.
+
+    Args:
+        report: The measurement.
+
+    Returns:
+        The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means.
+    """
+    notes = Footnotes()
+    head = heading(
+        "Effective rank of gradients", source_line(report.source), _matrix(report), *_floor(report), _engine(report)
+    )
+    blocks: list[RenderableType] = []
+    if report.curve:
+        blocks.append(_curve(report.curve, notes))
+    if report.token_curve:
+        blocks.append(token_rank_table(report.token_curve, notes))
+    whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
+    if whole:
+        blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
+    if report.gradient_updates:
+        blocks += [gradients_and_updates_table(report.gradient_updates, notes), formulas("top_energy")]
+    if report.sparsity:
+        family = "token_sparsity" if report.rows == "token" else "weight_sparsity"
+        blocks += [sparsity_table(report.sparsity, notes), formulas(f"{family}.small", f"{family}.hoyer")]
+    if report.updates:
+        blocks += [trajectory_table(report.trajectories, notes), weight_updates_table(report.updates, notes)]
+    if report.steps:
+        blocks += [_geometry(report.steps, notes), formulas("cancellation", "class_subspace_energy", *_SPARSITY)]
+    if report.formulations:
+        blocks.append(updates_table(report.formulations, notes))
+    if report.baselines:
+        blocks.append(baselines_table(report.baselines, notes))
+    for step, reason in report.skipped.items():
+        notes.mark(f"step {step} was left out: {reason}")
+    for names, reason in _refused(report.refused):
+        notes.mark(f"left out: {names}. {reason}")
+    blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
+    if report.rows == "update":
+        blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
+    if report.rows not in {"weight", "update"}:
+        blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
+    if report.formulations:
+        blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
+    return document(head, blocks, notes, report.findings)
+
+
+def _refused(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Formulations that were refused for the same reason, together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        by_reason.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in by_reason.items():
+        yield ", ".join(names), reason if len(names) > 1 else refused[names[0]]
+
+
+def _matrix(report: RankReport) -> str:
+    words = f"A matrix row is {_ROW_WORDS[report.rows]}"
+    if report.rows == "update":
+        return words
+    if not report.spectra:
+        return f"{words}; no matrix could be formed"
+    rows = sorted({spectrum.shape[0] for spectrum in report.spectra})
+    columns = sorted({spectrum.shape[1] for spectrum in report.spectra})
+    shape = " x ".join(f"{s[0]:,}" if len(s) == 1 else f"{s[0]:,} to {s[-1]:,}" for s in (rows, columns))
+    centered = "rows centered" if report.spectra[0].centered else "rows not centered"
+    return f"{words}; shape {shape}, {centered}"
+
+
+def _floor(report: RankReport) -> Iterator[str]:
+    """What of the spectra could be arithmetic: a rank says nothing about it."""
+    shares = [s.frac_energy_below_floor.value for s in report.spectra if s.frac_energy_below_floor.value is not None]
+    if shares:
+        yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
+
+
+def _engine(report: RankReport) -> str:
+    known = [
+        f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
+    ]
+    return ", ".join(known)
+
+
+def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
+    """One row per formulation and group size, at the last step; the same under each null, and the course over steps."""
+    # ranks of two digits need the room of the course over steps, which the figure shows as well
+    many = len({point.step for point in points}) > 1 and max(point.group_size for point in points) < 10
+    last_step = max(point.step for point in points)
+    columns: list[Column] = [
+        ("advantage", "left"),
+        ("G", "right"),
+        ("live", "right"),
+        (f"rank, step {last_step}", "left"),
+        *((title, "right") for title in _NULL_TITLES.values()),
+    ]
+    table = new_table([*columns, ("steps", "left")] if many else columns)
+    for (name, *others), curve in merge_same(points):
+        mark = ""
+        if others:
+            same = f"{', '.join(others)}: the same, up to one factor a group"
+            mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
+        for place, group_size in enumerate(sorted({point.group_size for point in curve})):
+            of_size = [point for point in curve if point.group_size == group_size]
+            label = "" if place else plain(name, limit=13 - len(mark)) + mark
+            cells = _curve_cells(of_size, last_step, notes)
+            add_row(table, cell(label, limit=13), *cells[: len(table.columns) - 1])
+    return table
+
+
+def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnotes) -> tuple[str, ...]:
+    last = curve[-1]
+    if last.step != last_step:
+        none = notes.mark(f"no group of {last.group_size} at step {last_step}")
+        return (str(last.group_size), "0", none, *[UNDEFINED] * len(_NULL_TITLES), "")
+    nulls = {name: null.effective_rank for name, null in last.nulls.items()}
+    return (
+        str(last.group_size),
+        f"{last.num_groups - last.num_dead}/{last.num_groups}",
+        format_estimate(last.effective_rank, notes, "rank"),
+        *_null_cells(nulls, notes),
+        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(last.group_size), width=5),
+    )
+
+
+def _null_cells(nulls: Mapping[str, Estimate], notes: Footnotes) -> Iterator[str]:
+    for name in _NULL_TITLES:
+        yield format_estimate(nulls[name], notes, "rank", interval=False) if name in nulls else UNDEFINED
+
+
+def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
+    """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
+    titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
+    table = new_table([(title, "left" if place == 1 else "right") for place, title in enumerate(titles)])
+    last_step, size = max((spectrum.step, spectrum.group_size) for spectrum in spectra)
+    of_size = [spectrum for spectrum in spectra if spectrum.group_size == size]
+    few = len(of_size) <= MOST_ROWS
+    shown = of_size if few else [spectrum for spectrum in of_size if spectrum.step == last_step][:MOST_ROWS]
+    for spectrum in shown:
+        ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
+        add_row(
+            table,
+            str(spectrum.step),
+            cell(spectrum.advantage, limit=13),
+            *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
+            *_null_cells(spectrum.nulls, notes),
+        )
+    _count_the_rest(len(spectra) - len(shown), notes)
+    return table
+
+
+def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
+    """One row per weight matrix; of many, the last step's."""
+    titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
+    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
+    last = max(spectrum.step for spectrum in spectra)
+    few = len(spectra) <= MOST_ROWS
+    shown = spectra if few else [spectrum for spectrum in spectra if spectrum.step == last][:MOST_ROWS]
+    for spectrum in shown:
+        null = spectrum.nulls.get("gaussian")
+        add_row(
+            table,
+            str(spectrum.step),
+            cell(_short_name(spectrum.tensor or ""), limit=22),
+            f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
+            format_estimate(spectrum.effective_rank, notes, "rank", interval=False),
+            UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
+            format_estimate(spectrum.stable_rank, notes, "rank", interval=False),
+            format_estimate(spectrum.participation_ratio, notes, "rank", interval=False),
+            format_estimate(spectrum.energy_rank_99, notes, "count", interval=False),
+        )
+    _count_the_rest(len(spectra) - len(shown), notes)
+    return table
+
+
+def _count_the_rest(number: int, notes: Footnotes) -> None:
+    if number:
+        notes.mark(f"{number} more spectra are in the JSON and the CSV")
+
+
+def _short_name(tensor: str) -> str:
+    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
+    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
+
+
+def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
+    titles = ["step", "weights", "grad_norm", "logged", "cancel.", "2 means", "dead", "small", "gini"]
+    table = new_table([(title, "left" if title == "weights" else "right") for title in titles])
+    for step in steps[-MOST_ROWS:]:
+        shares = (
+            step.cancellation,
+            step.class_subspace_energy,
+            *(step.sparsity.get(name.removeprefix("sparsity.")) for name in _SPARSITY),
+        )
+        add_row(
+            table,
+            str(step.step),
+            plain(step.weights.rstrip("/").rsplit("/", 1)[-1], limit=16),
+            format_estimate(step.grad_norm, notes, "norm", interval=False),
+            UNDEFINED if step.logged_grad_norm is None else format_number(step.logged_grad_norm, "norm"),
+            *(UNDEFINED if s is None else format_estimate(s, notes, "share", interval=False) for s in shares),
+        )
+    return table

@@ -1,0 +1,51 @@
+"""Sparsity below the rollout as a table: of a step's tokens, or of the entries of each weight's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gradscope.render.terminal.layout import add_row, new_table
+from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.words.escape import cell
+from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.results.rank_tokens import GradientSparsity
+
+_MOST_ROWS = 24
+
+
+def sparsity_table(found: Sequence[GradientSparsity], notes: Footnotes) -> Table:
+    """One row a step for tokens; for weights one row a matrix, at the last step.
+
+    Args:
+        found: By step, all of tokens or all of entries.
+        notes: Where reasons go.
+
+    Returns:
+        The share of zero and of small parts, Hoyer, Gini, and Gini's course over steps where there are several weights.
+    """
+    of_tokens = found[0].parts == "tokens"
+    first = ("step", "tokens", "measured") if of_tokens else (f"step {found[-1].step}: entries of", "number")
+    titles = (*first, "zero", "small", "hoyer", "gini", *(() if of_tokens else ("gini, steps",)))
+    words = {"gini, steps"} if of_tokens else {"gini, steps", first[0]}
+    table = new_table([(title, "left" if title in words else "right") for title in titles])
+    shown = [one for one in found if of_tokens or one.step == found[-1].step]
+    for one in shown[-_MOST_ROWS:] if of_tokens else shown[:_MOST_ROWS]:
+        head = (str(one.step), f"{one.num_parts:,}", f"{one.frac_seen:.0%}")
+        measures = (one.zero, one.small, one.hoyer, one.gini)
+        course = [other.gini.value for other in found if other.tensor == one.tensor]
+        add_row(
+            table,
+            *(head if of_tokens else (cell(_short(one.tensor or ""), limit=24), f"{one.num_parts:,}")),
+            *(format_estimate(measure, notes, "share", interval=False) for measure in measures),
+            *(() if of_tokens else (sparkline(course, low=0.0, high=1.0, width=6),)),
+        )
+    if len(shown) > _MOST_ROWS:
+        notes.mark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
+    return table
+
+
+def _short(tensor: str) -> str:
+    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
+    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")

@@ -1,0 +1,59 @@
+"""Ranks of token rows as a table. Letters: G group size, N token rows of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gradscope.render.terminal.layout import Column, add_row, new_table
+from gradscope.render.words.escape import cell
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.results.rank_tokens import TokenRankPoint
+
+MOST_ROWS = 24
+"""A longer table is cut to the last step, and says so; every row is in the JSON and the CSV."""
+
+_NULLS = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
+"""Null models with a column; ``signs`` is ``scores`` but for rollouts of zero advantage, and stands in the JSON."""
+
+
+def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Table:
+    """Token rows: one line per step, advantage and group size.
+
+    Args:
+        points: The averages.
+        notes: Where reasons go.
+
+    Returns:
+        The table; of many lines those of the last step.
+    """
+    columns: list[Column] = [
+        ("step", "right"),
+        ("advantage", "left"),
+        ("G", "right"),
+        ("live", "right"),
+        ("N", "right"),
+        ("effective rank", "left"),
+        *((title, "right") for title in _NULLS.values()),
+    ]
+    table = new_table(columns)
+    last = max(point.step for point in points)
+    shown = points if len(points) <= MOST_ROWS else [point for point in points if point.step == last]
+    for point in shown:
+        add_row(
+            table,
+            str(point.step),
+            cell(point.advantage, limit=14),
+            str(point.group_size),
+            f"{point.num_groups - point.num_dead}/{point.num_groups}",
+            UNDEFINED if point.num_rows.value is None else format_number(point.num_rows.value, "count"),
+            format_estimate(point.effective_rank, notes, "rank"),
+            *(
+                format_estimate(point.nulls[name], notes, "rank", interval=False) if name in point.nulls else UNDEFINED
+                for name in _NULLS
+            ),
+        )
+    if len(shown) < len(points):
+        notes.mark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")
+    return table

@@ -1,0 +1,100 @@
+"""What training did to the weights, as tables. Letters: W_t weights after t updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.layout import add_row, new_table
+from gradscope.render.words.escape import cell
+from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+
+_MOST_ROWS = 30
+
+
+def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes) -> Table:
+    """All matrices together, beside a random walk.
+
+    Args:
+        trajectories: All matrices together come first.
+        notes: Where reasons go.
+
+    Returns:
+        One row a measure.
+    """
+    whole = trajectories[0]
+    table = new_table([("all matrices together", "left"), ("measured", "right"), ("random walk", "right")])
+    rows: tuple[tuple[str, Style, Estimate, Estimate], ...] = (
+        ("effective rank of the checkpoints", "rank", whole.effective_rank, whole.walk_effective_rank),
+        ("energy in one direction", "share", whole.top_energy, whole.walk_top_energy),
+        ("energy on a straight line", "share", whole.linear_growth, whole.walk_linear_growth),
+    )
+    for name, style, measured, walk in rows:
+        add_row(table, name, format_estimate(measured, notes, style), format_estimate(walk, notes, style))
+    return table
+
+
+def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
+    """One row a matrix: its gradient at the last step that has a later checkpoint, and its change up to there.
+
+    Args:
+        found: By step.
+        notes: Where reasons go.
+
+    Returns:
+        Effective rank and energy of the largest direction of both, and the rank of unrelated entries.
+    """
+    step, first, last = found[-1].step, found[-1].first, found[-1].last
+    titles = (f"step {step}", "dL/dW: rank", "top", f"W_{last} - W_{first}: rank", "top", "Gauss")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
+    chosen = [one for one in found if one.step == step]
+    for one in chosen[:_MOST_ROWS]:
+        add_row(
+            table,
+            cell(one.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            format_estimate(one.gradient_rank, notes, "rank", interval=False),
+            format_estimate(one.gradient_top_energy, notes, "share", interval=False),
+            format_estimate(one.update_rank, notes, "rank", interval=False),
+            format_estimate(one.update_top_energy, notes, "share", interval=False),
+            format_estimate(one.gaussian, notes, "rank", interval=False),
+        )
+    if len(found) > min(len(chosen), _MOST_ROWS):
+        left = len(found) - min(len(chosen), _MOST_ROWS)
+        notes.mark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
+    return table
+
+
+def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
+    """One row a matrix, its change from the first checkpoint to the last.
+
+    Args:
+        updates: All changes.
+        notes: Where reasons go.
+
+    Returns:
+        Size, effective rank with its null, energy of the largest direction, principal overlap with its null, and what
+        bfloat16 sees change.
+    """
+    first, last = min(update.first for update in updates), max(update.last for update in updates)
+    chosen = [update for update in updates if (update.first, update.last) == (first, last)]
+    titles = (f"W_{last} - W_{first}", "size", "rank", "Gauss", "top", "princip.", "random", "bf16")
+    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
+    for update in chosen[:_MOST_ROWS]:
+        shares = (update.top_energy, update.principal_overlap, update.principal_null, update.bfloat16_changed)
+        top, *others = (format_estimate(share, notes, "share", interval=False) for share in shares)
+        add_row(
+            table,
+            cell(update.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            format_estimate(update.update_size, notes, "share", interval=False),
+            format_estimate(update.effective_rank, notes, "rank", interval=False),
+            format_estimate(update.gaussian, notes, "rank", interval=False),
+            top,
+            *others,
+        )
+    left = len(updates) - min(len(chosen), _MOST_ROWS)
+    if left:
+        notes.mark(f"{left} more changes, between neighboring checkpoints among them, are in the JSON and the CSV")
+    return table

@@ -1,0 +1,1 @@
+"""Numbers, labels and hostile text, worded alike for every kind of output."""

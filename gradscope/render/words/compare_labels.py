@@ -1,0 +1,53 @@
+"""What metrics and pairs of cells are called where room is short: a pair by what differs, below it what is common."""
+
+from __future__ import annotations
+
+from gradscope.catalog.lookup import budget_of, metric
+from gradscope.render.words.escape import plain
+from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
+
+_LIMIT = 35
+"""Characters of a line: as many as leave room for the numbers in 80 columns."""
+_NAME = 20
+
+
+def metric_title(name: str) -> str:
+    """A metric's name in tables and figures.
+
+    Args:
+        name: A catalogue name, or ``pass@<k>``.
+
+    Returns:
+        Its title; the budget of pass@k stays in it.
+
+    Example:
+        >>> metric_title("pass@16"), metric_title("train_reward")
+        ('pass@16', 'mean train reward')
+    """
+    return name if budget_of(name) is not None else metric(name).title
+
+
+def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
+    """A pair's name in one line or two.
+
+    Args:
+        pair: The pair.
+        comparison: Where its cells are.
+
+    Returns:
+        ``sign - grpo``, with ``at learning_rate 0.0002`` below it where more than the formulation varies.
+    """
+    cells = {cell.name: cell for cell in comparison.cells}
+    first, second = cells[pair.first], cells[pair.second]
+    if pair.changed == "advantage":
+        names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
+        head, common = " - ".join(names), _settings(first)
+    else:
+        head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
+        common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)
+    lines = [plain(head, limit=_LIMIT), *([plain(f"  at {common}", limit=_LIMIT)] if common else [])]
+    return "\n".join(lines)
+
+
+def _settings(cell: ComparedCell, *, without: str = "") -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.settings.items() if name != without)

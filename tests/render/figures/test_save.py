@@ -1,0 +1,71 @@
+"""Figures on light and on dark pages: every color has a dark one, and both can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gradscope.render.figures.save import DARK, for_dark_pages, save_figure
+from gradscope.render.figures.style import BLUE, FAINT, GREEN, INK, MUTED, ON_COLOR, ORANGE, PALE, PURPLE, RED, SLATE
+from gradscope.render.figures_of import draw_figures
+from tests.conftest import REPOSITORY
+from tests.render.test_figures_of import EXPECTED
+
+PAPER = "#ffffff"
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of WCAG 2."""
+    parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("result", ["degeneracy", "passk", "rank", "weights", "replay"])
+def test_no_color_stays_light_on_a_dark_page(result: str, tmp_path: Path) -> None:
+    for stem, figure in draw_figures(EXPECTED[result][0]).items():
+        _, drawing = save_figure(figure, tmp_path / stem)
+        colors = set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', drawing.read_text(encoding="utf-8")))
+        colors |= set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawing.read_text(encoding="utf-8")))
+        assert colors <= set(DARK), stem
+
+
+@pytest.mark.parametrize("color", [INK, MUTED, BLUE, ORANGE, GREEN, PURPLE, RED])
+def test_words_can_be_read_on_white_and_on_dark(color: str) -> None:
+    assert contrast(color, PAPER) > 3.5
+    assert contrast(DARK[color], DARK[PAPER]) > 4.5
+
+
+@pytest.mark.parametrize("color", [BLUE, SLATE])
+def test_areas_stand_out_from_the_page_and_carry_their_text(color: str) -> None:
+    assert contrast(color, PAPER) > 3
+    assert contrast(DARK[color], DARK[PAPER]) > 3
+    assert contrast(DARK[color], DARK[ON_COLOR]) > contrast(DARK[color], DARK[INK])
+
+
+@pytest.mark.parametrize("color", [FAINT, PALE])
+def test_what_is_faint_on_white_is_faint_on_dark(color: str) -> None:
+    assert contrast(color, PAPER) < 2.5
+    assert contrast(DARK[color], DARK[PAPER]) < 2.7
+
+
+def test_the_colors_of_a_light_page_stay_where_they_are() -> None:
+    drawing = f'<svg><defs><style>*{{x: y}}</style></defs><path style="fill: {BLUE}; stroke: {INK}"/></svg>'
+    dark = for_dark_pages(drawing)
+    assert f'<path style="fill: {BLUE}; stroke: {INK}"/></svg>' in dark
+    assert dark.startswith("<svg><defs><style>*{x: y}@media (prefers-color-scheme:dark){")
+    assert f'[style*="stroke: {INK}"]{{stroke:{DARK[INK]}!important}}' in dark
+
+
+def test_pictures_of_the_docs_are_right_on_dark_pages() -> None:
+    for drawing in (REPOSITORY / "docs/images").glob("*.svg"):
+        text = drawing.read_text(encoding="utf-8")
+        assert "prefers-color-scheme:dark" in text, drawing.name
+        assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text)) <= set(DARK), drawing.name

@@ -1,0 +1,94 @@
+"""A report made by hand: every kind of chart and cell, a section without data, and hostile text everywhere."""
+
+from __future__ import annotations
+
+from gradscope.estimate import Estimate
+from gradscope.results.report import (
+    Chart,
+    Column,
+    ReportSection,
+    ReportTable,
+    RunReport,
+    Series,
+    ShadedText,
+    ShadedToken,
+)
+from tests.render.examples import HOSTILE, source
+
+ATTACK = (
+    "<script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\">"
+    "\"' onmouseover='document.title=1' </style></title>{{7*7}}"
+)
+"""Text as a log may hold it, which must stay text."""
+
+
+def run_report() -> RunReport:
+    steps = tuple(float(step) for step in range(1, 13))
+    falling = tuple(1 / step for step in steps)
+    return RunReport(
+        source=source(),
+        name=f"runs/{HOSTILE}",
+        sections=(
+            ReportSection(
+                name="signal",
+                question="How much of the batch carries a gradient?",
+                findings=(f"Half of it, says {ATTACK}.", "The rest does not."),
+                meaning=f"A group is dead {ATTACK}.",
+                next_step="Mix difficulties.",
+                command=f"gradscope degeneracy '{ATTACK}'",
+                charts=(
+                    Chart(
+                        title=f"Lines {ATTACK}",
+                        kind="lines",
+                        places=steps,
+                        series=(
+                            Series(name=ATTACK, values=falling),
+                            Series(name="gaps", values=(0.5, None, 0.4, *falling[3:])),
+                        ),
+                    ),
+                    Chart(
+                        title="Shares",
+                        kind="stack",
+                        places=steps,
+                        series=tuple(Series(name=name, values=(0.2,) * 12) for name in ("fail", "pass", "tied")),
+                        y_range=(0.0, 1.0),
+                    ),
+                    Chart(
+                        title="Parts",
+                        kind="bars",
+                        places=(ATTACK, "second"),
+                        series=(Series(name="part", values=(0.7, -0.2)),),
+                        x_label="share",
+                    ),
+                ),
+                texts=(
+                    ShadedText(
+                        title=f"1:1 {HOSTILE}",
+                        tokens=(
+                            ShadedToken(text=ATTACK, strength=1.0, is_raised=True, note=f"norm 2 {ATTACK}"),
+                            ShadedToken(text="a\n", strength=0.3, is_raised=False, note="norm 0.6"),
+                            ShadedToken(text="plain", strength=0.0, is_raised=True, note="norm 0"),
+                            ShadedToken(text="masked", strength=None, is_raised=True, note="not measured"),
+                        ),
+                    ),
+                ),
+                tables=(
+                    ReportTable(
+                        caption=f"Rollouts {ATTACK}",
+                        columns=(
+                            Column(title="step", style="count"),
+                            Column(title="share", style="share"),
+                            Column(title="text"),
+                        ),
+                        rows=(
+                            (10, Estimate(value=0.25, low=0.1, high=0.4, num_units=8), f"one\n{ATTACK}"),
+                            (9, Estimate.because(f"no reward in {HOSTILE}"), "two"),
+                            (100, None, None),
+                        ),
+                    ),
+                ),
+            ),
+            ReportSection(name="coverage", question="Is pass@k falling?", missing=f"No samples in {ATTACK}. Log them."),
+        ),
+        recomputed=(1, 21),
+    )

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.render.terminal.sparkline import sparkline
+from gradscope.render.words.numbers import Footnotes, Style, format_estimate, format_number
+
+
+@pytest.mark.parametrize(
+    ("value", "style", "text"),
+    [
+        (0.0, "share", "0.000"),
+        (1.0, "share", "1.000"),
+        (0.0004, "share", "4.0e-04"),
+        (-1e-5, "gap", "-1.0e-05"),
+        (0.4039, "gap", "+0.404"),
+        (5.349, "rank", "5.35"),
+        (1234567.0, "count", "1,234,567"),
+        (0.548219, "norm", "0.5482"),
+    ],
+)
+def test_each_kind_of_number_has_its_digits(value: float, style: Style, text: str) -> None:
+    assert format_number(value, style) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "style", "text"),
+    [
+        (Estimate(value=0.4125, low=0.331, high=0.488), "share", "0.412 [0.33, 0.49]"),
+        (Estimate(value=0.01, low=0.001, high=0.02), "share", "0.010 [0.001, 0.020]"),
+        (Estimate(value=0.2, low=-0.1, high=0.5), "gap", "+0.200 [-0.10, +0.50]"),
+        (Estimate(value=3.0, low=2.0, high=4.0), "rank", "3.00 [2.00, 4.00]"),
+        (Estimate.exact(0.5), "share", "0.500"),
+    ],
+)
+def test_an_interval_follows_its_value(estimate: Estimate, style: Style, text: str) -> None:
+    assert format_estimate(estimate, Footnotes(), style) == text
+
+
+def test_an_interval_can_be_left_out() -> None:
+    assert format_estimate(Estimate(value=0.4, low=0.3, high=0.5), Footnotes(), "share", interval=False) == "0.400"
+
+
+def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
+    notes = Footnotes()
+    marks = [format_estimate(Estimate.because(why), notes, "share") for why in ("no samples", "k > n", "no samples")]
+    assert marks == ["—(1)", "—(2)", "—(1)"]
+    assert notes.lines() == ("(1) no samples", "(2) k > n")
+
+
+def test_a_sparkline_shows_the_scale_that_it_was_given() -> None:
+    assert sparkline([0.0, 0.49, 1.0, 2.0, -1.0], low=0.0, high=1.0) == "▁▄██▁"
+
+
+def test_a_long_series_is_averaged_and_a_gap_stays_a_gap() -> None:
+    values = [0.0] * 50 + [None] * 50 + [1.0] * 100
+    assert sparkline(values, low=0.0, high=1.0, width=4) == "▁·██"
+
+
+def test_a_scale_without_height_is_flat() -> None:
+    assert sparkline([3.0, 3.0], low=3.0, high=3.0) == "▁▁"
