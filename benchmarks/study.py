@@ -23,8 +23,8 @@ from gradscope.diagnostics.compare.runs import ComparedRun, read_runs
 from gradscope.diagnostics.compare.runs import drawdown as reward_drawdown
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, student_mean
-from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
+from gradscope.training.setup.config import TrainConfig
 
 Settings = Mapping[str, Any]
 """Fields of a configuration that differ from the study's base."""

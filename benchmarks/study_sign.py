@@ -28,7 +28,7 @@ from study import (
 from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.run_folder import heldout_path
-from gradscope.training.sum_variants import is_rare
+from gradscope.training.tasks.sum_variants import is_rare
 
 _ROLLOUTS = 64
 """Rollouts of a step, whatever the group size."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.measure import report_run
     from gradscope.rollouts.readers.detect import read_run
-    from gradscope.training.trainer import train
+    from gradscope.training.train import train
 
 __all__ = [
     "__version__",
@@ -44,7 +44,7 @@ _HOMES = {
     "read_run": "gradscope.rollouts.readers.detect",
     "replay_run": "gradscope.diagnostics.replay.measure",
     "report_run": "gradscope.diagnostics.report.measure",
-    "train": "gradscope.training.trainer",
+    "train": "gradscope.training.train",
 }
 
 

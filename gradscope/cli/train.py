@@ -13,8 +13,8 @@ from gradscope.cli.options import QuietOption
 from gradscope.cli.progress import progress_bar
 from gradscope.cli.streams import say
 from gradscope.errors import UsageError
-from gradscope.training.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
-from gradscope.training.processes import process_index
+from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
+from gradscope.training.setup.processes import process_index
 
 EXAMPLES = (
     "gradscope train --output my-run",
@@ -157,7 +157,7 @@ def _say_done(folder: Path, config: TrainConfig) -> None:
     """Says where the run is and, of a reward that could go to anything, what it went to."""
     say(f"wrote the run {folder}")
     if config.reward == "answer_probability":
-        from gradscope.training.incoherence import incoherence_sentence
+        from gradscope.training.tasks.incoherence import incoherence_sentence
 
         say(incoherence_sentence(folder) or f"the steps of the task {config.task} cannot be checked")
 
@@ -176,8 +176,8 @@ def _check_jobs(jobs: int | None) -> None:
 
 def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Path:
     """Trains under a progress bar; Ctrl-C keeps what is done, and says how to go on."""
-    from gradscope.training.trainer import resume_command
-    from gradscope.training.trainer import train as train_run
+    from gradscope.training.train import resume_command
+    from gradscope.training.train import train as train_run
 
     try:
         with progress_bar(quiet=quiet) as progress:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradscope.training.rollout_recorder import RolloutRecorder
+    from gradscope.training.recording.recorder import RolloutRecorder
 
 __all__ = ["RolloutRecorder"]
 
@@ -27,6 +27,6 @@ def __getattr__(name: str) -> Any:
     """
     if name != "RolloutRecorder":
         raise AttributeError(f"module 'gradscope.training' has no attribute {name!r}")
-    from gradscope.training.rollout_recorder import RolloutRecorder
+    from gradscope.training.recording.recorder import RolloutRecorder
 
     return RolloutRecorder

@@ -17,9 +17,9 @@ from multiprocessing.process import BaseProcess
 from typing import IO, Any
 
 from gradscope.errors import GradscopeError
-from gradscope.training.config import TrainConfig
+from gradscope.training.setup.config import TrainConfig
 
-_PRELOADED = ["gradscope.training.fit", "gradscope.training.trainer"]
+_PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
 _PATIENCE = 20.0
 """Seconds that an interrupted cell gets to end by itself."""
 
@@ -98,7 +98,7 @@ def _make(cell: TrainConfig, arguments: Sequence[str], resume: bool, force: bool
     """What the process does: one run, with one thread, its last words in a file."""
     import torch
 
-    from gradscope.training.trainer import train
+    from gradscope.training.train import train
 
     sys.argv = ["gradscope", *arguments]
     _redirect(sys.stdout.fileno(), os.devnull)

@@ -17,9 +17,9 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files
 from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
-from gradscope.training.config import TrainConfig
-from gradscope.training.processes import check_alone
-from gradscope.training.trainer import check_free, check_settings, is_finished
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.setup.processes import check_alone
+from gradscope.training.train import check_free, check_settings, is_finished
 
 _POLL = 0.3
 """Seconds between two looks at the processes."""

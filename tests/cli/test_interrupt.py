@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import gradscope.training.trainer
+from gradscope.training import train
 from tests.cli.conftest import Cli
 
 
@@ -22,7 +22,7 @@ def test_ctrl_c_in_training_exits_130_and_says_how_to_go_on(
         (run / "manifest.json").write_text("{}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gradscope.training.trainer, "train", interrupt_later)
+    monkeypatch.setattr(train, "train", interrupt_later)
     done = cli("train", "--output", run)
     assert (done.code, done.out) == (130, "")
     assert done.err == (
@@ -33,7 +33,7 @@ def test_ctrl_c_in_training_exits_130_and_says_how_to_go_on(
 def test_ctrl_c_before_the_first_file_leaves_nothing_to_go_on_with(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradscope.training.trainer, "train", interrupt)
+    monkeypatch.setattr(train, "train", interrupt)
     assert cli("train", "--output", tmp_path / "run") == (130, "", "interrupted\n")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.training.config import TrainConfig
+from gradscope.training.setup.config import TrainConfig
 from tests.cli.conftest import Cli
 
 
@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def train_grid(cells: tuple[TrainConfig, ...], **how: Any) -> None:
         calls.append((cells, how["num_processes"]))
 
-    monkeypatch.setattr("gradscope.training.trainer.train", train)
+    monkeypatch.setattr("gradscope.training.train.train", train)
     monkeypatch.setattr("gradscope.training.grid.train_grid", train_grid)
     return calls
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.training.config import TrainConfig
+from gradscope.training.setup.config import TrainConfig
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
@@ -30,7 +30,7 @@ SHORT: dict[str, Any] = {
 @pytest.fixture(scope="session")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A run of three steps, made once for each choice of settings."""
-    from gradscope.training.trainer import train
+    from gradscope.training.train import train
 
     made: dict[str, Path] = {}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gradscope.training.policy import EMBEDDED_FOLDER
-from gradscope.training.running_sums import grade_answer, make_problems
-from gradscope.training.surroundings import own_random_state, quiet_libraries
+from gradscope.training.grpo.policy import EMBEDDED_FOLDER
+from gradscope.training.setup.process_state import own_random_state, quiet_libraries
+from gradscope.training.tasks.running_sums import grade_answer, make_problems
 
 
 def answer(completions: list[Any], answer: list[str], **_: Any) -> list[float | None]:

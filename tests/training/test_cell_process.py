@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
-from gradscope.training.config import TrainConfig
+from gradscope.training.setup.config import TrainConfig
 from tests.training.conftest import SHORT
 
 pytestmark = pytest.mark.slow  # each cell is a process that imports TRL

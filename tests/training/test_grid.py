@@ -12,9 +12,9 @@ import pytest
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
 from gradscope.rollouts.store import read_steps, step_files
-from gradscope.training.config import TrainConfig
 from gradscope.training.grid import command_of, make_cells, train_grid
-from gradscope.training.trainer import train
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
 pytestmark = pytest.mark.slow  # each cell is a process that imports TRL

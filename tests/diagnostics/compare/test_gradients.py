@@ -12,8 +12,8 @@ import pytest
 from gradscope import compare_runs, measure_rank
 from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path
-from gradscope.training.config import TrainConfig
-from gradscope.training.trainer import train
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
 

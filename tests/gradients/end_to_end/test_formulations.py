@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.gradients.step.measure import StepGram, measure_step
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup
-from gradscope.training.critic import TokenCritic
+from gradscope.training.grpo.token_critic import TokenCritic
 from tests.gradients.models import DAPO, relative, tiny_groups, tiny_policy
 
 NUM_GROUPS, GROUP_SIZE = 2, 4

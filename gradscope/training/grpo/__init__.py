@@ -1,0 +1,1 @@
+"""TRL's GRPOTrainer with our advantages, rewards and critic plugged in."""

@@ -1,0 +1,257 @@
+"""TRL's GRPOTrainer with two things added: the advantages are ours, and every step is recorded.
+
+One method of the training is overridden, ``_generate_and_score_completions``; its name and the keys of its result have
+been stable where its body was not. Rewards come through ordinary reward functions that keep what they return.
+
+Shapes: R rollouts of a step, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from gradscope.advantages.rules import Rule, StepRollouts
+from gradscope.training.grpo.recorder import Recorder, SampledRow
+from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
+from gradscope.training.sampling.rounds import FixedSampling, Row
+from gradscope.training.sampling.sampled_batch import Scored
+from gradscope.training.setup.processes import gather, num_processes, own_part, process_index
+
+_COLUMNS = ("prompt_id", "text", "answer")
+"""Of the dataset, what makes a problem."""
+
+
+class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
+    """GRPOTrainer with an exchangeable advantage and a recorder.
+
+    Args:
+        rule: How rewards become advantages.
+        rewards: The reward functions, which also go to TRL.
+        recorder: Where each step's rollouts go.
+        sampling: How they are sampled.
+        **trl: The arguments of TRL's trainer.
+    """
+
+    def __init__(
+        self, *, rule: Rule, rewards: RewardFunctions, recorder: Recorder, sampling: FixedSampling, **trl: Any
+    ) -> None:
+        super().__init__(reward_funcs=rewards.functions, **trl)
+        self._rule = rule
+        self._rewards = rewards
+        self._recorder = recorder
+        self._sampling = sampling
+        if rewards.dense is not None:
+            rewards.dense.forward = self._logits
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        step = self.state.global_step + 1
+        batch = self._sampling.batch(inputs, step, self._sample)
+        output, scored = batch.scored.output, batch.scored
+        own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
+        own_completions = _unpad(output["completion_ids"], output["completion_mask"])
+        own_logprobs, own_max_logprobs, own_states = self._sampler_logprobs(own_prompts, own_completions)
+        # a group may lie in several processes, and a formulation may look at the whole step
+        prompt_ids, completion_ids = gather(own_prompts), gather(own_completions)
+        logprobs, max_logprobs = gather(own_logprobs), gather(own_max_logprobs)
+        states = None if own_states is None else gather(own_states)
+        problems = gather(problems_of(**{name: [row[name] for row in scored.rows] for name in _COLUMNS}))
+        totals = np.asarray(gather(scored.totals.tolist()), dtype=np.float64)
+        per_function = {name: gather(values) for name, values in scored.rewards.items()}
+        sizes = batch.sizes if len(problems) == len(scored.rows) else _even_sizes(len(problems), self.num_generations)
+        starts = np.cumsum(sizes)[:-1]
+        token_rewards = self._recorder.grade_steps(problems, completion_ids)
+        advantages = self._rule.advantages(
+            StepRollouts(
+                rewards=np.split(totals, starts),
+                prompt_ids=tuple(problems[start].prompt_id for start in (0, *starts)),
+                logprobs=logprobs,
+                max_logprobs=max_logprobs,
+                token_rewards=token_rewards,
+                states=states,
+            )
+        )
+        mine, own = own_part(len(problems)), output["advantages"]
+        if self._rule.by_token:
+            output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(own)
+        else:
+            output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(own)
+        if process_index() > 0:
+            return output
+        seen = self._seen(advantages, own.dtype)
+        self._recorder.stage(
+            step,
+            [
+                SampledRow(
+                    problem=problem,
+                    prompt_ids=prompt_ids[index],
+                    completion_ids=completion_ids[index],
+                    logprobs=logprobs[index],
+                    rewards={name: values[index] for name, values in per_function.items()},
+                    reward=float(totals[index]),
+                    token_rewards=None if token_rewards is None else token_rewards[index],
+                    advantage=seen[index],
+                )
+                for index, problem in enumerate(problems)
+            ],
+            sizes,
+            batch.cost,
+        )
+        return output
+
+    def _sample(self, rows: Sequence[Row]) -> Scored:
+        """One round of a step: TRL's own method on these rows."""
+        num_generations: int = self.args.num_generations
+        if (
+            num_processes() == 1 and len(rows) % num_generations
+        ):  # TRL's own statistics want whole groups; of such a round they are not used
+            self.num_generations = len(rows)
+        try:
+            output = super()._generate_and_score_completions(list(rows))
+        finally:
+            self.num_generations = num_generations
+        return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
+
+    def _seen(
+        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
+    ) -> list[float] | list[tuple[float, ...]]:
+        """Each rollout's advantage as the loss sees it: a number, or one a token."""
+        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
+        return [tuple(values) for values in rounded] if self._rule.by_token else [v for group in rounded for v in group]
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Write no model card: TRL would put one beside the checkpoints of every run.
+
+        Args:
+            *_: Ignored.
+            **__: Ignored.
+        """
+
+    @torch.no_grad()
+    def _logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """The scores of the next token by the weights as they are, [R, T] to [R, T, V], on the model's device."""
+        with self.accelerator.autocast():
+            logits: torch.Tensor = self.model(input_ids=ids.to(self.model.device)).logits
+        return logits
+
+    @torch.no_grad()
+    def _sampler_logprobs(
+        self, prompt_ids: list[tuple[int, ...]], completion_ids: list[tuple[int, ...]]
+    ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], list[NDArray[np.float32]] | None]:
+        """The log-probability of each sampled token and of the most likely one, by the weights that sampled it.
+
+        Hugging Face's generation returns none. Rows are padded on the right, so that each token has the position it
+        was sampled at whatever kind of positions the model has.
+
+        Args:
+            prompt_ids: Exact ids of the prompts, [R].
+            completion_ids: Exact ids of the completions, [R].
+
+        Returns:
+            Of each sampled token and of the most likely one at its place, both [R][T], at the sampling temperature, in
+            float32; and the last hidden state at each token, [R][T, H], where the rule reads them.
+        """
+        size, wanted = self.args.per_device_train_batch_size, self._rule.reads_states
+        rows = [
+            torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
+        ]
+        logprobs: list[tuple[float, ...]] = []
+        max_logprobs: list[tuple[float, ...]] = []
+        states: list[NDArray[np.float32]] = []
+        for start in range(0, len(rows), size):
+            ids = torch.nn.utils.rnn.pad_sequence(rows[start : start + size], batch_first=True).to(self.model.device)
+            with head_inputs(self.model, wanted=wanted) as seen:
+                logits = self._logits(ids)
+            scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
+            taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
+            for index in range(len(taken)):
+                begin = len(prompt_ids[start + index]) - 1
+                place = slice(begin, begin + len(completion_ids[start + index]))
+                logprobs.append(tuple(taken[index, place].tolist()))
+                max_logprobs.append(tuple(top[index, place].tolist()))
+                if wanted:
+                    after = slice(begin + 1, begin + 1 + len(completion_ids[start + index]))
+                    states.append(seen[0][index, after].float().cpu().numpy())
+        return logprobs, max_logprobs, states if wanted else None
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Tells when a step is logged and when a checkpoint is complete.
+
+    Args:
+        on_step: Called with (step, what was logged) once a step is done.
+        on_checkpoint: Called with the number of updates once a checkpoint is written.
+    """
+
+    def __init__(self, on_step: Callable[[int, dict[str, Any]], None], on_checkpoint: Callable[[int], None]) -> None:
+        self._on_step = on_step
+        self._on_checkpoint = on_checkpoint
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Pass on a step's log entry; the summary at the end of training is none.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            logs: The entry.
+            **_: What else the trainer passes.
+        """
+        if logs is not None and "grad_norm" in logs:
+            self._on_step(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Pass on that a checkpoint is complete.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            **_: What else the trainer passes.
+        """
+        self._on_checkpoint(state.global_step)
+
+
+@contextmanager
+def head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
+    """What the output layer reads in forwards inside: the last hidden states, without keeping those of all layers.
+
+    Args:
+        model: A causal language model, or an adapter around one.
+        wanted: Whether to keep anything at all.
+
+    Yields:
+        One tensor a forward, [R, T, H].
+    """
+    seen: list[torch.Tensor] = []
+    if not wanted:
+        yield seen
+        return
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def _even_sizes(num_rows: int, group_size: int) -> tuple[int, ...]:
+    return (group_size,) * (num_rows // group_size)
+
+
+def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:
+    """Advantages of tokens as one tensor, zero where a completion has ended, [R, T]."""
+    padded = torch.zeros(shape, dtype=torch.float64)
+    for index, row in enumerate(advantages):
+        padded[index, : len(row)] = torch.as_tensor(row)
+    return padded
+
+
+def _unpad(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:
+    return [tuple(row[keep.bool()].tolist()) for row, keep in zip(ids, mask, strict=True)]

@@ -1,0 +1,276 @@
+"""RolloutRecorder: two lines in somebody's own TRL script, and every command here can read the run.
+
+::
+
+    from gradscope.training import RolloutRecorder
+    RolloutRecorder(trainer, "my-run")  # before trainer.train()
+
+Two methods of the trainer are wrapped on the instance, and what they return passes through unchanged:
+``_calculate_rewards`` tells exact ids and each function's rewards, ``_generate_and_score_completions`` what the loss
+will see. A callback writes a step once its update is done. Nothing is drawn at random and no mode is left changed, so
+the training is the same to the last bit.
+
+Shapes: R rollouts of a generation batch, F reward functions.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
+from gradscope.gradients.plan.objective import Objective
+from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
+from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest
+from gradscope.rollouts.store import write_step
+from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.recording.live_gradients import measure_live
+from gradscope.training.recording.manifest import check_same_run, plain_arguments, recorded_manifest
+from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
+from gradscope.training.recording.weights import forget_after, save_weights
+
+_LOGGER = logging.getLogger("gradscope")
+_PREFIX = "gradscope/"
+"""Of our metrics in the trainer's log."""
+_OF_THE_STEP = ("grad_norm", "learning_rate")
+"""What a log entry tells of its own step where it stands for several."""
+
+
+class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Records the run of a GRPOTrainer, and logs what share of its groups is dead.
+
+    Each entry of the trainer's log gets ``gradscope/frac_degenerate`` and, where rewards are 0 and 1 (or -1 and 1, or
+    a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
+
+    Args:
+        trainer: The trainer, not yet training.
+        output: The run's folder. It must not exist, unless the trainer resumes from a checkpoint: then what was
+            recorded after that checkpoint is recorded again.
+        weights_every: Save the weights before an update every so many updates, the first included. None: only the
+            trainer's own checkpoints are there to recompute gradients from.
+        gradients_every: Every so many updates log norm, effective rank, cancellation and signal to noise of the
+            rollouts' gradients, on the weights that sampled.
+        success_threshold: A rollout passes when its reward reaches this.
+        force: Replace a run that is in the folder.
+
+    Raises:
+        UsageError: The trainer is no GRPOTrainer, its gradient cannot be formed, or the arguments make no sense.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        output: str | Path,
+        *,
+        weights_every: int | None = None,
+        gradients_every: int | None = None,
+        success_threshold: float | None = None,
+        force: bool = False,
+    ) -> None:
+        if not isinstance(trainer, GRPOTrainer):
+            raise UsageError(
+                f"RolloutRecorder records a GRPOTrainer of TRL, not a {type(trainer).__name__}.",
+                hint="Give it the trainer, before trainer.train().",
+            )
+        for name, number in (("weights_every", weights_every), ("gradients_every", gradients_every)):
+            if number is not None and number < 1:
+                raise UsageError(f"{name} is {number}; the least is 1.", hint="Leave it out for never.")
+        self._trainer = trainer
+        self._run = Path(output)
+        self._weights_every = weights_every
+        self._gradients_every = gradients_every
+        self._threshold = success_threshold
+        self._force = force
+        self._objective = Objective.from_settings(TrainerSettings(values=plain_arguments(trainer.args)))
+        self._names = unique_names(trainer.reward_func_names)
+        self._levels: set[float] = set()
+        self._scored: tuple[Sequence[Sequence[int]], torch.Tensor] | None = None
+        self._staged: dict[int, tuple[list[Row], torch.Tensor]] = {}
+        self._last_saved = self._last_measured = -1
+        self._check()
+        self._calculate_rewards = trainer._calculate_rewards
+        self._generate = trainer._generate_and_score_completions
+        trainer._calculate_rewards = self._keep_rewards
+        trainer._generate_and_score_completions = self._keep_batch
+        trainer.add_callback(self)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start the run's folder, or go back in it to the checkpoint that the trainer goes on from.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            **_: What else the trainer passes.
+        """
+        done = state.global_step
+        self._staged.clear()
+        self._last_saved = _multiple(done - 1, self._weights_every)
+        self._last_measured = _multiple(done - 1, self._gradients_every)
+        if not self._trainer.is_world_process_zero():
+            return
+        if done and manifest_path(self._run).is_file():
+            check_same_run(self._run, self._trainer)
+            forget_after(self._run, done)
+            return
+        self._make_room()
+        notes = (f"Recording began after {done} updates.",) if done else ()
+        write_manifest(self._run, recorded_manifest(self._trainer, notes))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write what the update was made from.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            **_: What else the trainer passes.
+        """
+        staged = self._staged.pop(state.global_step, None)
+        if staged is not None:
+            write_step(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        """Keep a training step's log entry; those of evaluations and the summary at the end are none.
+
+        Args:
+            args: TRL's configuration.
+            state: The trainer's state.
+            control: The trainer's switches.
+            logs: The entry.
+            **_: What else the trainer passes.
+        """
+        if logs is None or "loss" not in logs or not state.is_world_process_zero:
+            return
+        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        if state.logging_steps != 1:  # the rest is a mean over several steps
+            numbers = {name: numbers[name] for name in _OF_THE_STEP if name in numbers}
+        append_metrics(self._run, state.global_step, numbers)
+
+    def _check(self) -> None:
+        """Refuse what could only fail later."""
+        if self._gradients_every is not None:
+            if self._trainer.accelerator.num_processes > 1:
+                raise UsageError(
+                    "gradients_every measures in one process, and there are several.",
+                    hint="Leave it out; give weights_every, and use `gradscope rank` afterwards.",
+                )
+            if self._objective.cannot is not None:
+                raise UsageError(
+                    f"gradients_every cannot form this trainer's gradient: {self._objective.cannot}.",
+                    hint="Leave it out; the rest is recorded all the same.",
+                )
+        own = Path(self._trainer.args.output_dir).resolve()
+        if own.is_relative_to(self._run.resolve()):
+            raise UsageError(
+                f"The trainer's own output_dir, {own}, is or lies in {self._run}.", hint="Give another folder."
+            )
+
+    def _make_room(self) -> None:
+        """An empty folder, or an error."""
+        if self._run.exists() and (not self._run.is_dir() or any(self._run.iterdir())):
+            if not self._force:
+                raise OutputExistsError(
+                    f"{self._run} already exists.", hint="Give another folder, or force=True to replace the run in it."
+                )
+            if not manifest_path(self._run).is_file():
+                raise OutputExistsError(
+                    f"{self._run} is not a run of gradscope; force replaces runs only.", hint="Give another folder."
+                )
+            shutil.rmtree(self._run)
+
+    def _keep_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Any:
+        """TRL's own, with exact ids and the rewards of all processes kept."""
+        rewards = self._calculate_rewards(inputs, prompts, completions, completion_ids)
+        self._scored = completion_ids, rewards.detach()
+        return rewards
+
+    def _keep_batch(self, inputs: Any) -> Any:
+        """TRL's own, with a training batch kept; an evaluation's is not."""
+        output = self._generate(inputs)
+        if self._trainer.model.training:
+            self._stage(inputs, output)
+        return output
+
+    def _stage(self, inputs: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> None:
+        """Keep a batch until its update is done, and measure it."""
+        if "pixel_values" in output:
+            raise InputError(
+                "RolloutRecorder records text, and this batch has images.", hint="Train without the recorder."
+            )
+        assert self._scored is not None, "TRL calculates rewards whenever it generates"
+        (completion_ids, rewards), self._scored = self._scored, None
+        done = self._trainer.state.global_step
+        rows = local_rows(
+            inputs,
+            output,
+            completion_ids,
+            tokenizer=getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class),
+            end_ids=self._end_ids(),
+            corrected="importance_sampling_ratio" in output,
+        )
+        if self._trainer.accelerator.num_processes > 1:
+            rows = gather_object(rows)
+        if self._weights_every is not None and self._last_saved < (place := done // self._weights_every):
+            self._last_saved = place
+            if not checkpoint_path(self._run, done).exists():
+                save_weights(self._trainer, self._run, done)
+        if self._trainer.is_world_process_zero():
+            earlier = self._staged.get(done + 1)  # several generation batches may feed one update
+            if earlier is not None:
+                rows, rewards = [*earlier[0], *rows], torch.cat([earlier[1], rewards])
+            self._staged = {done + 1: (rows, rewards)}
+            self._measure(done, self._groups(done + 1, rows, rewards))
+
+    def _measure(self, done: int, groups: Sequence[RolloutGroup]) -> None:
+        """Put our numbers where the trainer averages its own."""
+        numbers = self._degeneracy(groups)
+        if self._gradients_every is not None and self._last_measured < (place := done // self._gradients_every):
+            self._last_measured = place
+            try:
+                numbers |= measure_live(self._trainer, groups, self._objective)
+            except GradscopeError as error:  # a measurement is no reason to end somebody's training
+                _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
+        for name, value in numbers.items():
+            self._trainer._metrics["train"][_PREFIX + name].append(value)
+
+    def _degeneracy(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
+        """Shares of groups; which of them pass is only told where the rewards tell what passing is."""
+        rewards = [[reward for reward in group.rewards if reward is not None] for group in groups]
+        known = [values for values in rewards if values]
+        if not known:
+            return {}
+        shares = {"frac_degenerate": sum(map(all_equal, known)) / len(known)}
+        self._levels.update(*known)
+        threshold = self._threshold if self._threshold is not None else binary_threshold(sorted(self._levels))
+        if threshold is not None:
+            kinds = [classify_group(values, threshold) for values in known]
+            shares |= {f"frac_{kind}": kinds.count(kind) / len(kinds) for kind in ("all_fail", "all_pass")}
+        return shares
+
+    def _groups(self, step: int, rows: Sequence[Row], rewards: torch.Tensor) -> tuple[RolloutGroup, ...]:
+        weights = self._trainer.args.reward_weights or [1.0] * len(self._names)
+        size = self._trainer.num_generations
+        return make_groups(step, rows, rewards, names=self._names, weights=weights, group_size=size)
+
+    def _end_ids(self) -> frozenset[int]:
+        """Tokens that TRL takes for the end of a completion."""
+        tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
+        declared = getattr(self._trainer.model.generation_config, "eos_token_id", None)
+        more = declared if isinstance(declared, list) else [declared]
+        ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *more)
+        return frozenset(token for token in ids if token is not None)
+
+
+def _multiple(done: int, every: int | None) -> int:
+    """How many times something that is due every so many updates, at once too, was due; -1: not yet."""
+    return -1 if every is None else done // every

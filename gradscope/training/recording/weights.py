@@ -1,0 +1,59 @@
+"""Keeping the weights that sampled: a folder that is whole or not there, as a run's ``checkpoints/checkpoint-N``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.run_folder import checkpoint_path
+from gradscope.training.setup.checkpoints import complete_checkpoints, mark_complete, rewind
+
+
+def save_weights(trainer: Any, run: Path, num_updates: int) -> None:
+    """Save the policy as it is, without anything that only resuming needs.
+
+    Every process calls it, for a sharded model is gathered by all; the main one writes.
+
+    Args:
+        trainer: The trainer.
+        run: The run's folder.
+        num_updates: How many updates the weights have had.
+    """
+    folder = checkpoint_path(run, num_updates)
+    aside = folder.with_name(f".{folder.name}.partial")
+    trainer.save_model(str(aside), _internal_call=True)  # a call from outside would also push to the hub
+    if not trainer.is_world_process_zero():
+        return
+    _name_padding(aside / "config.json", trainer.model)
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside.replace(folder)
+    mark_complete(run, num_updates)
+
+
+def forget_after(run: Path, num_updates: int) -> None:
+    """Take away what was recorded after a checkpoint that the trainer goes on from.
+
+    Args:
+        run: The run's folder.
+        num_updates: The checkpoint's number of updates.
+    """
+    for number in complete_checkpoints(run):
+        if number > num_updates:
+            shutil.rmtree(checkpoint_path(run, number))
+    rewind(run, num_updates)
+
+
+def _name_padding(config: Path, model: Any) -> None:
+    """Name the padding token that the embedding was made with.
+
+    TRL writes the tokenizer's into the model's configuration after loading it. PyTorch gives the embedding of the one
+    named before no gradient, so whoever recomputes gradients has to know which that was.
+    """
+    if config.is_file():  # an adapter has none
+        document = json.loads(config.read_bytes())
+        document.get("text_config", document)["pad_token_id"] = model.get_input_embeddings().padding_idx
+        atomic_write(config, json.dumps(document, indent=2, sort_keys=True) + "\n", force=True)

@@ -1,0 +1,181 @@
+"""The middle of a run: initial weights, held-out samples, the training itself, held-out samples again.
+
+Each part leaves a file once it is complete, so going on after an interruption means doing what is not there yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import Dataset
+from transformers.trainer_callback import PrinterCallback
+
+from gradscope.advantages.rules import Rule
+from gradscope.progress import ProgressCallback
+from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
+from gradscope.training.grpo.answer_probability import AnswerProbability
+from gradscope.training.grpo.heldout import sample, write_heldout
+from gradscope.training.grpo.match_grad_norm import NormMatch
+from gradscope.training.grpo.policy import Policy
+from gradscope.training.grpo.recorder import Recorder
+from gradscope.training.grpo.reward_functions import RewardFunctions
+from gradscope.training.grpo.rules import make_rule
+from gradscope.training.grpo.trainer import RecordingTrainer, StepCallback
+from gradscope.training.sampling.rounds import make_sampling
+from gradscope.training.setup.checkpoints import (
+    complete_checkpoints,
+    mark_complete,
+    recall_memory,
+    resumable,
+    rewind,
+    write_memory,
+)
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.setup.processes import gather, num_processes, on_main, process_index
+from gradscope.training.setup.trl_arguments import grpo_config, lora_config
+from gradscope.training.tasks.task import Problem, Task, prompt_order
+
+
+def fit(
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    *,
+    on_cpu: bool,
+    progress: ProgressCallback,
+) -> None:
+    """Do what a run folder still lacks.
+
+    Args:
+        run: The run's folder, which has its manifest.
+        config: The configuration.
+        task: The task.
+        policy: The policy with the weights before the first update.
+        arguments: The trainer's arguments.
+        on_cpu: Whether to stay off the GPU.
+        progress: Told after each step, and while held-out prompts are sampled.
+    """
+    rule = make_rule(config, width=policy.model.config.get_text_config().hidden_size)
+    trainer = _make_trainer(run, config, task, policy, arguments, rule, on_cpu=on_cpu, progress=progress)
+    policy = dataclasses.replace(policy, model=trainer.model)
+    newest = on_main(lambda: _newest(run))
+    if newest is None:
+        trainer.save_model(str(checkpoint_path(run, 0)))
+        on_main(lambda: mark_complete(run, 0))
+    if not newest:
+        on_main(lambda: _sample_heldout("before", run, config, task, policy, arguments, progress))
+        trainer.train()
+    elif newest < config.steps:
+        folder = resumable(run, newest, num_processes())
+        if rule.remembers:
+            recall_memory(folder, rule)
+        trainer.train(resume_from_checkpoint=str(folder))
+    else:
+        trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
+    on_main(lambda: _sample_heldout("after", run, config, task, policy, arguments, progress))
+
+
+def _newest(run: Path) -> int | None:
+    """The newest complete checkpoint, with what lies after it taken away."""
+    newest = max(complete_checkpoints(run), default=None)
+    rewind(run, newest or 0)
+    return newest
+
+
+def _make_trainer(
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    rule: Rule,
+    *,
+    on_cpu: bool,
+    progress: ProgressCallback,
+) -> RecordingTrainer:
+    recorder = Recorder(run, task, policy)
+
+    def on_step(step: int, logs: dict[str, Any]) -> None:
+        if process_index() == 0:
+            recorder.write(step, logs | rule.metrics)
+        progress(step, config.steps, "steps")
+
+    def on_checkpoint(num_updates: int) -> None:
+        gather([num_updates])  # each process has written its random state
+        if process_index() == 0:
+            if rule.remembers:
+                write_memory(run, num_updates, rule.memory)
+            mark_complete(run, num_updates)
+
+    callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
+    if config.match_grad_norm is not None:
+        callbacks.append(NormMatch(config.match_grad_norm))
+    order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
+    rows = [_row(policy, problem) for problem in task.train]
+    padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
+    trainer = RecordingTrainer(
+        rule=rule,
+        rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
+        recorder=recorder,
+        sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
+        model=policy.model,
+        processing_class=policy.tokenizer,
+        args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
+        train_dataset=Dataset.from_list([rows[index] for index in order]),
+        peft_config=lora_config(config),
+        callbacks=callbacks,
+    )
+    # TRL puts the tokenizer's padding token there, but the embedding was made without: checkpoints must not name it.
+    policy.model.config.get_text_config().pad_token_id = padding
+    trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
+    return trainer
+
+
+def _answer_probability(
+    config: TrainConfig, task: Task, policy: Policy, arguments: Mapping[str, Any]
+) -> AnswerProbability | None:
+    if config.reward != "answer_probability" or task.answer_mark is None:
+        return None
+    rows_at_once = arguments["per_device_train_batch_size"]
+    return AnswerProbability(policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once)
+
+
+def _row(policy: Policy, problem: Problem) -> dict[str, Any]:
+    """A row of TRL's dataset; what TRL does not know comes back with the batch."""
+    return {
+        "prompt": policy.messages(problem) or problem.prompt,
+        "answer": problem.answer,
+        "prompt_id": problem.prompt_id,
+        "text": problem.prompt,
+    }
+
+
+def _sample_heldout(
+    when: Literal["before", "after"],
+    run: Path,
+    config: TrainConfig,
+    task: Task,
+    policy: Policy,
+    arguments: Mapping[str, Any],
+    progress: ProgressCallback,
+) -> None:
+    path = heldout_path(run, when)
+    if not task.heldout or path.exists():
+        return
+    completions = sample(
+        policy,
+        task.heldout,
+        num_samples=config.heldout_samples,
+        rows_at_once=config.num_prompts * config.group_size,  # as many as a step samples, so what trains also fits
+        max_completion_length=arguments["max_completion_length"],
+        temperature=config.temperature,
+        seed=config.seed,
+        progress=progress,
+        label=f"held-out prompts {when}",
+    )
+    write_heldout(path, task, completions)

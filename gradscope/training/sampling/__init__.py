@@ -1,0 +1,1 @@
+"""Which prompts get how many samples: rounds of dynamic sampling, budgets re-allocated."""

@@ -1,0 +1,1 @@
+"""Before a run: its configuration, arguments of TRL, processes, provenance, checkpoints."""

@@ -1,0 +1,150 @@
+"""A run's configuration in TRL's words: every option that bears on the result is written out, none left to a default.
+
+Defaults move between TRL's releases, and a run must mean the same under each. The same mapping goes into the manifest,
+where a diagnosis finds what the loss was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradscope.training.setup.config import TrainConfig
+
+_FIXED: dict[str, Any] = {
+    # The loss.
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "epsilon_high": None,
+    "delta": None,
+    "importance_sampling_level": "token",
+    "use_bias_correction_kl": True,
+    "multi_objective_aggregation": "sum_then_normalize",
+    "mask_truncated_completions": False,
+    "top_entropy_quantile": 1.0,
+    "sync_ref_model": False,
+    "disable_dropout": True,  # else neither log-probabilities nor gradients could be recomputed
+    # Bears only on what TRL logs: the advantages are replaced. In "group", frac_reward_zero_std counts groups.
+    "scale_rewards": "group",
+    # Sampling.
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    "use_vllm": False,
+    "shuffle_dataset": False,  # the rows come in our order: TRL's own does not survive a resume after the first epoch
+    # The optimizer.
+    "optim": "adamw_torch",
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+    "gradient_checkpointing": False,
+    "fp16": False,
+    # The log.
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "logging_first_step": False,
+    "logging_nan_inf_filter": False,
+    "save_strategy": "steps",
+    "save_total_limit": None,
+    "eval_strategy": "no",
+}
+
+_SINCE_LATER: dict[str, Any] = {
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "router_aux_loss_coef": 0.0,
+    "cast_lm_head_to_fp32": False,
+    "use_transformers_continuous_batching": False,
+}
+"""Options that younger releases of TRL know, set to what older ones do."""
+
+
+def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
+    """The arguments of TRL's ``GRPOConfig`` that bear on the result.
+
+    Args:
+        config: The configuration.
+        max_completion_length: Most tokens of a completion.
+        num_processes: Processes that a step's rollouts are divided among.
+
+    Returns:
+        Argument -> value, plain JSON.
+    """
+    rollouts = config.num_prompts * config.group_size
+    return _FIXED | {
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "max_steps": config.steps,
+        "save_steps": config.checkpoint_every,
+        "num_generations": config.group_size,
+        "generation_batch_size": rollouts,
+        "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps // num_processes,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "steps_per_generation": config.gradient_accumulation_steps,
+        "max_completion_length": max_completion_length,
+        "temperature": config.temperature,
+        "learning_rate": config.learning_rate,
+        "max_grad_norm": config.max_grad_norm,
+        "beta": config.beta,
+        "loss_type": config.loss_type,
+        "bf16": config.dtype == "bfloat16",
+        "reward_weights": [0.0, 1.0] if config.reward == "answer_probability" else None,  # the outcome counts nothing
+    }
+
+
+def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) -> Any:
+    """TRL's configuration object.
+
+    Args:
+        arguments: From :func:`trainer_arguments`.
+        output_dir: Where checkpoints go.
+        on_cpu: Whether to stay off the GPU.
+
+    Returns:
+        A ``GRPOConfig``.
+    """
+    from dataclasses import fields
+
+    from trl import GRPOConfig
+
+    known = {field.name for field in fields(GRPOConfig)}
+    younger = {name: value for name, value in _SINCE_LATER.items() if name in known}
+    # TRL takes only one of the two: a generation is for one update either way, and the record says how large it is.
+    given = {name: value for name, value in arguments.items() if name != "generation_batch_size"}
+    return GRPOConfig(
+        output_dir=output_dir,
+        use_cpu=on_cpu,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        dataloader_num_workers=0,
+        **given,
+        **younger,
+    )
+
+
+def lora_config(config: TrainConfig) -> Any:
+    """The adapter to train, where there is one.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        A PEFT ``LoraConfig`` for all linear layers but the output layer, or None.
+    """
+    if config.lora_rank is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=2 * config.lora_rank if config.lora_alpha is None else config.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )

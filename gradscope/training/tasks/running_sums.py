@@ -1,0 +1,240 @@
+"""The embedded task: sums whose every step is written down and can be checked.
+
+The prompt ``a7b5c8d9=`` labels its operands; the right completion is ``b12c20d29#29``: after each label the running
+sum, after ``#`` the answer. Difficulty is the number of carries, from none to seven: a calculator that forgets each
+carry with probability 1/2 solves a prompt with c carries with probability 2^-c, so groups of every kind occur at once.
+
+Training and held-out prompts cannot meet: a checksum of the prompt decides to which side it belongs, for every seed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+from zlib import crc32
+
+import numpy as np
+from numpy.random import Generator
+
+from gradscope.errors import UsageError
+from gradscope.training.tasks.task import AnswerMark, Problem
+
+LABELS = "abcdefgh"
+MAX_COMPLETION_LENGTH = 27
+"""The longest right completion has 24 characters and its end of sequence; a slip may write two digits more."""
+
+ANSWER_MARK = AnswerMark(text="#", is_last=False)
+
+Kind = Literal["plain", "mixed", "hard"]
+KINDS: tuple[Kind, ...] = ("plain", "mixed", "hard")
+_RANGES: dict[Kind, tuple[int, int, int, int]] = {"plain": (1, 5, 2, 6), "mixed": (1, 9, 3, 5), "hard": (5, 9, 6, 8)}
+"""Smallest and largest operand, fewest and most operands."""
+
+_MAX_PROMPTS = 20_000
+_MAX_TRIES = 200
+"""Draws before another kind is taken: there are but a few hundred plain sums, and a large set uses them up."""
+_HELDOUT_SHARE = 5
+_STEP = re.compile(r"([a-h])([0-9]{1,4})")
+_OPERAND = re.compile(r"[a-h]([0-9]{1,4})")
+
+
+def format_prompt(operands: Sequence[int]) -> str:
+    """The prompt of a sum.
+
+    Args:
+        operands: Two to eight numbers.
+
+    Returns:
+        Its text.
+
+    Example:
+        >>> format_prompt([7, 5, 8, 9])
+        'a7b5c8d9='
+    """
+    return "".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False)) + "="
+
+
+def solve(operands: Sequence[int]) -> str:
+    """The right completion.
+
+    Args:
+        operands: Two to eight numbers.
+
+    Returns:
+        The running sums and the answer.
+
+    Example:
+        >>> solve([7, 5, 8, 9])
+        'b12c20d29#29'
+    """
+    sums = np.cumsum(operands).tolist()
+    return "".join(f"{label}{total}" for label, total in zip(LABELS[1:], sums[1:], strict=False)) + f"#{sums[-1]}"
+
+
+def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
+    """What a calculator writes that forgets carries and goes on from what it wrote.
+
+    Args:
+        operands: Two to eight numbers of one digit.
+        forgets: For each addition, whether it forgets the carry, if there is one.
+
+    Returns:
+        The running sums and the answer as it has them.
+
+    Example:
+        >>> solve_sloppily([7, 5, 8, 9], [False, True, False])
+        'b12c10d19#19'
+    """
+    total, text = operands[0], ""
+    for label, operand, forget in zip(LABELS[1:], operands[1:], forgets, strict=False):
+        carries = total % 10 + operand >= 10
+        total = total + operand - (10 if carries and forget else 0)
+        text += f"{label}{total}"
+    return f"{text}#{total}"
+
+
+def grade_answer(completion: str, answer: str) -> float:
+    """Whether what follows the first ``#`` is the answer; the steps before it do not count.
+
+    Args:
+        completion: The completion's text.
+        answer: The right answer.
+
+    Returns:
+        1.0 or 0.0.
+
+    Example:
+        >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
+        (1.0, 0.0, 0.0)
+    """
+    _, mark, given = completion.partition("#")
+    return float(bool(mark) and given == answer)
+
+
+def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
+    """Reward per token: 1 at the last token of each step that is right, 0 elsewhere.
+
+    A step is right when it has the next label and adds that operand to the sum *written before it*, so one slip does
+    not spoil the steps after it. The answer counts as a step that repeats the last written sum.
+
+    Args:
+        prompt: The prompt's text.
+        pieces: The text of each completion token, [T]; empty for special tokens.
+
+    Returns:
+        The rewards, [T].
+
+    Example:
+        >>> grade_steps("a7b5c8=", ["b", "1", "2", "c", "1", "0", "#", "1", "0", ""])
+        (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+    """
+    rewards = [0.0] * len(pieces)
+    operands = [int(number) for number in _OPERAND.findall(prompt)]
+    if not operands:
+        return tuple(rewards)
+    ends = np.cumsum([len(piece) for piece in pieces])
+    work, mark, given = "".join(pieces).partition("#")
+    written = operands[0]
+    for index, step in enumerate(_STEP.finditer(work), start=1):
+        value = int(step[2])
+        if index < len(operands) and step[1] == LABELS[index] and value == written + operands[index]:
+            rewards[int(np.searchsorted(ends, step.end()))] = 1.0
+        written = value
+    if mark and given == str(written):
+        rewards[int(np.searchsorted(ends, len(work) + 1 + len(given)))] = 1.0
+    return tuple(rewards)
+
+
+def is_coherent(prompt: str, completion: str) -> bool:
+    """Whether what stands before the first ``#`` is every running sum, each the one before plus its operand.
+
+    Args:
+        prompt: The prompt's text.
+        completion: The completion's text.
+
+    Returns:
+        False where a step is wrong or missing, whatever the answer.
+
+    Example:
+        >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
+        (True, False, False)
+    """
+    operands = [int(number) for number in _OPERAND.findall(prompt)]
+    return completion.partition("#")[0] == solve(operands).partition("#")[0]
+
+
+def make_problems(
+    num_prompts: int, *, seed: int, heldout: bool, accept: Callable[[Sequence[int]], bool] = lambda _: True
+) -> tuple[Problem, ...]:
+    """Distinct prompts of very different difficulty.
+
+    Args:
+        num_prompts: How many.
+        seed: The same seed draws the same prompts, and the first n of them whatever the number.
+        heldout: Which of the two disjoint sides to draw from.
+        accept: Whether operands make a prompt of the set.
+
+    Returns:
+        The problems, in the order drawn.
+
+    Raises:
+        UsageError: More prompts than the task has variety for.
+    """
+    if num_prompts > _MAX_PROMPTS:
+        raise UsageError(
+            f"The task running-sums has at most {_MAX_PROMPTS:,} prompts a set, and {num_prompts:,} were asked for.",
+            hint=f"Ask for {_MAX_PROMPTS:,} or fewer: prompts are visited again when a run needs more.",
+        )
+    draw = np.random.default_rng([seed, int(heldout)])
+    problems: dict[str, Problem] = {}
+    while len(problems) < num_prompts:
+        kind = draw_kind(draw)
+        for _ in range(_MAX_TRIES):
+            operands = draw_operands(draw, kind)
+            prompt = format_prompt(operands)
+            if accept(operands) and is_heldout(prompt) == heldout and prompt not in problems:
+                problems[prompt] = Problem(prompt_id=prompt, prompt=prompt, answer=str(sum(operands)))
+                break
+    return tuple(problems.values())
+
+
+def is_heldout(prompt: str) -> bool:
+    """Whether a prompt belongs to the held-out side.
+
+    Args:
+        prompt: The prompt's text.
+
+    Returns:
+        True for about one prompt in five.
+    """
+    return crc32(prompt.encode()) % _HELDOUT_SHARE == 0
+
+
+def draw_kind(draw: Generator) -> Kind:
+    """How difficult the next sum is to be.
+
+    Args:
+        draw: The source of chance.
+
+    Returns:
+        Each kind with about the same probability.
+    """
+    return KINDS[int(draw.integers(len(KINDS)))]
+
+
+def draw_operands(draw: Generator, kind: Kind) -> list[int]:
+    """Operands of one sum.
+
+    Args:
+        draw: The source of chance.
+        kind: ``plain`` without any carry, ``mixed`` with a few, ``hard`` with a carry in almost every step.
+
+    Returns:
+        Two to eight digits from 1 to 9.
+    """
+    least, most, num_least, num_most = _RANGES[kind]
+    while True:
+        operands: list[int] = draw.integers(least, most + 1, size=draw.integers(num_least, num_most + 1)).tolist()
+        if kind != "plain" or sum(operands) < 10:
+            return operands

@@ -1,0 +1,202 @@
+"""The embedded model, rebuilt from nothing: a tiny Llama that imitates a sloppy calculator.
+
+``python -m gradscope.training.tasks.warm_start OUT`` trains it, supervised, on running sums in which each carry is
+forgotten with probability 1/2. The right branch is thus in the model at every carry, and reinforcement learning has
+something to find. Two minutes on one thread; the same machine and library versions give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import string
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradscope.errors import OutputExistsError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.training.tasks.running_sums import (
+    LABELS,
+    MAX_COMPLETION_LENGTH,
+    draw_kind,
+    draw_operands,
+    format_prompt,
+    is_heldout,
+    solve_sloppily,
+)
+
+PAD, EOS = "<pad>", "<eos>"
+NUM_STEPS = 2000
+_BATCH = 128
+_SEED = 20260101
+_LEARNING_RATE = 3e-3
+_MAX_PROMPT_LENGTH = 2 * len(LABELS) + 1
+
+
+def build_tokenizer() -> Any:
+    """A tokenizer with one token a character: digits, labels, ``=`` and ``#``.
+
+    Returns:
+        The tokenizer, a ``PreTrainedTokenizerFast``.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    characters = [PAD, EOS, *string.digits, *LABELS, "=", "#"]
+    tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}, unk_token=PAD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=64,
+    )
+
+
+def build_model(vocab_size: int) -> Any:
+    """The model before the warm start: Llama, 2 layers of width 64, untied embeddings, about 100 k parameters.
+
+    Args:
+        vocab_size: Number of tokens.
+
+    Returns:
+        A ``LlamaForCausalLM`` with random weights from the global generator.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=64,
+            intermediate_size=160,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=64,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+    )
+
+
+def make_corpus(num_examples: int) -> list[tuple[str, str]]:
+    """Prompts of the training side, each with a sloppy completion.
+
+    Args:
+        num_examples: How many pairs.
+
+    Returns:
+        Pairs of prompt and completion.
+    """
+    draw = np.random.default_rng(_SEED)
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < num_examples:
+        operands = draw_operands(draw, draw_kind(draw))
+        forgets = (draw.random(len(operands) - 1) < 0.5).tolist()
+        if not is_heldout(prompt := format_prompt(operands)):
+            pairs.append((prompt, solve_sloppily(operands, forgets)))
+    return pairs
+
+
+def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallback = no_progress) -> Path:
+    """Build tokenizer and model and train the model on the sloppy calculator.
+
+    Args:
+        out: The folder to write; it must not exist.
+        num_steps: Number of updates.
+        progress: Told after each hundredth update.
+
+    Returns:
+        The folder, in Hugging Face's format.
+
+    Raises:
+        OutputExistsError: The folder exists.
+    """
+    import torch
+
+    if out.exists():
+        raise OutputExistsError(f"{out} exists already.", hint="Name a folder that does not exist.")
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        tokenizer = build_tokenizer()
+        model = build_model(len(tokenizer))
+        _fit(model, _encode(tokenizer, make_corpus(num_steps * _BATCH // 4)), num_steps, progress)
+    torch.set_num_threads(num_threads)
+    model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def _encode(tokenizer: Any, pairs: list[tuple[str, str]]) -> Any:
+    """Token ids, padded on the right, and labels that leave the prompt out: [2, num_examples, length]."""
+    import torch
+
+    length = _MAX_PROMPT_LENGTH + MAX_COMPLETION_LENGTH
+    encoded = torch.zeros((2, len(pairs), length), dtype=torch.long)
+    encoded[1] = -100
+    for row, (prompt, completion) in enumerate(pairs):
+        ids = torch.tensor([*tokenizer(prompt + completion)["input_ids"], tokenizer.eos_token_id])
+        encoded[0, row, : len(ids)] = ids
+        encoded[1, row, len(prompt) : len(ids)] = ids[len(prompt) :]
+    return encoded
+
+
+def _fit(model: Any, encoded: Any, num_steps: int, progress: ProgressCallback) -> None:
+    """AdamW with a one-cycle learning rate over shuffled batches; ends in evaluation mode."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=num_steps, pct_start=0.1)
+    model.train()
+    for step in range(num_steps):
+        rows = torch.randint(0, encoded.shape[1], (_BATCH,))
+        loss = model(input_ids=encoded[0, rows], labels=encoded[1, rows]).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % 100 == 0:
+            progress(step + 1, num_steps, f"updates (loss {loss.item():.4f})")
+    model.eval()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command ``python -m gradscope.training.tasks.warm_start OUT``.
+
+    Args:
+        arguments: The command line without the program's name; None for the process's own.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m gradscope.training.tasks.warm_start", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write; it must not exist")
+    out = parser.parse_args(arguments).out
+    try:
+        warm_start(out, progress=lambda done, total, label: _tell(f"{done}/{total} {label}"))
+    except OutputExistsError as error:
+        _tell(f"error: {error.message}\nhint: {error.hint}")
+        return 2
+    return 0
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

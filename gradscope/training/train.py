@@ -1,0 +1,299 @@
+"""train: one reference run from its configuration to its folder, resumable at every moment.
+
+The folder's layout is that of :mod:`gradscope.rollouts.run_folder`. The same configuration gives the same rollouts and
+weights on one machine, whether or not the run was interrupted.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradscope.advantages.registry import formulation
+from gradscope.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
+from gradscope.training.setup.checkpoints import complete_checkpoints
+from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
+from gradscope.training.setup.processes import check_launch, join, leave, num_processes, on_main, refuse, together
+from gradscope.training.tasks.load import load_task, max_completion_length
+
+if TYPE_CHECKING:
+    from gradscope.training.grpo.policy import Policy
+    from gradscope.training.tasks.task import Task
+
+_FREE_ON_RESUME = ("output", "device")
+"""What a run may go on with differently; everything else decides its result."""
+_SMALL_MODEL = 5_000_000
+"""Parameters below which one thread is fastest on a CPU: more only wait for each other."""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Path:
+    """Make a reference run: sample, score, update, record.
+
+    Interrupted at any moment, it keeps every finished step, and with ``resume`` goes on from the newest complete
+    checkpoint to the same rollouts and weights that it would have had.
+
+    Args:
+        config: What to run.
+        resume: Go on with the run in ``config.output``; a finished one is left as it is.
+        force: Replace the run in ``config.output``.
+        progress: Told after each step, and while held-out prompts are sampled.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        UsageError: ``resume`` and ``force`` together, or settings that do not go together.
+    """
+    if resume and force:
+        raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
+    check_settings(config)
+    check_launch(config.num_prompts * config.group_size, config.gradient_accumulation_steps)
+    _require_trl()
+    run = Path(config.output)
+    if num_processes() > 1:
+        join(on_cpu=_on_cpu(config.device))
+    if not resume:
+        on_main(lambda: _check_output(run, config, force=force))
+    elif on_main(lambda: is_finished(run, config)):
+        return run
+    task = together(lambda: _load_task(config))
+    _run(run, config, task, resume=resume, progress=progress)
+    leave()
+    return run
+
+
+def _check_output(run: Path, config: TrainConfig, *, force: bool) -> None:
+    check_free(run, force=force)
+    _check_apart(run, config)
+
+
+def _load_task(config: TrainConfig) -> Task:
+    """The task, if the formulation can be trained on it."""
+    task = load_task(config)
+    if config.advantage == "per_step" and task.step_grader is None:
+        raise UsageError(
+            f"per_step needs rewards of single steps, and the task {config.task} has none.",
+            hint="Choose another --advantage, or --task steps or running-sums.",
+        )
+    if config.sampling == "dynamic" and len({problem.prompt_id for problem in task.train}) <= config.num_prompts:
+        raise UsageError(
+            f"Dynamic sampling replaces dead groups by those of other prompts, and a step takes all {len(task.train)}.",
+            hint="Raise --train-prompts or lower --num-prompts.",
+        )
+    return task
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Refuse a formulation that does not exist, or that this run cannot have.
+
+    Args:
+        config: The configuration.
+
+    Raises:
+        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, or
+            the sampling needs one process.
+    """
+    chosen = formulation(config.advantage)
+    if chosen.scope == "gram":
+        raise UsageError(
+            f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",
+            hint=f"Ask it of a run: gradscope rank RUN --advantage {config.advantage}",
+        )
+    if config.group_size < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}.", hint="Raise --group-size."
+        )
+    if chosen.needs_binary and config.task == "steps":
+        raise UsageError(
+            f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
+            hint="Choose another --advantage, or --task running-sums.",
+        )
+    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage == "per_step"):
+        why = "reads rewards of steps alone" if config.advantage == "per_step" else "is defined for rewards of 0 and 1"
+        raise UsageError(
+            f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
+            hint="Choose another --advantage, or leave out --reward.",
+        )
+    if config.sampling == "reallocated" and config.group_size // 2 < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}, and reallocated sampling leaves "
+            f"{config.group_size // 2} to a solved prompt.",
+            hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
+        )
+    if config.sampling != "fixed" and num_processes() > 1:
+        refuse(
+            UsageError(
+                f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
+                f"{num_processes()}.",
+                hint="Call gradscope itself, or leave out --sampling.",
+            )
+        )
+
+
+def resume_command(run: Path) -> str:
+    """How an interrupted run goes on.
+
+    Args:
+        run: Its folder.
+
+    Returns:
+        The command, as it is typed.
+
+    Example:
+        >>> resume_command(Path("my-run"))
+        'gradscope train --resume --config my-run/manifest.json --output my-run'
+    """
+    size = num_processes()
+    program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
+    return shlex.join([*program, "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
+
+
+def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
+    """Load, check, and only then touch the folder."""
+    from gradscope.training.grpo.answer_probability import most_answer_tokens
+    from gradscope.training.grpo.policy import check_prompts, load_policy
+    from gradscope.training.run_training import fit
+    from gradscope.training.setup.process_state import own_random_state, quiet_libraries, torch_threads
+    from gradscope.training.setup.provenance import make_manifest
+    from gradscope.training.setup.trl_arguments import trainer_arguments
+
+    on_cpu = _on_cpu(config.device)
+    with quiet_libraries(), own_random_state():
+        half = config.dtype == "bfloat16" and config.lora_rank is not None
+        length = max_completion_length(config)
+        arguments = trainer_arguments(config, length, num_processes())
+
+        def load() -> Policy:
+            policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
+            problems = (*task.train, *task.heldout)
+            check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
+            return policy
+
+        def start() -> None:
+            _clear(run)
+            write_manifest(run, make_manifest(config, arguments, (*task.notes, *policy.notes)))
+            if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
+                policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
+                policy.tokenizer.save_pretrained(base_model_path(run))
+
+        policy = together(load)
+        if not resume:
+            on_main(start)
+        small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
+        with torch_threads(1 if on_cpu and small else None):
+            fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+
+
+def _require_trl() -> None:
+    from gradscope.training.setup.process_state import quiet_libraries
+
+    if any(util.find_spec(package) is None for package in ("trl", "datasets")):
+        raise MissingDependencyError(
+            "Training needs TRL, which is not installed.", hint="pip install 'gradscope[train]'"
+        )
+    try:
+        with quiet_libraries():
+            from trl import GRPOTrainer  # noqa: F401  # it loads lazily; what it lacks shows only here
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise MissingDependencyError(
+            f"TRL is installed but does not load: {reason}", hint="pip install --upgrade 'gradscope[train]'"
+        ) from error
+
+
+def check_free(run: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
+
+    Args:
+        run: The folder.
+        force: Whether a run in it may be replaced.
+
+    Raises:
+        OutputExistsError: Something is in the way.
+    """
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return
+    if not force:
+        raise OutputExistsError(
+            f"{run} already exists.",
+            hint="Name another --output, go on with that run by --resume, or replace it with --force.",
+        )
+    if not manifest_path(run).is_file():
+        raise OutputExistsError(
+            f"{run} is not a run of gradscope; --force replaces runs only.", hint="Name another --output."
+        )
+
+
+def _check_apart(run: Path, config: TrainConfig) -> None:
+    """Refuse to replace a folder that the new run reads from."""
+    for path in (config.model, config.data, config.heldout_data):
+        if path is not None and run.exists() and Path(path).resolve().is_relative_to(run.resolve()):
+            raise UsageError(
+                f"{path} lies in {run}, which would be replaced before it is used.", hint="Name another --output."
+            )
+
+
+def is_finished(run: Path, config: TrainConfig) -> bool:
+    """Whether nothing is left to do.
+
+    Args:
+        run: The run's folder, which has its manifest.
+        config: What the run is to be.
+
+    Returns:
+        True where every step, the last weights and the held-out samples are there.
+
+    Raises:
+        UsageError: The run was made with other settings, or by another number of processes.
+    """
+    # A manifest of an older version lacks the settings that came later: it means their defaults.
+    manifest = read_manifest(run)
+    before, now = TrainConfig.from_json(manifest.config, origin=str(run)).to_json(), config.to_json()
+    different = [name for name in now if name not in _FREE_ON_RESUME and before[name] != now[name]]
+    if different:
+        listed = ", ".join(f"{name} ({before[name]!r}, now {now[name]!r})" for name in different)
+        raise UsageError(
+            f"{run} was started with other settings: {listed}.",
+            hint=resume_command(run),
+        )
+    started_by = config.num_prompts * config.group_size // config.gradient_accumulation_steps
+    started_by //= int(manifest.trainer_arguments.get("per_device_train_batch_size", started_by))
+    if started_by != num_processes():
+        raise UsageError(
+            f"{run} was made with {started_by} at a time, and the number of processes is {num_processes()}.",
+            hint=f"Each process has a random state of its own: start {started_by}.",
+        )
+    sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
+    return sampled and max(complete_checkpoints(run), default=0) == config.steps
+
+
+def _clear(run: Path) -> None:
+    if run.exists():
+        shutil.rmtree(run)
+    run.mkdir(parents=True)
+
+
+def _on_cpu(device: str) -> bool:
+    """Whether the run stays off the GPU, with one GPU at most: more would need a launcher."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device.", hint="Leave out --device, or give --device cpu.")
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if not on_cpu and torch.cuda.device_count() > 1 and num_processes() == 1:
+        raise UsageError(
+            f"{torch.cuda.device_count()} GPUs are visible, and one process uses one.",
+            hint="Use all by `accelerate launch --multi_gpu -m gradscope train ...`, or set CUDA_VISIBLE_DEVICES=0.",
+        )
+    return on_cpu

@@ -1,0 +1,187 @@
+"""Interrupted runs: what is kept, and that going on ends where the uninterrupted run does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.run_folder import (
+    checkpoint_path,
+    heldout_path,
+    manifest_path,
+    metrics_path,
+    read_metrics,
+    step_path,
+)
+from gradscope.rollouts.store import step_files
+from gradscope.training.setup.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import train
+from tests.training.conftest import SHORT
+
+LONG = {"steps": 7, "checkpoint_every": 2}
+
+
+def config_for(output: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
+
+
+def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
+    """A run that Ctrl-C ends when so many of something are done."""
+
+    def interrupt(done: int, total: int, label: str) -> None:
+        if (done, label) == at:
+            raise KeyboardInterrupt
+
+    config = config_for(output, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, progress=interrupt)
+    return config
+
+
+def assert_same_run(run: Path, other: Path, weights: str = "model.safetensors") -> None:
+    assert [path.name for path in step_files(run)] == [path.name for path in step_files(other)]
+    for step in range(1, 8):
+        assert step_path(run, step).read_bytes() == step_path(other, step).read_bytes(), f"step {step}"
+    for number in complete_checkpoints(other):
+        ours, theirs = (checkpoint_path(folder, number) / weights for folder in (run, other))
+        assert ours.read_bytes() == theirs.read_bytes(), f"checkpoint {number}"
+    for when in ("before", "after"):
+        assert heldout_path(run, when).read_bytes() == heldout_path(other, when).read_bytes()  # type: ignore[arg-type]
+    untimed = [
+        [{name: value for name, value in json.loads(line).items() if name != "step_time"} for line in text.splitlines()]
+        for text in (metrics_path(run).read_text(), metrics_path(other).read_text())
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        (4, "held-out prompts before"),
+        (1, "steps"),
+        (3, "steps"),
+        (4, "steps"),
+        (7, "steps"),
+        (4, "held-out prompts after"),
+    ],
+    ids=lambda at: f"{at[1]}-{at[0]}",
+)
+def test_resumed_run_equals_the_uninterrupted(
+    short_run: Callable[..., Path], tmp_path: Path, at: tuple[int, str]
+) -> None:
+    config = interrupted(tmp_path / "run", at)
+    done = at[0] if at[1] == "steps" else 0 if "before" in at[1] else 7
+    assert [path.name for path in step_files(tmp_path / "run")] == [f"step_{n:05d}.parquet" for n in range(1, done + 1)]
+    assert list(read_metrics(tmp_path / "run")) == list(range(1, done + 1))
+    assert_same_run(train(config, resume=True), short_run(**LONG))
+
+
+def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
+    whole = short_run(**LONG, lora_rank=2)
+    assert_same_run(train(config, resume=True), whole, weights="adapter_model.safetensors")
+
+
+def test_the_critic_and_its_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), advantage="token_critic")
+    whole = short_run(**LONG, advantage="token_critic")
+    assert_same_run(train(config, resume=True), whole)
+    kept = [checkpoint_path(folder, 7) for folder in (tmp_path / "run", whole)]
+    assert (kept[0] / MEMORY_ARRAYS).read_bytes() == (kept[1] / MEMORY_ARRAYS).read_bytes()
+    assert json.loads((kept[0] / MEMORY).read_text()) == {"num_updates": 7.0}
+    assert [n for n in (2, 4, 6, 7) if (checkpoint_path(tmp_path / "run", n) / MEMORY_ARRAYS).is_file()] == [7]
+
+
+@pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
+def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="token_critic")
+    folder = checkpoint_path(tmp_path / "run", 2)
+    if damage == "absent":
+        (folder / MEMORY_ARRAYS).unlink()
+    elif damage == "garbled":
+        (folder / MEMORY_ARRAYS).write_bytes(b"\x07" + (folder / MEMORY_ARRAYS).read_bytes()[1:])
+    elif damage == "narrow":
+        save_file(dict.fromkeys(("head", "exp_avg", "exp_avg_sq"), np.zeros(3, np.float32)), folder / MEMORY_ARRAYS)
+    else:
+        (folder / MEMORY).write_text("{}")
+    with pytest.raises(InputError, match=r"gradscope_advantage\.safetensors cannot be read, so the run cannot go on"):
+        train(config, resume=True)
+
+
+def test_running_means_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), advantage="spo")
+    assert_same_run(train(config, resume=True), short_run(**LONG, advantage="spo"))
+    assert [number for number in (2, 4, 6, 7) if (checkpoint_path(tmp_path / "run", number) / MEMORY).is_file()] == [7]
+
+
+@pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])
+def test_sampling_in_rounds_resumes(short_run: Callable[..., Path], tmp_path: Path, sampling: str) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), sampling=sampling)
+    assert_same_run(train(config, resume=True), short_run(**LONG, sampling=sampling))
+
+
+@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
+def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
+    memory = checkpoint_path(tmp_path / "run", 2) / MEMORY
+    memory.unlink() if text is None else memory.write_text(text)
+    with pytest.raises(InputError, match=r"gradscope_advantage\.json cannot be read, so the run cannot go on"):
+        train(config, resume=True)
+
+
+def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    torn = checkpoint_path(tmp_path / "run", 6)
+    shutil.copytree(checkpoint_path(tmp_path / "run", 4), torn)
+    (torn / MARKER).unlink()
+    (torn / "model.safetensors").write_bytes(b"half")
+    assert complete_checkpoints(tmp_path / "run") == (0, 2, 4)
+    assert_same_run(train(config, resume=True), short_run(**LONG))
+
+
+def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train(config_for(run), resume=True) == run
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_resume_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no readable manifest\.json"):
+        train(config_for(tmp_path / "none"), resume=True)
+
+
+def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    with pytest.raises(
+        UsageError, match=r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
+    ) as caught:
+        train(config_for(run, advantage="sign", steps=9), resume=True)
+    assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
+
+
+def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-4 lacks optimizer\.pt"):
+        train(config, resume=True)
+
+
+def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"))
+    manifest = manifest_path(tmp_path / "run")
+    document = json.loads(manifest.read_text())
+    del document["config"]["match_grad_norm"]
+    manifest.write_text(json.dumps(document))
+    train(config, resume=True)
+    with pytest.raises(UsageError, match=r"other settings: match_grad_norm \(None, now 1.0\)"):
+        train(config_for(tmp_path / "run", match_grad_norm=1.0), resume=True)

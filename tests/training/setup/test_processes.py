@@ -1,0 +1,205 @@
+"""Several processes of one run: two on the CPU, started as a person would, and what is refused before they start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradscope import replay_run
+from gradscope.__main__ import main
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, read_metrics, step_path
+from gradscope.rollouts.store import read_steps
+from gradscope.training.grid import train_grid
+from gradscope.training.setup import processes
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import resume_command, train
+from tests.conftest import REPOSITORY
+from tests.training.conftest import SHORT
+
+SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
+SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
+RECORDED = """
+import sys
+from pathlib import Path
+from gradscope.training import RolloutRecorder
+from tests.training.stock import stock_trainer, train
+trainer = stock_trainer(Path("trl"), per_device_train_batch_size=8)
+RolloutRecorder(trainer, "run", weights_every=1)
+train(trainer)
+"""
+
+
+def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+    """Two processes under torchrun; localhost is all the network they use."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(
+        [*launcher, *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def launched(folder: Path, *arguments: str) -> tuple[int, str]:
+    process = start(folder, "-m", "gradscope", "train", *arguments)
+    said = process.communicate(timeout=300)[0]
+    return process.returncode, said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    code, said = launched(folder, "--output", "run", *SETTINGS)
+    assert code == 0, said
+    assert said.count("wrote the run run") == 1
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_two_processes_make_one_run_of_whole_groups(whole: Path, short_run: Callable[..., Path]) -> None:
+    groups = read_steps(whole)
+    assert [group.step for group in groups] == [step for step in range(1, 7) for _ in range(4)]
+    assert all([rollout.sample for rollout in group.rollouts] == [0, 1, 2, 3] for group in groups)
+    assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
+    assert [rollout.row for group in groups[:4] for rollout in group.rollouts] == list(range(16))
+    alone = read_steps(short_run(steps=3))
+    assert [group.prompt_id for group in groups[:12]] == [group.prompt_id for group in alone]
+    assert sorted(read_metrics(whole)) == [1, 2, 3, 4, 5, 6]
+    assert read_manifest(whole).trainer_arguments["per_device_train_batch_size"] == 8
+    assert heldout_path(whole, "after").read_text().count("\n") == 8
+
+
+@pytest.mark.slow
+def test_the_norm_of_both_is_reproduced(whole: Path) -> None:
+    report = replay_run(whole, steps=(1, 3, 5))
+    assert report.verdict == "match"
+    assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
+    process = start(tmp_path, "-m", "gradscope", "train", "--output", "run", *SETTINGS)
+    deadline = time.monotonic() + 120
+    while not step_path(tmp_path / "run", 3).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode != 0
+    assert said.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
+    assert said.count("interrupted") == 1
+    code, said = launched(tmp_path, "--output", "run", "--resume", *SETTINGS)
+    assert code == 0, said
+    for step in range(1, 7):
+        assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
+    for name in (Path("checkpoints/checkpoint-6/model.safetensors"), Path("heldout/after.jsonl")):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+    left = {path.name for path in checkpoint_path(whole, 6).glob("rng_state*")}
+    assert left == {"rng_state_0.pth", "rng_state_1.pth"}
+    assert not list(checkpoint_path(whole, 4).glob("rng_state*"))
+    config = read_manifest(whole).config
+    with pytest.raises(UsageError, match="run was made with 2 at a time, and the number of processes is 1"):
+        train(TrainConfig.from_json({**config, "output": str(whole)}), resume=True)
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
+    code, said = launched(whole.parent, "--output", "run", *SETTINGS)
+    assert code != 0
+    assert said.count("error: run already exists.") == 1
+    assert "exitcode  : 2" in said  # the other ends likewise, or by the launcher
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_is_recorded_by_its_main_process(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(RECORDED)
+    process = start(tmp_path, "script.py")
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, said
+    groups = read_steps(tmp_path / "run")
+    assert [group.group_id for group in groups[:4]] == [f"00001-{place:03d}" for place in range(4)]
+    assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
+    report = replay_run(tmp_path / "run")
+    assert report.verdict == "match"
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Become one of two processes."""
+
+    def become(index: int) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", str(index))
+
+    return become
+
+
+def test_rollouts_that_do_not_divide_are_refused(two: Callable[[int], None], tmp_path: Path) -> None:
+    two(0)
+    config = TrainConfig.from_json(SHORT | {"output": str(tmp_path / "run"), "num_prompts": 1, "group_size": 3})
+    with pytest.raises(UsageError, match="3 rollouts a step do not divide among 2 processes"):
+        train(config)
+    with pytest.raises(UsageError, match="16 rollouts a step do not divide among 2 processes of 16 parts"):
+        processes.check_launch(16, 16)
+
+
+@pytest.mark.parametrize("name", ["FSDP", "DeepSpeed"])
+def test_sharding_is_refused(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    two(0)
+    monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
+    with pytest.raises(UsageError, match=f"A run needs the whole model in every process, and {name} shards it"):
+        processes.check_launch(16, 1)
+
+
+def test_a_grid_starts_its_own_processes(two: Callable[[int], None], tmp_path: Path) -> None:
+    two(0)
+    with pytest.raises(UsageError, match="A grid is made by one process, and a launcher started 2"):
+        train_grid([TrainConfig(output=str(tmp_path / "cell"))])
+
+
+def test_the_others_end_without_a_word(
+    two: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two(1)
+    assert main(["train", "--output", str(tmp_path / "grid"), "--seeds", "0-1"]) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise InputError("no such file.")
+
+    for others, index, told in (([True, True], 0, True), ([True, True], 1, False), ([False, True], 1, True)):
+        two(index)
+        monkeypatch.setattr(processes, "gather", lambda values, others=others: others)
+        with pytest.raises(InputError if told else SystemExit):
+            processes.together(fail)
+    two(0)
+    with pytest.raises(SystemExit):
+        processes.together(lambda: None)
+
+
+def test_each_process_has_its_part(two: Callable[[int], None]) -> None:
+    assert list(range(8))[processes.own_part(8)] == list(range(8))
+    two(1)
+    assert list(range(8))[processes.own_part(8)] == [4, 5, 6, 7]
+
+
+def test_how_several_go_on(two: Callable[[int], None]) -> None:
+    two(0)
+    assert resume_command(Path("r")) == (
+        "torchrun --nproc-per-node 2 -m gradscope train --resume --config r/manifest.json --output r"
+    )
