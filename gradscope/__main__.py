@@ -114,7 +114,7 @@ def _say_error(message: str, hint: str | None) -> None:
 
 
 def _say(line: str) -> None:
-    from gradscope.cli.streams import say
+    from gradscope.cli.output.streams import say
 
     say(line)
 

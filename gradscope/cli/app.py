@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
-from gradscope.cli.streams import write_data
+from gradscope.cli.commands import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli.output.streams import write_data
 from gradscope.version import __version__
 
 _START = "Start"

@@ -1,4 +1,4 @@
-"""Who may know whom: the directions of imports, the third-party names of each layer, and what a command loads."""
+"""How the house is built: who may know whom, how full a folder is, where the test of a module stands, what loads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.diagnostics.compared_runs import write_run
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
 MOST_LINES = 350
+MOST_MODULES = 14
 
 BOTTOM = {"gradscope.errors", "gradscope.estimate", "gradscope.progress", "gradscope.version"}
 ALLOWED = {
@@ -62,8 +64,13 @@ def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports_of(path: Path) -> tuple[tuple[str, int], ...]:
     """Every imported module with its line; `from a import b` counts as `a.b` where that is a module of ours."""
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -108,6 +115,54 @@ def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
 @pytest.mark.parametrize("name", ["errors", "estimate", "progress", "version"])
 def test_the_bottom_imports_nothing_of_ours(name: str) -> None:
     assert not [m for m, _ in imports_of(PACKAGE / f"{name}.py") if m.split(".")[0] not in sys.stdlib_module_names]
+
+
+def test_no_two_modules_import_each_other_even_around_corners() -> None:
+    """Imports for type checkers count: a circle that only they see is one that a reader walks."""
+    assert circles({name: {target for target in targets if target != name} for name, targets in graph().items()}) == []
+
+
+def test_no_two_folders_side_by_side_import_each_other() -> None:
+    """Each folder as one room: a module counts as its own room within its parent folder."""
+    for folder in folders():
+        depth = len(folder.relative_to(PACKAGE.parent).parts)
+        prefix = ".".join(folder.relative_to(PACKAGE.parent).parts)
+        rooms: dict[str, set[str]] = {}
+        for name, targets in graph().items():
+            inside = [other for other in {name, *targets} if other.startswith(f"{prefix}.")]
+            if name in inside:
+                room = name.split(".")[depth]
+                rooms.setdefault(room, set()).update(other.split(".")[depth] for other in inside)
+        assert circles({room: targets - {room} for room, targets in rooms.items()}) == [], prefix
+
+
+def test_no_folder_is_a_corridor() -> None:
+    full = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders()}
+    assert {name: number for name, number in full.items() if number > MOST_MODULES} == {}
+
+
+def folders() -> list[Path]:
+    return sorted({path.parent for path in modules()})
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    """Module -> the modules of ours that it imports, the package's front door left out: it only points."""
+    names = {name_of(path): path for path in modules() if path.parent != PACKAGE or path.name != "__init__.py"}
+    return {name: {target for target, _ in imports_of(path) if target in names} for name, path in names.items()}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def circles(arrows: dict[str, set[str]]) -> list[str]:
+    """What is left when every room without a way out is taken away, again and again."""
+    left = dict(arrows)
+    while done := [room for room, targets in left.items() if not targets & left.keys()]:
+        for room in done:
+            del left[room]
+    return sorted(left)
 
 
 def test_nothing_is_imported_relatively() -> None:

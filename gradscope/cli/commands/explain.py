@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.streams import show
+from gradscope.cli.output.streams import show
 
 EXAMPLES = ("gradscope explain", "gradscope explain effective_rank", "gradscope explain pass@4")
 

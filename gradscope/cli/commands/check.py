@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.columns import column_names
-from gradscope.cli.delivery import delivery
-from gradscope.cli.streams import say
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.columns import column_names
+from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.streams import say
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings

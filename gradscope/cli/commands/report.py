@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.columns import column_names
-from gradscope.cli.delivery import delivery
-from gradscope.cli.rank import StepsOption
-from gradscope.cli.steps import parse_steps
-from gradscope.cli.streams import say
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.columns import column_names
+from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.steps import parse_steps
+from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError
 
 EXAMPLES = (

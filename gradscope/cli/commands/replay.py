@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.delivery import delivery
-from gradscope.cli.rank import StepsOption
-from gradscope.cli.steps import parse_steps
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.steps import parse_steps
+from gradscope.cli.output.delivery import delivery
 
 EXAMPLES = (
     "gradscope replay my-run",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.cli.lists import parse_names, parse_numbers, parse_seeds
+from gradscope.cli.arguments.lists import parse_names, parse_numbers, parse_seeds
 from gradscope.errors import UsageError
 
 

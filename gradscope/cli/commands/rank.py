@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.delivery import delivery
-from gradscope.cli.steps import parse_steps
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.steps import parse_steps
+from gradscope.cli.output.delivery import delivery
 from gradscope.results.rank import RowKind
 
 EXAMPLES = (
@@ -18,12 +19,6 @@ EXAMPLES = (
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
 
-StepsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--step", metavar="N|A:B|all", help="Steps to compute (repeatable); all by default.", rich_help_panel="Measure"
-    ),
-]
 RowsOption = Annotated[
     RowKind,
     typer.Option(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli.output_folder import staged_folder
-from gradscope.cli.steps import parse_steps
+from gradscope.cli.arguments.steps import parse_steps
+from gradscope.cli.output.output_folder import staged_folder
 from gradscope.errors import OutputExistsError, UsageError
 from tests.cli.conftest import Cli
 

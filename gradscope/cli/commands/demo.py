@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.streams import show_line
+from gradscope.cli.output.streams import show_line
 from gradscope.errors import OutputExistsError
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")

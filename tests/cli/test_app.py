@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradscope.cli import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.app import command
+from gradscope.cli.commands import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from tests.cli.conftest import Cli
 
 MODULES = (check, compare, degeneracy, demo, explain, passk, rank, replay, report, train)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.columns import column_names
-from gradscope.cli.delivery import delivery
-from gradscope.cli.streams import say, show_line
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.columns import column_names
+from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
 
 EXAMPLES = (

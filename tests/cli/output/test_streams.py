@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli.progress import progress_bar
-from gradscope.cli.streams import say, show_line
+from gradscope.cli.output.progress import progress_bar
+from gradscope.cli.output.streams import say, show_line
 from gradscope.progress import no_progress
 from tests.cli.conftest import Cli
 

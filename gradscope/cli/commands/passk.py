@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.columns import column_names
-from gradscope.cli.delivery import delivery
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.columns import column_names
+from gradscope.cli.output.delivery import delivery
 
 EXAMPLES = (
     "gradscope passk my-run",

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradscope.cli.output_folder import staged_folder, unfinished_folder
-from gradscope.cli.progress import progress_bar
-from gradscope.cli.streams import say, show, write_data
+from gradscope.cli.output.output_folder import staged_folder, unfinished_folder
+from gradscope.cli.output.progress import progress_bar
+from gradscope.cli.output.streams import say, show, write_data
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import Report, document_of, notes_of, sources_of
 from gradscope.render.tables import render_table

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli import options
-from gradscope.cli.delivery import delivery
+from gradscope.cli.arguments import options
+from gradscope.cli.output.delivery import delivery
 
 EXAMPLES = (
     "gradscope compare grid",

@@ -7,7 +7,7 @@ import pytest
 
 import gradscope.__main__
 from gradscope.cli.app import command
-from gradscope.cli.demo import _tour
+from gradscope.cli.commands.demo import _tour
 from gradscope.training.setup.config import TrainConfig
 from tests.cli.conftest import Cli
 

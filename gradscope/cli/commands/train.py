@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.cli.lists import parse_names, parse_numbers, parse_seeds
-from gradscope.cli.options import QuietOption
-from gradscope.cli.progress import progress_bar
-from gradscope.cli.streams import say
+from gradscope.cli.arguments.lists import parse_names, parse_numbers, parse_seeds
+from gradscope.cli.arguments.options import QuietOption
+from gradscope.cli.output.progress import progress_bar
+from gradscope.cli.output.streams import say
 from gradscope.errors import UsageError
 from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 from gradscope.training.setup.processes import process_index

@@ -174,3 +174,11 @@ ForceOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing but errors on stderr.", rich_help_panel=_OUTPUT)
 ]
+
+
+StepsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--step", metavar="N|A:B|all", help="Steps to compute (repeatable); all by default.", rich_help_panel="Measure"
+    ),
+]

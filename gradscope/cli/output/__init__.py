@@ -1,0 +1,1 @@
+"""Where results go: streams, progress, folders, documents."""
