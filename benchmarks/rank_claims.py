@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from gradscope import measure_rank
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
+from gradscope.diagnostics.inputs.options import EngineOptions
+from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows

@@ -18,7 +18,7 @@ from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline,
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
-from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES

@@ -14,7 +14,7 @@ from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.run_options import RunOptions
+from gradscope.diagnostics.inputs.options import RunOptions
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError

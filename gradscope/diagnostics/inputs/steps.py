@@ -10,65 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
-from gradscope.errors import InputError, UsageError
-from gradscope.progress import NoticeCallback, ProgressCallback, no_notice
+from gradscope.diagnostics.inputs.options import EngineOptions
+from gradscope.errors import InputError
+from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.policy import Policy
     from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.step.measure import Engine, Verify
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.step.weight_spectra import WeightSpectrum
     from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
-
-
-Precision = Literal["auto", "high"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """How the gradients are computed."""
-
-    engine: Engine = "auto"
-    """``auto``, ``loop``, ``stream`` or ``prompt``."""
-    verify: Verify = "first"
-    """On which batches the engine checks itself: ``first`` or ``all``."""
-    device: str = "auto"
-    """``auto``, ``cpu`` or ``cuda``."""
-    dtype: str = "auto"
-    """``auto`` (float32 on the CPU, on CUDA that of the checkpoint), ``float32`` or ``bfloat16``."""
-    precision: Precision = "auto"
-    """``high``: float32 without TF32, whatever the checkpoint holds."""
-    batch_tokens: int | None = None
-    """Tokens of one batch, padding included; None: what fits, by trying."""
-    notice: NoticeCallback = no_notice
-    """Told what a person should know at once, such as that a batch did not fit."""
-    unfinished: Path | None = None
-    """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
-    weight_spectra: bool = False
-    """Whether the spectra of dL/dW are wanted too."""
-    most_tokens: int = 0
-    """Token rows of a group that are wanted too; 0: none."""
-    num_buckets: int | None = None
-    """Numbers to sketch each of all token rows in; None: exact rows."""
-    matrix_free: bool = False
-    """Whether products with all token rows are wanted instead."""
-    seed: int = 0
-    """Decides which tokens are drawn where a group has more, and the sketch."""
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("auto", "high"):
-            raise UsageError(f"There is no precision {self.precision!r}.", hint="Use auto or high.")
-        if self.precision == "high" and self.dtype not in ("auto", "float32"):
-            raise UsageError(
-                f"--precision high computes in float32, and --dtype {self.dtype} asks for another one.",
-                hint="Leave one of them out.",
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Unpack
 import numpy as np
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
-from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines

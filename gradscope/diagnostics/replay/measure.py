@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
+from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.diagnostics.inputs.steps import (
     MeasuredStep,
     describe_engine,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.run_options import RunOptions, open_run
-from gradscope.diagnostics.inputs.steps import EngineOptions, MeasuredStep, measure_steps, missing_weights, select_steps
+from gradscope.diagnostics.inputs.options import EngineOptions, RunOptions, open_run
+from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_measured

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.steps import EngineOptions, MeasuredStep, policy_of
+from gradscope.diagnostics.inputs.options import EngineOptions
+from gradscope.diagnostics.inputs.steps import MeasuredStep, policy_of
 from gradscope.diagnostics.report.sections.inputs import Absent
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.metrics.gram.row_shares import projection_shares
