@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from gradscope import measure_rank
 from gradscope.advantages.registry import LOGGED
 from gradscope.advantages.token import return_to_go
-from gradscope.diagnostics.inputs.options import EngineOptions
 from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.estimate import Estimate
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean

@@ -22,6 +22,7 @@ from study import (
 )
 
 from gradscope import measure_rank
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.results.rank import RowKind
 
@@ -67,7 +68,9 @@ def ranks(results: Results) -> str:
 
 def _ranks_by_step(run: Path, rows: RowKind, group_size: int) -> dict[int, tuple[float, float]]:
     """Step -> mean effective rank by step rewards and by the outcome, over the groups that live under both."""
-    report = measure_rank(run, rows=rows, advantages=("logged", "dr_grpo"), group_sizes=(group_size,), device="cpu")
+    report = measure_rank(
+        run, rows=rows, advantages=("logged", "dr_grpo"), group_sizes=(group_size,), engine=EngineOptions(device="cpu")
+    )
     ranks: dict[tuple[int, str], dict[str, float]] = {}
     for spectrum in report.spectra:
         if spectrum.group_id is not None and spectrum.effective_rank.value is not None:

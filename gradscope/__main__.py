@@ -63,9 +63,14 @@ def run() -> None:
 
 def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.app import command
+    from gradscope.cli.arguments.renamed import with_new_names
 
+    renamed, notes = with_new_names(arguments)
+    if not {"--quiet", "-q"} & set(arguments):
+        for note in notes:
+            _say(f"note: {note}")
     code = command().main(
-        args=arguments or ["--help"],
+        args=renamed or ["--help"],
         prog_name="gradscope",
         standalone_mode=False,
         obj=main,  # the demo runs other commands as a person would

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.columns import column_names
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
@@ -53,9 +56,10 @@ BaselineOption = Annotated[
 UpdateOption = Annotated[
     bool, typer.Option("--update-baseline", help="Write this run's numbers into it.", rich_help_panel=_GATE)
 ]
-RuleOption = Annotated[
+DecideByOption = Annotated[
     Literal["interval", "value"] | None,
     typer.Option(
+        "--decide-by",
         metavar="interval|value",
         help="Fail where the interval of the change is worse than the margin (default), or the change itself.",
         rich_help_panel=_GATE,
@@ -64,10 +68,6 @@ RuleOption = Annotated[
 ConfigOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A TOML file with requirements.", rich_help_panel=_GATE),
-]
-ReaderOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Force a reader instead of detecting it.", rich_help_panel="Input"),
 ]
 PrintOption = Annotated[
     Literal["text", "json", "junit", "github"],
@@ -80,6 +80,7 @@ PrintOption = Annotated[
 ]
 
 
+@with_records(leave_out=("engine", "verify"))
 def check(
     run: options.RunArgument,
     require: RequireOption = None,
@@ -87,29 +88,15 @@ def check(
     allow_unknown: AllowUnknownOption = None,
     baseline: BaselineOption = None,
     update_baseline: UpdateOption = False,
-    rule: RuleOption = None,
+    decide_by: DecideByOption = None,
     config: ConfigOption = None,
     reward: options.RewardOption = None,
     success_threshold: options.SuccessThresholdOption = None,
-    reader: ReaderOption = None,
-    prompt_column: options.PromptColumnOption = None,
-    reward_column: options.RewardColumnOption = None,
-    step_column: options.StepColumnOption = None,
-    group_column: options.GroupColumnOption = None,
-    run_config: options.RunConfigOption = None,
-    completion_ids: options.CompletionIdsOption = None,
-    strict: options.StrictOption = False,
-    model: options.ModelOption = None,
-    initial: options.InitialOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "auto",
-    batch_tokens: options.BatchTokensOption = None,
     form: PrintOption = "text",
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Holds a run against requirements and a baseline.
 
@@ -120,7 +107,7 @@ def check(
 
     settings = _settings(config)
     named = baseline or settings.baseline
-    with delivery(as_json=as_json or form == "json", output=output, force=force, quiet=quiet) as result:
+    with delivery(replace(out, as_json=out.as_json or form == "json")) as result:
         report = check_run(
             run,
             requirements=tuple(require or ()) or settings.requirements,
@@ -128,25 +115,15 @@ def check(
             allow_unknown=(*(allow_unknown or ()), *settings.allow_unknown),
             baseline=named,
             update_baseline=update_baseline,
-            rule=rule or settings.rule,
+            rule=decide_by or settings.rule,
             margins=settings.margins,
             success_threshold=success_threshold,
             reward=reward,
-            format=reader,
-            columns=column_names(prompt_column, reward_column, step_column, group_column),
-            model=model,
-            initial=initial,
-            run_config=run_config,
-            completion_ids=completion_ids,
-            device=device,
-            dtype=dtype,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            notice=result.notice,
-            strict=strict,
+            read=read,
+            engine=replace(engine, notice=result.notice),
         )
         result.deliver(report, printed=_printed(report, form))
-    if update_baseline and not quiet:
+    if update_baseline and not out.quiet:
         say(f"wrote {named}")
     if report.outcome != "pass":
         raise typer.Exit(1)

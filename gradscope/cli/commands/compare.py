@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments import options
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
 
 EXAMPLES = (
     "gradscope compare grid",
     "gradscope compare run-grpo run-sign --k 1 --k 16 --output comparison",
-    "gradscope compare grid --only advantage --gradients",
+    "gradscope compare grid --vary advantage --gradients",
 )
 
 RunsArgument = Annotated[
@@ -27,10 +27,10 @@ KOption = Annotated[
     typer.Option("--k", metavar="K", help="A budget of held-out pass@k (repeatable).", rich_help_panel="Measure"),
 ]
 
-OnlyOption = Annotated[
+VaryOption = Annotated[
     str | None,
     typer.Option(
-        "--only", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.", rich_help_panel="Measure"
+        "--vary", metavar="NAME", help="Pairs that differ in this alone, as in `advantage`.", rich_help_panel="Measure"
     ),
 ]
 GradientsOption = Annotated[
@@ -44,28 +44,27 @@ StrictOption = Annotated[
 ]
 
 
+@with_records()
 def compare(
     runs: RunsArgument,
     k: KOption = None,
-    only: OnlyOption = None,
+    vary: VaryOption = None,
     gradients: GradientsOption = False,
     strict: StrictOption = False,
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    out: DeliveryOptions,
 ) -> None:
     """Formulations and settings side by side: means over seeds, paired differences, corrected tests.
 
     Runs with the same settings are a cell; two cells are compared where exactly one thing differs, paired by seed. The
-    p-values are corrected for all tests made (Holm), and what stays undecided is said to be. --only asks less, and so
+    p-values are corrected for all tests made (Holm), and what stays undecided is said to be. --vary asks less, and so
     decides more.
     """
     from gradscope.diagnostics.compare.measure import compare_runs
 
-    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
-                *runs, ks=tuple(k or ()), only=only, gradients=gradients, strict=strict, progress=progress
+                *runs, ks=tuple(k or ()), only=vary, gradients=gradients, strict=strict, progress=progress
             )
         result.deliver(comparison)

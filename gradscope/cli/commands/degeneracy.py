@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.columns import column_names
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope degeneracy outputs/my-run",
@@ -78,6 +79,7 @@ IdleOption = Annotated[
 ]
 
 
+@with_records(leave_out=("model", "initial_weights", "completion_ids"))
 def degeneracy(
     run: options.RunArgument,
     group_size: GroupSizesOption = None,
@@ -86,20 +88,12 @@ def degeneracy(
     target_degeneracy: TargetOption = None,
     by: ByOption = "step",
     success_threshold: options.SuccessThresholdOption = None,
-    reader: options.FormatOption = None,
-    prompt_column: options.PromptColumnOption = None,
-    reward_column: options.RewardColumnOption = None,
-    step_column: options.StepColumnOption = None,
-    group_column: options.GroupColumnOption = None,
-    run_config: options.RunConfigOption = None,
     follow: FollowOption = False,
     every: EveryOption = 2.0,
     idle: IdleOption = None,
-    strict: options.StrictOption = False,
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Share of groups whose rewards are all equal, so that they give no gradient.
 
@@ -109,18 +103,10 @@ def degeneracy(
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     base = _base_pass_rate(base_pass_rate)
-    reading: dict[str, Any] = {
-        "format": reader,
-        "columns": column_names(prompt_column, reward_column, step_column, group_column),
-        "run_config": run_config,
-        "strict": strict,
-    }
-    _refuse_alone(follow=follow, idle=idle, as_json=as_json)
-    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+    _refuse_alone(follow=follow, idle=idle, as_json=out.as_json)
+    with delivery(out) as result:
         if follow:
-            _print_steps(
-                run, every=every, idle=idle, success_threshold=success_threshold, reward=reward, reading=reading
-            )
+            _print_steps(run, every=every, idle=idle, success_threshold=success_threshold, reward=reward, read=read)
         with result.progress() as progress:
             report = measure_degeneracy(
                 run,
@@ -130,8 +116,8 @@ def degeneracy(
                 target_degeneracy=target_degeneracy,
                 by=by,
                 reward=reward,
+                read=read,
                 progress=progress,
-                **reading,
             )
         result.deliver(report)
 
@@ -147,7 +133,13 @@ def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
 
 
 def _print_steps(
-    run: Path, *, every: float, idle: float | None, success_threshold: float | None, reward: str | None, reading: Any
+    run: Path,
+    *,
+    every: float,
+    idle: float | None,
+    success_threshold: float | None,
+    reward: str | None,
+    read: ReadOptions,
 ) -> None:
     from gradscope.diagnostics.degeneracy.follow import Pace, follow_degeneracy
     from gradscope.render.terminal.follow_lines import step_head, step_line
@@ -158,7 +150,7 @@ def _print_steps(
         reward=reward,
         pace=Pace(every=every, idle=idle),
         notice=lambda sentence: say(f"note: {sentence}"),
-        **reading,
+        read=read,
     )
     for number, row in enumerate(steps):
         if number == 0:

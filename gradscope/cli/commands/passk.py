@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.columns import column_names
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope passk my-run",
@@ -30,18 +31,14 @@ KOption = Annotated[
 ]
 
 
+@with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "step", "group"))
 def passk(
     files: FilesArgument,
     k: KOption = None,
     success_threshold: options.SuccessThresholdOption = None,
-    reader: options.FormatOption = None,
-    prompt_column: options.PromptColumnOption = None,
-    reward_column: options.RewardColumnOption = None,
-    strict: options.StrictOption = False,
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Chance that at least one of k samples is correct (pass@k), and that all are (pass^k).
 
@@ -50,14 +47,12 @@ def passk(
     """
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
-    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+    with delivery(out) as result:
         result.deliver(
             measure_pass_at_k(
                 *files,
                 ks=tuple(k or ()),
                 success_threshold=success_threshold,
-                format=reader,
-                columns=column_names(prompt_column, reward_column),
-                strict=strict,
+                read=read,
             )
         )

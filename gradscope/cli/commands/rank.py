@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.results.rank import RowKind
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope rank my-run --step 1 --step 40",
     "gradscope rank my-run --step 1:10 --advantage all --group-size 2 --group-size 4 --output ranks",
-    "gradscope rank my-run --step 40 --rows token --advantage logged --tokens 256",
+    "gradscope rank my-run --step 40 --rows token --advantage logged --max-tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
 
@@ -46,9 +50,10 @@ GroupSizesOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
-TokensOption = Annotated[
+MaxTokensOption = Annotated[
     int | None,
     typer.Option(
+        "--max-tokens",
         metavar="N",
         help="For --rows token: most tokens of a group, drawn at random where it has more; 512 by default.",
         rich_help_panel="Measure",
@@ -76,6 +81,7 @@ SeedOption = Annotated[
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 
 
+@with_records(leave_out=("prompt", "reward", "step", "group"))
 def rank(
     run: options.RunArgument,
     step: StepsOption = None,
@@ -83,26 +89,14 @@ def rank(
     advantage: AdvantagesOption = None,
     group_size: GroupSizesOption = None,
     center: CenterOption = False,
-    tokens: TokensOption = None,
+    max_tokens: MaxTokensOption = None,
     sketch: SketchOption = None,
     matrix_free: MatrixFreeOption = False,
     seed: SeedOption = 0,
-    model: options.ModelOption = None,
-    initial: options.InitialOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "auto",
-    batch_tokens: options.BatchTokensOption = None,
-    engine: options.EngineOption = "auto",
-    verify: options.VerifyOption = "first",
-    reader: options.FormatOption = None,
-    run_config: options.RunConfigOption = None,
-    completion_ids: options.CompletionIdsOption = None,
-    strict: options.StrictOption = False,
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Singular-value spectra and effective ranks of per-rollout gradients.
 
@@ -112,7 +106,7 @@ def rank(
     from gradscope.diagnostics.rank.measure import measure_rank
 
     steps = parse_steps(step)
-    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(
                 run,
@@ -121,25 +115,13 @@ def rank(
                 advantages=tuple(advantage) if advantage else None,
                 group_sizes=tuple(group_size or ()),
                 centered=center,
-                tokens=tokens,
+                tokens=max_tokens,
                 sketch=sketch,
                 matrix_free=matrix_free,
                 seed=seed,
-                engine=engine,
-                verify=verify,
-                format=reader,
-                device=device,
-                dtype=dtype,
-                precision=precision,
-                batch_tokens=batch_tokens,
-                notice=result.notice,
-                unfinished=result.unfinished,
-                model=model,
-                initial=initial,
-                run_config=run_config,
-                completion_ids=completion_ids,
+                read=read,
+                engine=replace(engine, notice=result.notice, unfinished=result.unfinished),
                 output=result.staging,
-                strict=strict,
                 progress=progress,
             )
         result.deliver(report)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope replay my-run",
@@ -22,26 +26,15 @@ ToleranceOption = Annotated[
 ]
 
 
+@with_records(leave_out=("prompt", "reward", "step", "group"))
 def replay(
     run: options.RunArgument,
     step: StepsOption = None,
     tolerance: ToleranceOption = 1e-5,
-    model: options.ModelOption = None,
-    initial: options.InitialOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "auto",
-    batch_tokens: options.BatchTokensOption = None,
-    engine: options.EngineOption = "auto",
-    verify: options.VerifyOption = "first",
-    reader: options.FormatOption = None,
-    run_config: options.RunConfigOption = None,
-    completion_ids: options.CompletionIdsOption = None,
-    strict: options.StrictOption = False,
-    as_json: options.JsonOption = False,
-    output: options.OutputOption = None,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Recompute what the trainer logged, and say match, mismatch or cannot, with the cause.
 
@@ -51,26 +44,14 @@ def replay(
     from gradscope.diagnostics.replay.measure import replay_run
 
     steps = parse_steps(step)
-    with delivery(as_json=as_json, output=output, force=force, quiet=quiet) as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = replay_run(
                 run,
                 steps=steps,
                 tolerance=tolerance,
-                engine=engine,
-                verify=verify,
-                format=reader,
-                device=device,
-                dtype=dtype,
-                precision=precision,
-                batch_tokens=batch_tokens,
-                notice=result.notice,
-                unfinished=result.unfinished,
-                model=model,
-                initial=initial,
-                run_config=run_config,
-                completion_ids=completion_ids,
-                strict=strict,
+                read=read,
+                engine=replace(engine, notice=result.notice, unfinished=result.unfinished),
                 progress=progress,
             )
         result.deliver(report)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.columns import column_names
 from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
-from gradscope.cli.output.delivery import delivery
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope report my-run",
@@ -44,9 +47,10 @@ GradientsOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
-TokensOption = Annotated[
+MaxTokensOption = Annotated[
     int | None,
     typer.Option(
+        "--max-tokens",
         metavar="N",
         min=0,
         help="Most tokens whose own gradients are computed; 0: none, 512 by default.",
@@ -55,31 +59,19 @@ TokensOption = Annotated[
 ]
 
 
+@with_records(leave_out=("engine", "verify", "output"))
 def report(
     run: options.RunArgument,
     output: PageOption = Path("report.html"),
     step: StepsOption = None,
     gradients: GradientsOption = True,
-    tokens: TokensOption = None,
+    max_tokens: MaxTokensOption = None,
     samples: SamplesOption = None,
     success_threshold: options.SuccessThresholdOption = None,
-    reader: options.FormatOption = None,
-    prompt_column: options.PromptColumnOption = None,
-    reward_column: options.RewardColumnOption = None,
-    step_column: options.StepColumnOption = None,
-    group_column: options.GroupColumnOption = None,
-    run_config: options.RunConfigOption = None,
-    completion_ids: options.CompletionIdsOption = None,
-    strict: options.StrictOption = False,
-    model: options.ModelOption = None,
-    initial: options.InitialOption = None,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    precision: options.PrecisionOption = "auto",
-    batch_tokens: options.BatchTokensOption = None,
-    as_json: options.JsonOption = False,
-    force: options.ForceOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
 ) -> None:
     """Write one self-contained HTML page that answers what a run's log can answer.
 
@@ -92,12 +84,14 @@ def report(
     from gradscope.render.html.index_page import render_index
     from gradscope.render.html.page import render_page
 
-    _refuse_existing(output, force=force)
-    runs = () if reader is not None else runs_below(run)
-    with delivery(as_json=as_json, output=None, force=force, quiet=quiet) as result:
+    _refuse_existing(output, force=out.force)
+    runs = () if read.reader is not None else runs_below(run)
+    with delivery(out) as result:
         if len(runs) > 1:
             with result.progress() as progress:
-                index = report_index(run, runs, success_threshold=success_threshold, strict=strict, progress=progress)
+                index = report_index(
+                    run, runs, success_threshold=success_threshold, strict=read.strict, progress=progress
+                )
             _write_page(render_index(index), output)
             result.deliver(index)
         else:
@@ -106,26 +100,16 @@ def report(
                     run,
                     steps="all" if "all" in (step or ()) else parse_steps(step),
                     gradients=gradients,
-                    tokens=tokens,
+                    tokens=max_tokens,
                     samples=tuple(samples or ()),
                     success_threshold=success_threshold,
-                    format=reader,
-                    columns=column_names(prompt_column, reward_column, step_column, group_column),
-                    model=model,
-                    initial=initial,
-                    run_config=run_config,
-                    completion_ids=completion_ids,
-                    device=device,
-                    dtype=dtype,
-                    precision=precision,
-                    batch_tokens=batch_tokens,
-                    notice=result.notice,
-                    strict=strict,
+                    read=read,
+                    engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
             _write_page(render_page(found), output)
             result.deliver(found)
-    if not quiet:
+    if not out.quiet:
         say(f"wrote {output}")
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from gradscope.cli.arguments.lists import parse_names, parse_numbers, parse_seeds
-from gradscope.cli.arguments.options import QuietOption
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say
 from gradscope.errors import UsageError
@@ -120,7 +119,9 @@ def train(
         str | None, _option("loss_type", f"Average over tokens: {_either(LOSS_TYPES)}.", "Optimization", "NAME")
     ] = None,
     checkpoint_every: Annotated[int | None, _option("checkpoint_every", "Updates a checkpoint.", "Run")] = None,
-    quiet: QuietOption = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Say nothing but errors on stderr.", rich_help_panel="Output")
+    ] = False,
 ) -> None:
     """Train a reference run with GRPO and keep everything that the other commands need.
 

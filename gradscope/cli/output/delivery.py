@@ -6,15 +6,36 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from gradscope.cli.output.output_folder import staged_folder, unfinished_folder
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, show, write_data
+from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import Report, document_of, notes_of, sources_of
 from gradscope.render.tables import render_table
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
+
+_OUTPUT = "Output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryOptions:
+    """What a person wants of a result, and where."""
+
+    as_json: Annotated[bool, Option(("--json",), "Print one JSON document and nothing else.", _OUTPUT)] = False
+    """Print the JSON document instead of the table."""
+    output: Annotated[
+        Path | None,
+        Option(("--output", "-o"), "Write JSON, CSV, arrays and figures into this folder.", _OUTPUT, metavar="DIR"),
+    ] = None
+    """The folder for files; it is refused before any work where something is in the way."""
+    force: Annotated[bool, Option(("--force",), "Replace files of the same name there.", _OUTPUT)] = False
+    """Write into a folder that is not empty."""
+    quiet: Annotated[bool, Option(("--quiet", "-q"), "Say nothing but errors on stderr.", _OUTPUT)] = False
+    """No notes, no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +97,19 @@ class Delivery:
 
 
 @contextmanager
-def delivery(*, as_json: bool, output: Path | None, force: bool, quiet: bool) -> Iterator[Delivery]:
+def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
     """Opens the output folder around a command's work.
-
-    Args:
-        as_json: Print the JSON document instead of the table.
-        output: The folder for files; it is refused before any work where something is in the way.
-        force: Write into a folder that is not empty.
-        quiet: Say nothing but errors on stderr.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.
     """
+    output, force, quiet = options.output, options.force, options.quiet
     if output is None:
-        yield Delivery(as_json=as_json, staging=None, unfinished=None, quiet=quiet)
+        yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)
         return
     with unfinished_folder(output, force=force) as unfinished, staged_folder(output, force=force) as staging:
         try:
-            yield Delivery(as_json=as_json, staging=staging, unfinished=unfinished, quiet=quiet)
+            yield Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet)
         except BaseException:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
 
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
 from gradscope.diagnostics.check.against_baseline import baseline_verdict
@@ -18,12 +17,13 @@ from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline,
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
-from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
-from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
 
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 
@@ -40,10 +40,10 @@ def check_run(
     margins: Mapping[str, float] | None = None,
     success_threshold: float | None = None,
     reward: str | None = None,
-    columns: ColumnNames | None = None,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
-    **options: Unpack[RunOptions],
+    read: ReadOptions | None = None,
+    engine: EngineOptions | None = None,
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
@@ -58,10 +58,10 @@ def check_run(
         margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
-        columns: Columns of a generic log, where their names are not usual.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
-        **options: How to read the run and to compute gradient metrics, see :class:`RunOptions`.
+        read: How to read the run; None: recognize everything.
+        engine: How to compute gradient metrics; None: the defaults.
 
     Returns:
         One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
@@ -78,14 +78,15 @@ def check_run(
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
-    run, _ = open_run(path, options, columns)
+    run = read_run(path, read)
     bootstrap = {"seed": seed, "num_resamples": num_resamples}
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
         reward=reward,
         bootstrap=bootstrap,
-        options=options,
+        read=read,
+        engine=engine,
     )
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     for name in (*names, *allow_unknown):

@@ -14,13 +14,14 @@ from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.options import RunOptions
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ class MetricValues:
     """One reward function by name, for the metrics of groups."""
     bootstrap: dict[str, Any] = field(default_factory=dict)
     """``seed`` and ``num_resamples``."""
-    options: RunOptions = field(default_factory=RunOptions)
-    """How to read the run once more, and to compute gradient metrics."""
+    read: ReadOptions | None = None
+    """How to read the run once more, for its gradients."""
+    engine: EngineOptions | None = None
+    """How to compute gradient metrics."""
     made: dict[str, Any] = field(default_factory=dict)
     """Reports that were made, or the errors that they ended in."""
 
@@ -215,12 +218,16 @@ class MetricValues:
     def _rank(self) -> RankReport:
         from gradscope.diagnostics.rank.measure import measure_rank
 
-        return measure_rank(self.run.path, steps=self._last_step(), advantages=("logged",), **self.options)
+        return measure_rank(
+            self.run.path, steps=self._last_step(), advantages=("logged",), read=self.read, engine=self.engine
+        )
 
     def _replay(self, name: str) -> MetricValue:
         from gradscope.diagnostics.replay.measure import replay_run
 
-        report = self._once("replay", lambda: replay_run(self.run.path, steps=self._last_step(), **self.options))
+        report = self._once(
+            "replay", lambda: replay_run(self.run.path, steps=self._last_step(), read=self.read, engine=self.engine)
+        )
         last = report.steps[-1]
         what, key = f"{name} at step {last.step}", _REPLAY[name]
         if key not in last.relative_error:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradscope.diagnostics.degeneracy.course import course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.growth import extent_of
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 
 Notice = Callable[[str], None]
@@ -43,7 +43,7 @@ def follow_degeneracy(
     reward: str | None = None,
     pace: Pace | None = None,
     notice: Notice = lambda _: None,
-    **reading: Any,
+    read: ReadOptions | None = None,
 ) -> Iterator[StepDegeneracy]:
     """Steps as they are written.
 
@@ -56,7 +56,7 @@ def follow_degeneracy(
         reward: One reward function by name; None: the trainer's scalar.
         pace: How often to look.
         notice: Told when a later look fails, as at a file of which half is written; the next growth is another chance.
-        **reading: Options of :func:`~gradscope.rollouts.detect.read_run`.
+        read: How to read the log; None: recognize everything.
 
     Yields:
         One row a step, by step within a look.
@@ -66,7 +66,7 @@ def follow_degeneracy(
 
     def look() -> tuple[StepDegeneracy, ...]:
         return course_of_run(
-            read_run(path, rewards_only=True, **reading), success_threshold=success_threshold, reward=reward
+            read_run(path, read, rewards_only=True), success_threshold=success_threshold, reward=reward
         )
 
     told: dict[int, StepDegeneracy] = {}

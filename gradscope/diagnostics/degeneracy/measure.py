@@ -30,58 +30,44 @@ from gradscope.results.degeneracy import (
     IidPrediction,
     Overdispersion,
 )
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 
 def measure_degeneracy(
     path: str | Path,
     *,
-    format: str | None = None,
     group_sizes: Sequence[int] = (),
     success_threshold: float | None = None,
     base_pass_rate: BasePassRate = None,
     target_degeneracy: float | None = None,
     by: By = "step",
     reward: str | None = None,
-    columns: ColumnNames | None = None,
-    run_config: str | Path | None = None,
-    strict: bool = False,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
+    read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> DegeneracyReport:
     """Degenerate groups of a run or a file of samples.
 
     Args:
         path: A run folder, a log, or a file with several samples a prompt.
-        format: Name of the reader; None: recognized.
         group_sizes: Further group sizes: estimated up to the number of rollouts of a group, forecast beyond it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        columns: Columns of a generic log, where their names are not usual.
-        run_config: The trainer's arguments as JSON, where the folder does not tell them.
-        strict: Whether a row that cannot be used is an error.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
+        read: How to read the run; None: recognize everything.
         progress: Told how far the reading of a large log is.
 
     Returns:
         The report.
     """
-    run = read_run(
-        path,
-        format=format,
-        columns=columns,
-        run_config=run_config,
-        strict=strict,
-        rewards_only=True,
-        progress=progress,
-    )
+    run = read_run(path, read, rewards_only=True, progress=progress)
     return degeneracy_of_run(
         run,
         group_sizes=group_sizes,

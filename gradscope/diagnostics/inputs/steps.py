@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
-from gradscope.diagnostics.inputs.options import EngineOptions
 from gradscope.errors import InputError
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup

@@ -18,7 +18,7 @@ from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
-from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.read_options import ReadOptions
 
 USUAL_KS = (5, 10, 20, 50, 100)
 """Budgets that papers report, beside the powers of two."""
@@ -28,9 +28,7 @@ def measure_pass_at_k(
     *paths: str | Path,
     ks: Sequence[int] = (),
     success_threshold: float | None = None,
-    format: str | None = None,
-    columns: ColumnNames | None = None,
-    strict: bool = False,
+    read: ReadOptions | None = None,
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> PassAtKReport:
@@ -41,9 +39,7 @@ def measure_pass_at_k(
         ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n. Budgets beyond n are
             forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        format: Name of the reader; None: recognized.
-        columns: Columns of a generic log, where their names are not usual.
-        strict: Whether a row that cannot be used is an error.
+        read: How to read the files; None: recognize everything.
         seed: Seed of the resampling.
         num_resamples: Bootstrap resamples behind the intervals.
 
@@ -58,10 +54,7 @@ def measure_pass_at_k(
     if any(k < 1 for k in ks):
         raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Use --k 1.")
     files = [file for path in paths for file in sample_files(path)]
-    samples = [
-        read_samples(file, success_threshold=success_threshold, format=format, columns=columns, strict=strict)
-        for file in files
-    ]
+    samples = [read_samples(file, success_threshold=success_threshold, read=read) for file in files]
     return pass_at_k_of_samples(_named_apart(samples), ks=ks, seed=seed, num_resamples=num_resamples)
 
 

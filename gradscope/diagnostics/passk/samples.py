@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.results.source import Source
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 
@@ -55,12 +55,7 @@ def sample_files(path: str | Path) -> tuple[Path, ...]:
 
 
 def read_samples(
-    path: str | Path,
-    *,
-    success_threshold: float | None = None,
-    format: str | None = None,
-    columns: ColumnNames | None = None,
-    strict: bool = False,
+    path: str | Path, *, success_threshold: float | None = None, read: ReadOptions | None = None
 ) -> Samples:
     """Read one file of samples.
 
@@ -68,16 +63,15 @@ def read_samples(
         path: The file.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. The
             held-out samples of a run of ours say themselves which are correct.
-        format: Name of the reader; None: recognized.
-        columns: Columns of a generic log, where their names are not usual.
-        strict: Whether a row that cannot be used is an error.
+        read: How to read it; None: recognize everything.
 
     Returns:
         The samples, counted by prompt.
     """
-    if columns is None and success_threshold is None and _is_heldout(Path(path)):
-        columns = ColumnNames(reward="correct")
-    run = read_run(path, format=format, columns=columns, strict=strict, rewards_only=True)
+    read = read or ReadOptions()
+    if read.columns == ColumnNames() and success_threshold is None and _is_heldout(Path(path)):
+        read = replace(read, columns=ColumnNames(reward="correct"))
+    run = read_run(path, read, rewards_only=True)
     return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
 
 import numpy as np
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
-from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
@@ -38,6 +36,7 @@ from gradscope.findings.reliability import reliability_findings
 from gradscope.findings.sparsity import sparsity_findings
 from gradscope.findings.tokens import token_findings
 from gradscope.findings.weights import gradient_update_findings
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.rank import (
     BaselineNoise,
@@ -51,6 +50,8 @@ from gradscope.results.rank import (
     StepGeometry,
 )
 from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
 GROUP_SIZES = (2, 4, 8)
@@ -104,7 +105,8 @@ def measure_rank(
     seed: int = 0,
     output: str | Path | None = None,
     progress: ProgressCallback = no_progress,
-    **options: Unpack[RunOptions],
+    read: ReadOptions | None = None,
+    engine: EngineOptions | None = None,
 ) -> RankReport:
     """Spectra of the gradient matrices of a run.
 
@@ -122,7 +124,8 @@ def measure_rank(
         seed: Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``.
         output: Folder for the Gram matrices, written step by step.
         progress: Told after each step.
-        **options: How to read the run and to compute, see :class:`RunOptions`.
+        read: How to read the run; None: recognize everything.
+        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         Spectra, rank curves over checkpoints, and the geometry of each step's gradient.
@@ -145,7 +148,7 @@ def measure_rank(
             "--group-size.",
             hint="Use --rows token --matrix-free.",
         )
-    run, engine = open_run(path, options)
+    run, engine = read_run(path, read), engine or EngineOptions()
     if rows == "update":
         return update_report(run, progress)
     chosen = select_steps(run, steps)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Unpack
 
-from gradscope.diagnostics.inputs.options import RunOptions, open_run
 from gradscope.diagnostics.inputs.steps import (
     MeasuredStep,
     describe_engine,
@@ -27,9 +25,12 @@ from gradscope.diagnostics.replay.log_arithmetic import (
 )
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.findings.logprobs import logprob_findings
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
 GRAD_NORM_TOLERANCE = 1e-5
@@ -42,7 +43,8 @@ def replay_run(
     steps: Sequence[int] | None = None,
     tolerance: float = GRAD_NORM_TOLERANCE,
     progress: ProgressCallback = no_progress,
-    **options: Unpack[RunOptions],
+    read: ReadOptions | None = None,
+    engine: EngineOptions | None = None,
 ) -> ReplayReport:
     """Recompute what the trainer logged.
 
@@ -51,13 +53,14 @@ def replay_run(
         steps: Steps to replay; None: all that were logged.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
         progress: Told after each step.
-        **options: How to read the run and to compute, see :class:`RunOptions`.
+        read: How to read the run; None: recognize everything.
+        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         A verdict per step and quantity.
     """
-    run, engine = open_run(path, options)
-    measured = measure_steps(run, select_steps(run, steps), engine, progress)
+    run = read_run(path, read)
+    measured = measure_steps(run, select_steps(run, steps), engine or EngineOptions(), progress)
     return replay_measured(run, measured, tolerance=tolerance)
 
 

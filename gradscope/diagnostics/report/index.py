@@ -15,6 +15,7 @@ from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
 
@@ -51,7 +52,7 @@ def report_index(
         name = str(path.relative_to(folder))
         progress(done, len(runs), name)
         try:
-            run = read_run(path, strict=strict)
+            run = read_run(path, ReadOptions(strict=strict))
             found.append(_summary(run, name, success_threshold))
             sources.append(run.source)
         except GradscopeError as error:

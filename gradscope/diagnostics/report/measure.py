@@ -6,12 +6,11 @@ another: it says what is missing and what to log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.options import EngineOptions, RunOptions, open_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
@@ -30,9 +29,11 @@ from gradscope.diagnostics.report.sections.tokens import tokens_section
 from gradscope.diagnostics.report.sections.zero_loss import zero_loss_section
 from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.errors import GradscopeError
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import ReportSection, RunReport
-from gradscope.rollouts.readers.parsing.request import ColumnNames
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def report_run(
     tokens: int | None = None,
     samples: Sequence[str | Path] = (),
     success_threshold: float | None = None,
-    columns: ColumnNames | None = None,
     progress: ProgressCallback = no_progress,
-    **options: Unpack[RunOptions],
+    read: ReadOptions | None = None,
+    engine: EngineOptions | None = None,
 ) -> RunReport:
     """Everything that can be said about one run.
 
@@ -93,26 +94,15 @@ def report_run(
             None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        columns: Columns of a generic log, where their names are not usual.
         progress: Told after each recomputed step.
-        **options: How to read the run and to compute, see :class:`RunOptions`.
+        read: How to read the run; None: recognize everything.
+        engine: How to compute the gradients; None: the defaults.
 
     Returns:
         One section a question.
     """
-    columns = columns or ColumnNames()
-    told = _told(
-        {
-            "--format": options.get("format"),
-            "--model": options.get("model"),
-            "--initial": options.get("initial"),
-            "--run-config": options.get("run_config"),
-            "--completion-ids": options.get("completion_ids"),
-            "--success-threshold": success_threshold,
-            **{f"--{name}-column": getattr(columns, name) for name in ("prompt", "reward", "step", "group")},
-        }
-    )
-    run, engine = open_run(path, options, columns)
+    read, engine = read or ReadOptions(), engine or EngineOptions()
+    run = read_run(path, read)
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MOST_TOKENS if tokens is None else tokens
@@ -131,7 +121,7 @@ def report_run(
         tokens=_or_absent(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
         samples=() if isinstance(known, Absent) else known,
         passk=known if isinstance(known, Absent) else _or_absent(lambda: pass_at_k_of_samples(known)),
-        options=told,
+        options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
         source=run.source,
@@ -141,9 +131,11 @@ def report_run(
     )
 
 
-def _told(options: Mapping[str, object]) -> dict[str, str]:
-    """What the reading was told on the command line, for the commands that a page names."""
-    return {flag: str(value) for flag, value in options.items() if value is not None}
+def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:
+    """How the run was read, for the commands that a page names."""
+    yield from read.spelled()
+    if success_threshold is not None:
+        yield "--success-threshold", str(success_threshold)
 
 
 def _or_absent(make: Callable[[], Made]) -> Made | Absent:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.options import EngineOptions
 from gradscope.diagnostics.inputs.steps import MeasuredStep, policy_of
 from gradscope.diagnostics.report.sections.inputs import Absent
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.rollouts.run import Run

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
 from gradscope.errors import UsageError, VerificationError
+from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.engines.loop import ROW_BYTES, loop_gram, row_bytes
 from gradscope.gradients.engines.prefix import can_share
@@ -27,13 +27,11 @@ from gradscope.gradients.plan.plan_step import batch_rows, plan_step
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.row_error import relative_row_error
 from gradscope.gradients.step.step_gram import Array, Chosen, StepGram
-from gradscope.gradients.step.verify import Verify, verify_gram
+from gradscope.gradients.step.verify import verify_gram
 from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
-__all__ = ["Engine", "StepGram", "Verify", "measure_step"]
-
-Engine = Literal["auto", "loop", "stream", "prompt"]
+__all__ = ["StepGram", "measure_step"]
 
 
 def measure_step(

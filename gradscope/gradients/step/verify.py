@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradscope.errors import VerificationError
+from gradscope.gradients.engine_options import Verify
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import Batch, pad_batch
 from gradscope.gradients.model.policy import Policy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.rows import RowPlan
-
-Verify = Literal["first", "all"]
 
 _TF32_TOLERANCE = 1e-2
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
-from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import READERS, TRAINERS, Reader, reader_named
@@ -18,14 +20,8 @@ from gradscope.rollouts.run import Run
 
 def read_run(
     path: str | Path,
+    options: ReadOptions | None = None,
     *,
-    format: str | None = None,
-    model: str | Path | None = None,
-    initial: str | Path | None = None,
-    run_config: str | Path | None = None,
-    completion_ids: str | Path | None = None,
-    columns: ColumnNames | None = None,
-    strict: bool = False,
     rewards_only: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Run:
@@ -33,13 +29,7 @@ def read_run(
 
     Args:
         path: A run folder, a file, a folder of files or a glob.
-        format: The name of a reader, instead of recognizing one.
-        model: The base model of the run's adapters, where the log names none or a path that moved.
-        initial: The weights before the first update, model or adapter folder.
-        run_config: The trainer's arguments as JSON, where the folder does not tell them.
-        completion_ids: Parquet or JSONL with step, row and completion_ids: the exact ids of a log of text.
-        columns: Columns of a generic log, where their names are not usual.
-        strict: Refuse a log with rows that cannot be used, instead of setting them aside.
+        options: How to read it; None: recognize everything.
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
             reduced to it, out of core.
         progress: Told how far a long reading is.
@@ -47,21 +37,13 @@ def read_run(
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``.
     """
-    request = ReadRequest(
-        path=Path(path),
-        model=None if model is None else str(model),
-        initial=None if initial is None else Path(initial),
-        run_config=None if run_config is None else Path(run_config),
-        completion_ids=None if completion_ids is None else Path(completion_ids),
-        columns=columns or ColumnNames(),
-        rewards_only=rewards_only,
-        progress=progress,
-    )
+    options = options or ReadOptions()
+    request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
     _require_input(request.path)
-    reader = _recognize(request) if format is None else reader_named(format)
+    reader = _recognize(request) if options.reader is None else reader_named(options.reader)
     _refuse_unused(reader, request)
     run = reader.read(request)
-    if strict:
+    if options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
 
@@ -86,7 +68,7 @@ def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
     if request.columns != ColumnNames() and not has_use:
         raise UsageError(
             f"{request.path} is read as {reader.name}, whose columns are known; names of columns have no use.",
-            hint="Leave them out, or add --format generic to read the files as they stand.",
+            hint="Leave them out, or add --reader generic to read the files as they stand.",
         )
     if request.completion_ids is not None and "completion_ids" not in reader.takes:
         raise UsageError(
@@ -103,14 +85,14 @@ def _recognize(request: ReadRequest) -> Reader:
     below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
-    columns = generic.column_names(generic.peek(request.path))
+    columns = generic.column_names(peek(request.path))
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in READERS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for the files of "
         f"{', '.join(reader.name for reader in TRAINERS)}, and for {looked}.",
         hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
-        "or the reader with --format.",
+        "or the reader with --reader.",
     )
 
 

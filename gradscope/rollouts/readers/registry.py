@@ -23,7 +23,7 @@ class Reader:
     """One format."""
 
     name: str
-    """Its name in ``--format`` and ``Source.format``."""
+    """Its name in ``--reader`` and ``Source.format``."""
     looks_for: str
     """What it recognizes, for people."""
     recognizes: Callable[[ReadRequest], bool]
@@ -170,7 +170,7 @@ def reader_named(name: str) -> Reader:
     """A reader by its name.
 
     Args:
-        name: As in ``--format``.
+        name: As in ``--reader``.
 
     Returns:
         The reader.

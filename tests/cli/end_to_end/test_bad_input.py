@@ -39,7 +39,7 @@ def test_an_empty_folder(cli: Cli, tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize("command", ANALYSES)
 def test_an_unknown_format(cli: Cli, log: Path, command: str) -> None:
-    assert_refused(cli, "'tlr'", command, log, "--format", "tlr")
+    assert_refused(cli, "'tlr'", command, log, "--reader", "tlr")
 
 
 @pytest.mark.parametrize("command", ["degeneracy", "rank", "replay"])

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step import measure
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_file import read_step, write_step
@@ -94,7 +95,8 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
 
     def replay(**options: Any) -> str:
         said.clear()
-        replay_run(run, steps=[1], unfinished=tmp_path / "kept", notice=said.append, **options)
+        engine = EngineOptions(unfinished=tmp_path / "kept", notice=said.append, **options)
+        replay_run(run, steps=[1], engine=engine)
         return " ".join(said)
 
     assert replay() == ""

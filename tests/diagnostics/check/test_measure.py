@@ -15,6 +15,7 @@ from gradscope.results.check import CheckReport, Requirement
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.source import Source
+from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
@@ -289,8 +290,7 @@ def test_real_run_with_gradients(shared_data: Path) -> None:
     report = check_run(
         runs / "run",
         requirements=[parse_requirement("replay_grad_norm_error <= 1e-5"), parse_requirement("stable_rank >= 1")],
-        run_config=runs / "RUN.json",
-        completion_ids=runs / "true_completion_ids.parquet",
+        read=ReadOptions(trainer_args=runs / "RUN.json", completion_ids=runs / "true_completion_ids.parquet"),
     )
     assert report.outcome == "pass"
     assert "at step 16" in report.verdicts[0].meaning

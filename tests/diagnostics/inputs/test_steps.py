@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradscope.diagnostics.inputs.options import EngineOptions
 from gradscope.diagnostics.inputs.steps import _what_the_disk_cannot_tell, describe_engine
 from gradscope.errors import UsageError
+from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 

@@ -12,16 +12,17 @@ from safetensors.numpy import load_file
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.errors import InputError, UsageError
 from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.rollouts.read_options import ReadOptions
 
 
 def rank_full(shared_data: Path, **options: object) -> RankReport:
     folder = shared_data / "runs" / "trl_full"
-    fixed = {
-        "initial": folder / "init_model",
-        "run_config": folder / "RUN.json",
-        "completion_ids": folder / "true_completion_ids.parquet",
-    }
-    return measure_rank(folder / "run", **{**fixed, **options})
+    read = ReadOptions(
+        initial_weights=folder / "init_model",
+        trainer_args=folder / "RUN.json",
+        completion_ids=folder / "true_completion_ids.parquet",
+    )
+    return measure_rank(folder / "run", read=read, **options)
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +118,9 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
     folder = shared_data / "runs" / "trl_lora"
     lora = measure_rank(
         folder / "run",
-        initial=folder / "init_adapter",
-        run_config=folder / "RUN.json",
         steps=[6],
         advantages=["logged", "sign"],
+        read=ReadOptions(initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json"),
     )
     assert list(lora.refused) == ["sign"]
     assert {s.advantage for s in lora.spectra} == {"logged"}

@@ -9,6 +9,7 @@ import pytest
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.errors import InputError
 from gradscope.results.replay import ReplayReport, StepReplay
+from gradscope.rollouts.read_options import ReadOptions
 
 
 def grad_norm_verdict(step: StepReplay) -> tuple[str, str | None]:
@@ -16,11 +17,14 @@ def grad_norm_verdict(step: StepReplay) -> tuple[str, str | None]:
     return quantity.verdict, quantity.cause
 
 
-def replay_full(shared_data: Path, **options: object) -> ReplayReport:
+def replay_full(shared_data: Path, *, completion_ids: Path | None = None, **options: object) -> ReplayReport:
     folder = shared_data / "runs" / "trl_full"
-    return replay_run(
-        folder / "run", **{"initial": folder / "init_model", "run_config": folder / "RUN.json", **options}
+    read = ReadOptions(
+        initial_weights=options.pop("initial", folder / "init_model"),
+        trainer_args=folder / "RUN.json",
+        completion_ids=completion_ids,
     )
+    return replay_run(folder / "run", read=read, **options)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def test_a_missing_first_checkpoint_asks_for_initial(shared_data: Path) -> None:
 
 def test_unknown_loss_settings_are_no_mismatch(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_lora"
-    (step,) = replay_run(folder / "run", initial=folder / "init_adapter", steps=[6]).steps
+    (step,) = replay_run(folder / "run", steps=[6], read=ReadOptions(initial_weights=folder / "init_adapter")).steps
     verdict, cause = grad_norm_verdict(step)
     assert verdict == "cannot"
     assert "the loss settings are not in the folder" in str(cause)
@@ -84,7 +88,9 @@ def test_unknown_loss_settings_are_no_mismatch(shared_data: Path) -> None:
 def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_lora"
     report = replay_run(
-        folder / "run", initial=folder / "init_adapter", run_config=folder / "RUN.json", steps=[1, 6, 11, 16]
+        folder / "run",
+        steps=[1, 6, 11, 16],
+        read=ReadOptions(initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json"),
     )
     assert report.verdict == "match"
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 1e-5

@@ -14,6 +14,7 @@ from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.results.source import Source
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -105,10 +106,10 @@ def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     folder = shared_data / "runs" / "trl_lora"
     found = report_run(
         folder / "run",
-        initial=folder / "init_adapter",
-        run_config=folder / "RUN.json",
-        model=str(folder / "base_model"),
         steps=[1, 6],
+        read=ReadOptions(
+            initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json", model=str(folder / "base_model")
+        ),
     )
     assert found.recomputed == (1, 6)
     return sections_of(found)

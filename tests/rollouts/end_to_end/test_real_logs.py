@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
@@ -50,9 +51,11 @@ def test_what_is_given_leaves_nothing_to_infer(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_full"
     run = read_run(
         folder / "run",
-        initial=folder / "init_model",
-        run_config=folder / "RUN.json",
-        completion_ids=folder / "true_completion_ids.parquet",
+        ReadOptions(
+            initial_weights=folder / "init_model",
+            trainer_args=folder / "RUN.json",
+            completion_ids=folder / "true_completion_ids.parquet",
+        ),
     )
     assert (run.source.inferred, run.source.missing) == ((), ())
     assert [ref.num_updates for ref in run.weights] == [0, 5, 10, 15, 20]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import READERS, read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
@@ -72,7 +72,7 @@ def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     with pytest.raises(
         InputError, match=r"Rows that cannot be used: 13; first .*messy\.jsonl:4: the reward is not finite"
     ):
-        read_run(path, strict=True)
+        read_run(path, ReadOptions(strict=True))
 
 
 def test_a_folder_a_glob_and_gzip_hold_the_same(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_run_folder_of_ours(tmp_path: Path) -> None:
 
     write_manifest(tmp_path, MANIFEST)
     with pytest.raises(InputError, match=r"holds no rollouts/step_"):
-        read_run(tmp_path, format="gradscope")
+        read_run(tmp_path, ReadOptions(reader="gradscope"))
     write_step(tmp_path, 1, [group(1, rewards=(1.0, None))])
     append_metrics(tmp_path, 1, {"grad_norm": 2.0})
     run = read_run(tmp_path)
@@ -135,24 +135,24 @@ def test_the_folder_above_a_run_names_the_run(tmp_path: Path) -> None:
 
 def test_an_unknown_format_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match="There is no format 'trk'") as caught:
-        read_run(LOGS / "trl", format="trk")
+        read_run(LOGS / "trl", ReadOptions(reader="trk"))
     assert "Did you mean 'trl'?" in (caught.value.hint or "")
     with pytest.raises(UsageError, match="There is no format 'x'"):
-        read_run(LOGS / "trl", format="x")
+        read_run(LOGS / "trl", ReadOptions(reader="x"))
 
 
 def test_a_forced_format_is_used() -> None:
-    assert read_run(LOGS / "verl_v1" / "1.jsonl", format="generic").source.format == "generic"
+    assert read_run(LOGS / "verl_v1" / "1.jsonl", ReadOptions(reader="generic")).source.format == "generic"
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:
     with pytest.raises(UsageError, match=r"is read as trl, whose columns are known"):
-        read_run(LOGS / "trl", columns=ColumnNames(reward="neat"))
+        read_run(LOGS / "trl", ReadOptions(columns=ColumnNames(reward="neat")))
     with pytest.raises(UsageError, match=r"a side file of completion ids goes with a TRL run only"):
-        read_run(LOGS / "generic.csv", completion_ids=LOGS / "generic.csv")
+        read_run(LOGS / "generic.csv", ReadOptions(completion_ids=LOGS / "generic.csv"))
     file = LOGS / "trl" / "completions" / "completions_00001.parquet"
     columns = ColumnNames(reward="neat", group="prompt")
-    assert read_run(file, format="generic", columns=columns).groups[0].rewards == (1.0, 1.0)
+    assert read_run(file, ReadOptions(reader="generic", columns=columns)).groups[0].rewards == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -168,4 +168,4 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
 def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, message: str) -> None:
     assert format in {reader.name for reader in READERS}
     with pytest.raises(InputError, match=message):
-        read_run(LOGS / "README.md", format=format)
+        read_run(LOGS / "README.md", ReadOptions(reader=format))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import inspect_archive
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
@@ -59,17 +59,17 @@ def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lists no metric that is a number"):
         read_run(path)
     with pytest.raises(InputError, match="has no score 'f1'"):
-        read_run(path, columns=ColumnNames(reward="f1"))
+        read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
 
 
 def test_lighteval_has_one_value_a_document() -> None:
     run = read_run(LOGS / "lighteval")
     assert rewards_of(run) == {"math|0/0": (0.0,), "math|0/1": (1.0,)}
     assert run.source.inferred == ("The score is extractive_match.",)
-    by_length = read_run(LOGS / "lighteval", columns=ColumnNames(reward="len"))
+    by_length = read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="len")))
     assert rewards_of(by_length) == {"math|0/0": (2.0,), "math|0/1": (2.0,)}
     with pytest.raises(InputError, match="has no metric 'f1'"):
-        read_run(LOGS / "lighteval", columns=ColumnNames(reward="f1"))
+        read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="f1")))
 
 
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def archive(path: Path, members: dict[str, Any]) -> Path:
 
 def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no scorer 'other'"):
-        read_run(LOGS / "inspect_ai", columns=ColumnNames(reward="other"))
+        read_run(LOGS / "inspect_ai", ReadOptions(columns=ColumnNames(reward="other")))
     with pytest.raises(InputError, match="has no scored samples"):
         read_run(archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}))
 
@@ -143,4 +143,4 @@ def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, mon
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
 def test_only_the_score_can_be_named(name: str) -> None:
     with pytest.raises(UsageError, match="whose columns are known"):
-        read_run(LOGS / name, columns=ColumnNames(prompt="doc"))
+        read_run(LOGS / name, ReadOptions(columns=ColumnNames(prompt="doc")))

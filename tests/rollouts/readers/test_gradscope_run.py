@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, metrics_path, write_manifest
 from gradscope.rollouts.store import write_step
@@ -45,7 +46,7 @@ def test_given_weights_and_arguments_win(run: Path, tmp_path: Path) -> None:
     initial = adapter_folder(tmp_path / "init")
     config = tmp_path / "args.json"
     config.write_text(json.dumps({"beta": 0.5}))
-    found = read_run(run, initial=initial, model="org/base", run_config=config)
+    found = read_run(run, ReadOptions(initial_weights=initial, model="org/base", trainer_args=config))
     assert [(ref.num_updates, ref.path, ref.base) for ref in found.weights] == [
         (0, initial, "org/base"),
         (1, checkpoint_path(run, 1), "org/base"),

@@ -16,6 +16,7 @@ import torch
 from gradscope import measure_degeneracy, measure_rank, read_run, replay_run
 from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
 from gradscope.results.replay import ReplayReport
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training import RolloutRecorder
@@ -242,7 +243,7 @@ def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) ->
 def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
     assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
-    report = replay_run(run, initial=EMBEDDED_FOLDER)
+    report = replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER))
     assert_reproduced(report)
 
 

@@ -74,7 +74,7 @@ class ReportInputs:
         return shlex.join(["gradscope", name, str(self.run.path), *told, *more])
 
 
-_LOG_OPTIONS = ("--format", "--run-config")
+_LOG_OPTIONS = ("--reader", "--run-config")
 _WEIGHT_OPTIONS = (*_LOG_OPTIONS, "--model", "--initial", "--completion-ids")
 _COLUMN_OPTIONS = ("--prompt-column", "--reward-column", "--step-column", "--group-column", "--success-threshold")
 _OPTIONS = {

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.evaluations.sample_shapes import Samples, prompt_rows, samples_of
 from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
 from gradscope.rollouts.readers.flat.generic import column_names, read_flat
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.run import Run

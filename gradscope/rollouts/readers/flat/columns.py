@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction"),

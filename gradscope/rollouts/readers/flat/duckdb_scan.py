@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.readers.parsing.scalars import digest
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 

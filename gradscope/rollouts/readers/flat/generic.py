@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.columns import list_names, resolve_columns, reward_columns, sample_column
 from gradscope.rollouts.readers.flat.duckdb_scan import Keys
 from gradscope.rollouts.readers.flat.reduction import is_large, reduce_files, to_groups
@@ -16,7 +17,7 @@ from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ColumnNames, ReadRequest
+from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import (
     ABSENT,
     digest,

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.run import TrainerSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnNames:
-    """The columns of a generic log; None: guessed where the name is usual."""
-
-    prompt: str | None = None
-    """The prompt's text or messages."""
-    completion: str | None = None
-    """The completion's text or messages."""
-    reward: str | None = None
-    """The scalar reward."""
-    step: str | None = None
-    """The trainer's step."""
-    group: str | None = None
-    """What the rollouts of one group share."""
-    prompt_id: str | None = None
-    """What all groups of one prompt share."""
-    advantage: str | None = None
-    """The advantage that the optimizer saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +22,42 @@ class ReadRequest:
 
     path: Path
     """What to read."""
-    model: str | None = None
-    """The base model of the run's adapters, where the log names none or a path that moved."""
-    initial: Path | None = None
-    """The weights before the first update."""
-    run_config: Path | None = None
-    """The trainer's arguments as JSON."""
-    completion_ids: Path | None = None
-    """A side file with the exact completion token ids: columns step, row, completion_ids."""
-    columns: ColumnNames = ColumnNames()
-    """Column names that were given."""
+    options: ReadOptions = field(default_factory=ReadOptions)
+    """How."""
     rewards_only: bool = False
     """Whether the caller looks at nothing but rewards; a large log with a row a rollout and one reward is
     then reduced to it."""
     progress: ProgressCallback = no_progress
     """Told how far a long reading is."""
+
+    @property
+    def columns(self) -> ColumnNames:
+        """Column names that were given."""
+        return self.options.columns
+
+    @property
+    def model(self) -> str | None:
+        """The base model of the run's adapters."""
+        return None if self.options.model is None else str(self.options.model)
+
+    @property
+    def initial(self) -> Path | None:
+        """The weights before the first update."""
+        return _path(self.options.initial_weights)
+
+    @property
+    def run_config(self) -> Path | None:
+        """The trainer's arguments as JSON."""
+        return _path(self.options.trainer_args)
+
+    @property
+    def completion_ids(self) -> Path | None:
+        """A side file with the exact completion token ids: columns step, row, completion_ids."""
+        return _path(self.options.completion_ids)
+
+
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)
 
 
 def read_settings(path: Path | None) -> TrainerSettings:

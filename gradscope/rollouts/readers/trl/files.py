@@ -84,11 +84,11 @@ def read_step_file(path: Path) -> StepFile:
     if absent:
         raise InputError(
             f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
-            hint="Use --format generic and name the columns.",
+            hint="Use --reader generic and name the columns.",
         )
     steps = table["step"].unique().to_pylist() if pa.types.is_integer(table.schema.field("step").type) else []
     if len(steps) != 1 or steps[0] is None:
-        raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --format generic.")
+        raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
     return StepFile(
         path=path,
         step=steps[0],

@@ -59,7 +59,7 @@ def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -
             "(the trainer's log does not name them).",
         )
     if not names:
-        raise InputError(f"{file.path} has no column of rewards.", hint="Use --format generic --reward-column NAME.")
+        raise InputError(f"{file.path} has no column of rewards.", hint="Use --reader generic --reward-column NAME.")
     given = settings.get("reward_weights")
     if given is not None:
         if not isinstance(given, list) or len(given) != len(names):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 
@@ -18,7 +18,7 @@ LOGS = REPOSITORY / "fixtures" / "logs"
 def read(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Run:
     path = tmp_path / "samples.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_run(path, **options)
+    return read_run(path, ReadOptions(**options))
 
 
 def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:

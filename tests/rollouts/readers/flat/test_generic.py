@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 
@@ -54,16 +54,18 @@ def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
     rows = [{"uid": n, "q": "a", "reward": 0.0, "grade": n, "when": 7} for n in (0, 1)]
     path = write(tmp_path / "a.jsonl", *rows)
     columns = ColumnNames(prompt="q", reward="grade", step="when")
-    run = read_run(path, columns=columns)
+    run = read_run(path, ReadOptions(columns=columns))
     assert [(group.step, group.rewards) for group in run.groups] == [(7, (0.0, 1.0))]
     assert run.groups[0].rollouts[0].rewards == {"reward": 0.0, "grade": 0.0}
-    assert [group.rewards for group in read_run(path, columns=ColumnNames(group="q")).groups] == [(0.0, 0.0)]
+    assert [group.rewards for group in read_run(path, ReadOptions(columns=ColumnNames(group="q"))).groups] == [
+        (0.0, 0.0)
+    ]
 
 
 def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"uid": 1, "reward": 0.0})
     with pytest.raises(UsageError, match="There is no column 'gruop' to take as group") as caught:
-        read_run(path, columns=ColumnNames(group="gruop"))
+        read_run(path, ReadOptions(columns=ColumnNames(group="gruop")))
     assert caught.value.hint == "The columns are 'uid', 'reward'."
 
 
@@ -78,7 +80,7 @@ def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path, row: dict[
     path = write(tmp_path / "a.jsonl", row)
     for format in ("generic", "samples"):
         with pytest.raises(InputError, match=message):
-            read_run(path, format=format)
+            read_run(path, ReadOptions(reader=format))
 
 
 def test_a_log_without_one_usable_row(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_log_without_one_usable_row(tmp_path: Path) -> None:
 def test_a_log_without_rows(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").touch()
     with pytest.raises(InputError, match=r"has no usable rows\."):
-        read_run(tmp_path, format="verl")
+        read_run(tmp_path, ReadOptions(reader="verl"))
 
 
 def test_further_rewards_are_kept(tmp_path: Path) -> None:
@@ -104,7 +106,9 @@ def test_initial_weights_are_taken(tmp_path: Path) -> None:
 
     initial = adapter_folder(tmp_path / "init", base="org/base")
     (tmp_path / "logs").mkdir()
-    run = read_run(write(tmp_path / "logs" / "a.jsonl", {"uid": 1, "step": 1, "reward": 1.0}), initial=initial)
+    run = read_run(
+        write(tmp_path / "logs" / "a.jsonl", {"uid": 1, "step": 1, "reward": 1.0}), ReadOptions(initial_weights=initial)
+    )
     assert [(ref.num_updates, ref.base) for ref in run.weights] == [(0, "org/base")]
 
 

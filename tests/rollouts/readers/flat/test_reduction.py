@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.flat import reduction
 from gradscope.rollouts.readers.flat.duckdb_scan import Keys, scan_groups
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 
 Told = list[tuple[int, int, str]]
@@ -41,7 +41,8 @@ def answers(run: Run) -> tuple[Any, ...]:
 
 
 def assert_same(path: Path | str, **how: Any) -> Run:
-    by_row, reduced = read_run(path, **how), read_run(path, rewards_only=True, **how)
+    options = ReadOptions(**how)
+    by_row, reduced = read_run(path, options), read_run(path, options, rewards_only=True)
     assert answers(reduced) == answers(by_row)
     assert "reduced to its rewards" in reduced.source.missing[-1]
     return reduced

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -32,7 +33,7 @@ def test_blocks_of_a_prompt_are_cut_by_the_advantages_where_prompts_repeat() -> 
 def test_given_weights_make_the_reward(tmp_path: Path) -> None:
     settings = tmp_path / "args.json"
     settings.write_text(json.dumps({"reward_weights": [1.0, 0.5], "num_generations": 2}))
-    run = read_run(LOG, run_config=settings)
+    run = read_run(LOG, ReadOptions(trainer_args=settings))
     assert rewards_of(run)["10:0"] == (1.5, 0.5)
 
 
@@ -40,7 +41,7 @@ def test_given_weights_of_another_number_are_refused(tmp_path: Path) -> None:
     settings = tmp_path / "args.json"
     settings.write_text(json.dumps({"reward_weights": [1.0]}))
     with pytest.raises(InputError, match=r"gives reward_weights \[1\.0\]; the log has 2 reward functions"):
-        read_run(LOG, run_config=settings)
+        read_run(LOG, ReadOptions(trainer_args=settings))
 
 
 def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.readers.trainers.torch_archive import StandIn, read_archive
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
@@ -48,9 +48,9 @@ def test_of_several_rewards_the_first_or_the_named_one_counts(tmp_path: Path) ->
     both = [sample(at, reward={"accuracy": float(at), "format": 1.0}) for at in range(2)]
     folder = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": both}).parent.parent
     assert rewards_of(read_run(folder)) == {"3:0": (0.0, 1.0)}
-    assert rewards_of(read_run(folder, columns=ColumnNames(reward="format"))) == {"3:0": (1.0, 1.0)}
+    assert rewards_of(read_run(folder, ReadOptions(columns=ColumnNames(reward="format")))) == {"3:0": (1.0, 1.0)}
     with pytest.raises(InputError, match="has no reward 'length'"):
-        read_run(folder, columns=ColumnNames(reward="length"))
+        read_run(folder, ReadOptions(columns=ColumnNames(reward="length")))
 
 
 def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, model_folder
@@ -65,13 +66,13 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
     write_file(tmp_path / "run", 1, rows(["a"] * 4, [0, 0, 0, 0]))
     config = tmp_path / "RUN.json"
     config.write_text(json.dumps({"args": {"num_generations": 2}}))
-    run = read_run(tmp_path / "run", run_config=config)
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config))
     assert [group.size for group in run.groups] == [2, 2]
     assert run.settings.origin == str(config)
     for wrong in (3, "2", 0):
         config.write_text(json.dumps({"num_generations": wrong}))
         with pytest.raises(InputError, match=r"gives num_generations .* are not blocks"):
-            read_run(tmp_path / "run", run_config=config)
+            read_run(tmp_path / "run", ReadOptions(trainer_args=config))
 
 
 def test_files_of_steps_with_an_evaluation_are_left_out(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_the_arguments_say_whether_an_update_saw_the_whole_batch(
     write_state(tmp_path / "run", entry(1), {"step": 2, "loss": 0.1})
     config = tmp_path / "RUN.json"
     config.write_text(json.dumps({"steps_per_generation": per_generation, "gradient_accumulation_steps": 4}))
-    notes = read_run(tmp_path / "run", run_config=config).notes
+    notes = read_run(tmp_path / "run", ReadOptions(trainer_args=config)).notes
     assert (1 in notes) == (note is not None)
     assert note is None or note in notes[1]
 
@@ -131,7 +132,8 @@ def test_a_batch_that_was_sampled_for_an_earlier_update_is_noted(tmp_path: Path)
     config = tmp_path / "RUN.json"
     config.write_text(json.dumps({"steps_per_generation": 2, "gradient_accumulation_steps": 2, "num_iterations": 2}))
     assert (
-        read_run(tmp_path / "run", run_config=config).notes[2] == "The batch was sampled for update 1 and served again."
+        read_run(tmp_path / "run", ReadOptions(trainer_args=config)).notes[2]
+        == "The batch was sampled for update 1 and served again."
     )
 
 
@@ -163,7 +165,7 @@ def test_ids_come_from_their_column_or_from_a_side_file(tmp_path: Path) -> None:
     assert [r.completion_ids for g in read_run(run).groups for r in g.rollouts] == [(1,), (2,), (3,), (4,)]
     side = tmp_path / "ids.jsonl"
     side.write_text('{"step": 1, "row": 2, "completion_ids": [7, 8]}\n')
-    assert read_run(run, completion_ids=side).groups[1].rollouts[0].completion_ids == (7, 8)
+    assert read_run(run, ReadOptions(completion_ids=side)).groups[1].rollouts[0].completion_ids == (7, 8)
 
 
 def test_a_side_file_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_side_file_of_another_run_is_refused(tmp_path: Path) -> None:
     side = tmp_path / "ids.jsonl"
     side.write_text('{"step": 9, "row": 0, "completion_ids": [7]}\n')
     with pytest.raises(InputError, match=r"No row of .*ids\.jsonl belongs to"):
-        read_run(run, completion_ids=side)
+        read_run(run, ReadOptions(completion_ids=side))
 
 
 def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
     reason = run.source.quarantined.reasons[0]
     assert (reason.num_rows, reason.first) == (2, f"{path}:2")
     with pytest.raises(InputError, match="Rows that cannot be used: 2; first"):
-        read_run(tmp_path, strict=True)
+        read_run(tmp_path, ReadOptions(strict=True))
 
 
 def test_weights_are_found_by_updates_and_the_base_although_the_run_moved(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_weights_are_found_by_updates_and_the_base_although_the_run_moved(tmp_pa
     (base / "tokenizer.json").touch()
     adapter_folder(run / "checkpoint-10", base="/gone/base")
     adapter_folder(run / "checkpoint-5", base="../base")
-    found = read_run(run, initial=initial)
+    found = read_run(run, ReadOptions(initial_weights=initial))
     assert [(ref.num_updates, ref.base) for ref in found.weights] == [
         (0, str(base)),
         (5, str(base)),
@@ -203,7 +205,7 @@ def test_weights_are_found_by_updates_and_the_base_although_the_run_moved(tmp_pa
     assert found.tokenizer == base
     assert found.weights_before(1) == found.weights[0]
     assert found.weights_before(2) is None
-    assert {ref.base for ref in read_run(run, model=base).weights} == {str(base)}
+    assert {ref.base for ref in read_run(run, ReadOptions(model=base)).weights} == {str(base)}
 
 
 def test_what_the_folder_does_not_tell_is_said(tmp_path: Path) -> None:
@@ -243,5 +245,5 @@ def test_a_file_that_is_not_trls_says_so(tmp_path: Path) -> None:
 def test_a_folder_without_completions_says_how_to_log_them(tmp_path: Path) -> None:
     write_state(tmp_path, entry(1))
     with pytest.raises(InputError, match=r"holds no completions/completions_") as caught:
-        read_run(tmp_path, format="trl")
+        read_run(tmp_path, ReadOptions(reader="trl"))
     assert "log_completions=True" in (caught.value.hint or "")

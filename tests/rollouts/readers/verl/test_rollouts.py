@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 
@@ -60,5 +61,5 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
 def test_a_folder_without_dumps_says_how_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "other.txt").touch()
     with pytest.raises(InputError, match="holds no rollouts") as caught:
-        read_run(tmp_path, format="verl")
+        read_run(tmp_path, ReadOptions(reader="verl"))
     assert "trainer.rollout_data_dir" in (caught.value.hint or "")

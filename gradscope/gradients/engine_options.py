@@ -1,0 +1,118 @@
+"""How gradients are computed: one record, from which the flags of every command that computes any are made.
+
+Nothing heavy is imported here, so that `gradscope rank --help` loads no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from gradscope.errors import UsageError
+from gradscope.option import Option
+from gradscope.progress import NoticeCallback, no_notice
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "high"]
+Engine = Literal["auto", "loop", "stream", "prompt"]
+Verify = Literal["first", "all"]
+
+_MODEL = "Model"
+
+
+def parse_batch_tokens(text: str) -> int | None:
+    """The tokens of a batch as they are typed.
+
+    Args:
+        text: ``auto`` or a whole number.
+
+    Returns:
+        The number; None for ``auto``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{text!r} is not a number of tokens.", hint="Use auto, or a whole number from 1 on.")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How the gradients are computed. The defaults are exact and choose by the machine and the model."""
+
+    device: Annotated[Device, Option(("--device",), "Where to compute.", _MODEL, metavar="auto|cpu|cuda")] = "auto"
+    """``auto``: the GPU where there is one."""
+    dtype: Annotated[
+        Dtype,
+        Option(
+            ("--dtype",),
+            "What the weights are loaded in; auto: float32 on the CPU, on CUDA that of the checkpoint.",
+            _MODEL,
+            metavar="auto|float32|bfloat16",
+        ),
+    ] = "auto"
+    """Sums of products are kept in float64 whatever it is."""
+    precision: Annotated[
+        Precision,
+        Option(
+            ("--precision",),
+            "high: --dtype float32 with TF32 off, to confirm a low rank that was found in less.",
+            _MODEL,
+            metavar="auto|high",
+        ),
+    ] = "auto"
+    """``high`` settles whether a small singular value is rounding."""
+    batch_tokens: Annotated[
+        int | None,
+        Option(
+            ("--batch-tokens",),
+            "Most tokens of one forward pass, padding included; auto (default): halved while memory runs out.",
+            _MODEL,
+            metavar="auto|N",
+            parse=parse_batch_tokens,
+            shows_default=False,
+        ),
+    ] = None
+    """Tokens; None: what fits, by trying."""
+    engine: Annotated[
+        Engine, Option(("--engine",), "How gradients are computed.", _MODEL, metavar="auto|loop|stream|prompt")
+    ] = "auto"
+    """All three give the same Gram matrix to rounding; they differ in time and memory."""
+    verify: Annotated[
+        Verify,
+        Option(
+            ("--verify",),
+            "Which batches to check against an ordinary backward pass.",
+            _MODEL,
+            metavar="first|all",
+        ),
+    ] = "first"
+    """One batch a step costs little and catches a wrong layer rule; ``all`` doubles the time."""
+    notice: NoticeCallback = no_notice
+    """Told what a person should know at once, such as that a batch did not fit."""
+    unfinished: Path | None = None
+    """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
+    weight_spectra: bool = False
+    """Whether the spectra of dL/dW are wanted too."""
+    most_tokens: int = 0
+    """Token rows of a group that are wanted too; 0: none."""
+    num_buckets: int | None = None
+    """Numbers to sketch each of all token rows in; None: exact rows."""
+    matrix_free: bool = False
+    """Whether products with all token rows are wanted instead."""
+    seed: int = 0
+    """Decides which tokens are drawn where a group has more, and the sketch."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("auto", "high"):
+            raise UsageError(f"There is no precision {self.precision!r}.", hint="Use auto or high.")
+        if self.precision == "high" and self.dtype not in ("auto", "float32"):
+            raise UsageError(
+                f"--precision high computes in float32, and --dtype {self.dtype} asks for another one.",
+                hint="Leave one of them out.",
+            )

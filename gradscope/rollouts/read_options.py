@@ -1,0 +1,105 @@
+"""How to read a run: one record, from which the flags of every command that reads one are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+from gradscope.option import Option
+
+_INPUT = "Input"
+_MODEL = "Model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNames:
+    """The columns of a generic log; None: guessed where the name is usual."""
+
+    prompt: Annotated[
+        str | None, Option(("--prompt-column",), "Column that names the prompt.", _INPUT, metavar="NAME")
+    ] = None
+    """The prompt's text or messages."""
+    completion: str | None = None
+    """The completion's text or messages."""
+    reward: Annotated[str | None, Option(("--reward-column",), "Column of rewards.", _INPUT, metavar="NAME")] = None
+    """The scalar reward."""
+    step: Annotated[str | None, Option(("--step-column",), "Column of training steps.", _INPUT, metavar="NAME")] = None
+    """The trainer's step."""
+    group: Annotated[
+        str | None, Option(("--group-column",), "Column that names the group.", _INPUT, metavar="NAME")
+    ] = None
+    """What the rollouts of one group share."""
+    prompt_id: str | None = None
+    """What all groups of one prompt share."""
+    advantage: str | None = None
+    """The advantage that the optimizer saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read a run. The defaults recognize the format and take what the folder itself tells."""
+
+    reader: Annotated[
+        str | None, Option(("--reader",), "Force a reader instead of detecting it.", _INPUT, metavar="NAME")
+    ] = None
+    """The name of a reader."""
+    model: Annotated[
+        str | Path | None,
+        Option(
+            ("--model",),
+            "The base model, where the log names none or its path moved.",
+            _MODEL,
+            metavar="PATH_OR_ID",
+        ),
+    ] = None
+    """The base model of the run's adapters: a folder, or an id of the hub's cache."""
+    initial_weights: Annotated[
+        str | Path | None,
+        Option(
+            ("--initial", "--initial-weights"),
+            "The weights before the first update (model or adapter folder), where the run does not hold them.",
+            _MODEL,
+            metavar="PATH",
+        ),
+    ] = None
+    """A model or adapter folder. TRL does not save these weights, and the first step and the KL term need them."""
+    columns: ColumnNames = ColumnNames()
+    """Columns of a generic log, where their names are not usual."""
+    trainer_args: Annotated[
+        str | Path | None,
+        Option(
+            ("--run-config", "--trainer-args"),
+            "The trainer's arguments as JSON, where the folder does not tell them.",
+            _INPUT,
+            metavar="FILE",
+        ),
+    ] = None
+    """A JSON file. TRL keeps its arguments in a pickle, which is never opened."""
+    completion_ids: Annotated[
+        str | Path | None,
+        Option(
+            ("--completion-ids",),
+            "Exact completion token ids (step, row, completion_ids).",
+            _INPUT,
+            metavar="FILE",
+        ),
+    ] = None
+    """Parquet or JSON lines, for a log that holds text alone."""
+    strict: Annotated[bool, Option(("--strict",), "Refuse a log with unusable rows.", _INPUT)] = False
+    """Whether a row that cannot be used is an error; else it is set aside and counted."""
+
+    def spelled(self) -> Iterator[tuple[str, str]]:
+        """What differs from the defaults, as a person would type it.
+
+        Yields:
+            Flag and value; of switches nothing.
+        """
+        for record in (self, self.columns):
+            hints = get_type_hints(type(record), include_extras=True)
+            for field in fields(record):
+                option = next((one for one in getattr(hints[field.name], "__metadata__", ())), None)
+                value = getattr(record, field.name)
+                if option is not None and value is not None and option.metavar is not None:
+                    yield option.flags[0], str(value)

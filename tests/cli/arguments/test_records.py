@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gradscope.cli.arguments.records import with_records
+from gradscope.option import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    """A record inside a record."""
+
+    step: Annotated[str | None, Option(("--step-column",), "A column.", "Input", metavar="NAME")] = None
+    """Its flag has another name than the field."""
+    hidden: int = 7
+    """No option of the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    """One record of options."""
+
+    path: Annotated[
+        str | Path | None, Option(("--path", "--where"), "A path, under two names.", "Input", metavar="PATH")
+    ] = None
+    """Text where a person types it."""
+    inner: Inner = Inner()
+    """Expanded too."""
+    switch: Annotated[bool, Option(("--switch",), "A switch.", "Input")] = False
+    """On or off."""
+    size: Annotated[
+        int | None, Option(("--size",), "Parsed.", "Input", metavar="N", parse=lambda text: int(text) * 2)
+    ] = None
+    """A number of its own grammar."""
+
+
+def run(*arguments: str, leave_out: tuple[str, ...] = ()) -> tuple[int, str, list[Outer]]:
+    app, seen = typer.Typer(), []
+
+    @app.command()
+    @with_records(leave_out=leave_out)
+    def command(name: str, *, outer: Outer) -> None:
+        assert name == "x"
+        seen.append(outer)
+
+    done = CliRunner().invoke(app, ["x", *arguments])
+    return done.exit_code, done.output, seen
+
+
+def test_every_field_is_a_flag_and_the_command_gets_the_record() -> None:
+    code, _, seen = run("--where", "a/b", "--step-column", "iteration", "--switch", "--size", "4")
+    assert code == 0
+    assert seen == [Outer(path="a/b", inner=Inner(step="iteration"), switch=True, size=8)]
+
+
+def test_without_flags_the_record_has_its_defaults() -> None:
+    assert run()[2] == [Outer()]
+
+
+@pytest.mark.parametrize("flag", ["--switch", "--step-column=a"])
+def test_what_is_left_out_is_no_flag(flag: str) -> None:
+    code, output, seen = run(flag, leave_out=("switch", "step"))
+    assert (code, seen) == (2, [])
+    assert "No such option" in output
