@@ -15,10 +15,10 @@ from tests.conftest import REPOSITORY
 LOGS = REPOSITORY / "fixtures" / "logs"
 
 
-def read(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> Run:
+def read(tmp_path: Path, *rows: dict[str, Any], rewards_only: bool = False, **options: Any) -> Run:
     path = tmp_path / "samples.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_run(path, ReadOptions(**options))
+    return read_run(path, ReadOptions(**options), rewards_only=rewards_only)
 
 
 def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.flat import reduction
@@ -40,9 +41,10 @@ def answers(run: Run) -> tuple[Any, ...]:
     return groups, source.num_rows, source.quarantined, source.inferred, source.files, source.format
 
 
-def assert_same(path: Path | str, **how: Any) -> Run:
+def assert_same(path: Path | str, *, progress: ProgressCallback = no_progress, **how: Any) -> Run:
     options = ReadOptions(**how)
-    by_row, reduced = read_run(path, options), read_run(path, options, rewards_only=True)
+    by_row = read_run(path, options, progress=progress)
+    reduced = read_run(path, options, rewards_only=True, progress=progress)
     assert answers(reduced) == answers(by_row)
     assert "reduced to its rewards" in reduced.source.missing[-1]
     return reduced
