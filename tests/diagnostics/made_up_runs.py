@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from gradscope.diagnostics.passk.samples import Samples, samples_of_run
+from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
@@ -74,3 +79,62 @@ def tau_bench(data: Path) -> Run:
     for trial in json.loads(file.read_text()):
         rewards.setdefault(str(trial["task_id"]), []).append(float(trial["reward"]))
     return samples_run(rewards, str(file))
+
+
+def with_tokens(run: Run) -> Run:
+    """The same run; a passing rollout has 3 tokens, a failing one 1."""
+    groups = tuple(
+        replace(
+            group,
+            rollouts=tuple(replace(r, completion_ids=(7,) * (3 if r.reward else 1)) for r in group.rollouts),
+        )
+        for group in run.groups
+    )
+    return replace(run, groups=groups)
+
+
+def beta_run(num_prompts: int = 60, size: int = 8, seed: int = 0) -> Run:
+    rng = np.random.default_rng(seed)
+    rates = rng.beta(0.5, 0.8, num_prompts)
+    return run_of(
+        *(group_of((rng.random(size) < p).astype(float).tolist(), prompt=f"p{i}") for i, p in enumerate(rates))
+    )
+
+
+def said(report: DegeneracyReport) -> str:
+    return " ".join(report.findings)
+
+
+def two_steps(**more: object) -> Run:
+    """Step 1: all pass, all fail. Step 2: mixed, all fail."""
+    return run_of(
+        group_of([1, 1, 1, 1], step=1, prompt="a"),
+        group_of([0, 0, 0, 0], step=1, prompt="b"),
+        group_of([1, 0, 0, 1], step=2, prompt="c"),
+        group_of([0, 0, 0, 0], step=2, prompt="d"),
+        **more,
+    )
+
+
+def with_rewards(run: Run, **functions: list[list[float | None]]) -> Run:
+    groups = tuple(
+        replace(
+            group,
+            rollouts=tuple(
+                replace(r, rewards={name: values[place][r.sample] for name, values in functions.items()})
+                for r in group.rollouts
+            ),
+        )
+        for place, group in enumerate(run.groups)
+    )
+    return replace(run, groups=groups)
+
+
+def samples(name: str, correct: dict[str, list[float]]) -> Samples:
+    return samples_of_run(samples_run(correct, path=name), name=name)
+
+
+FIRST = samples("first", {"a": [1, 1, 1, 1], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "only": [1, 1, 1, 1]})
+
+
+SECOND = samples("second", {"a": [1, 0, 0, 0], "b": [1, 0, 0, 0], "c": [1, 0, 0, 0]})

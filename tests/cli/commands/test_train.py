@@ -61,3 +61,19 @@ def test_what_makes_no_grid(cli: Cli, asked: list[Any], arguments: tuple[str, ..
     assert (done.code, done.out, asked) == (2, "", [])
     assert done.err.startswith(f"error: {words}")
     assert "\nhint: " in done.err
+
+
+def test_a_run_is_never_trained_over_another(cli: Cli, tiny_run: Path) -> None:
+    before = sorted(path.name for path in tiny_run.rglob("*"))
+    done = cli("train", "--output", tiny_run)
+    assert (done.code, done.out) == (2, "")
+    assert "--force" in done.err
+    assert sorted(path.name for path in tiny_run.rglob("*")) == before
+
+
+def test_a_run_repeats_from_its_manifest(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    done = cli("train", "--config", tiny_run / "manifest.json", "--output", tmp_path / "again")
+    assert done.code == 0
+    assert f"wrote the run {tmp_path / 'again'}" in done.err
+    first, again = (folder / "rollouts" / "step_00002.parquet" for folder in (tiny_run, tmp_path / "again"))
+    assert first.read_bytes() == again.read_bytes()

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.output_folder import staged_folder
-from gradscope.errors import OutputExistsError, UsageError
+from gradscope.errors import OutputExistsError
 from tests.cli.conftest import Cli
 
 
@@ -55,23 +54,3 @@ def test_an_exception_removes_what_was_staged(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"), staged_folder(tmp_path / "out", force=False) as folder:
         fail(folder)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "steps"),
-    [(None, None), ([], None), (["3", "all"], None), (["7"], (7,)), (["4:6", "5", "1"], (1, 4, 5, 6))],
-)
-def test_steps_are_named_by_number_range_or_all(words: list[str] | None, steps: tuple[int, ...] | None) -> None:
-    assert parse_steps(words) == steps
-
-
-@pytest.mark.parametrize("word", ["x", "1:", "-3", "1.5", "1:2:3"])
-def test_what_is_no_step_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="is not a step"):
-        parse_steps([word])
-
-
-@pytest.mark.parametrize("word", ["6:5", "0:99999999"])
-def test_what_is_no_range_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="is not a range of steps"):
-        parse_steps([word])
