@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from tests.render.examples import HOSTILE, degeneracy_report, source
+
+
+def deliver(**options: object) -> None:
+    with delivery(DeliveryOptions(**options)) as result:
+        result.notice("halved the batch")
+        result.notice("halved the batch")
+        result.deliver(degeneracy_report(num_steps=2))
+
+
+def interrupted_after(num_steps: int, output: Path) -> None:
+    """Ctrl-C when so many steps have been kept."""
+    with delivery(DeliveryOptions(output=output)) as result:
+        assert result.unfinished is not None
+        for step in range(num_steps):
+            result.unfinished.mkdir(exist_ok=True)
+            (result.unfinished / f"step_{step:05d}.safetensors").write_bytes(b"kept")
+        raise KeyboardInterrupt
+
+
+def test_a_table_goes_to_stdout_and_what_was_read_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    deliver()
+    out, err = capsys.readouterr()
+    assert "degenerate groups" in out
+    assert err.splitlines()[0] == "note: halved the batch"
+    assert err.count("halved the batch") == 1
+    assert f"read {source().path}: " in err
+
+
+def test_json_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    deliver(as_json=True)
+    out, _ = capsys.readouterr()
+    assert json.loads(out)["schema"] == "gradscope/degeneracy"
+
+
+def test_quiet_leaves_stderr_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    deliver(quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_files_are_named_as_they_stand_in_their_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    deliver(output=tmp_path / "out")
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    named = [line.rpartition("/")[2] for line in capsys.readouterr().err.splitlines() if line.startswith("wrote ")]
+    assert named == written
+    assert "degeneracy.json" in written
+
+
+@pytest.mark.parametrize(("num_steps", "words"), [(1, "the 1 finished step in "), (2, "the 2 finished steps in ")])
+def test_an_interruption_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, num_steps: int, words: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_after(num_steps, tmp_path / "out")
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interruption_before_the_first_step_says_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_after(0, tmp_path / "out")
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notice_of_a_hostile_log_is_one_escaped_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with delivery(DeliveryOptions()) as result:
+        result.notice(HOSTILE)
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert len(err.splitlines()) == 1
