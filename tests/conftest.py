@@ -14,6 +14,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share the cores, and tiny models need one
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers for the whole suite, none for named files: each worker takes seconds to import what it needs."""
+    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 2
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data with known answers; the test is skipped where it is absent."""
