@@ -64,9 +64,5 @@ _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)
 
 
 def command() -> Any:
-    """The app as one callable command.
-
-    Returns:
-        What typer makes of it; its ``main`` takes arguments and, outside standalone mode, raises instead of exiting.
-    """
+    """The app as one callable; its ``main``, outside standalone mode, raises instead of exiting."""
     return typer.main.get_command(app)

@@ -6,10 +6,7 @@ from gradscope.errors import UsageError
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:
-    """Names between commas.
-
-    Args:
-        text: What was typed; None: nothing.
+    """Names between commas; none for None.
 
     Returns:
         The names.
@@ -28,11 +25,7 @@ def parse_names(text: str | None) -> tuple[str, ...]:
 
 
 def parse_numbers(name: str, text: str | None) -> tuple[float, ...]:
-    """Numbers between commas.
-
-    Args:
-        name: What they are, for messages.
-        text: What was typed; None: nothing.
+    """Numbers between commas; none for None. Messages call them by ``name``.
 
     Returns:
         The numbers.
@@ -52,10 +45,7 @@ def parse_numbers(name: str, text: str | None) -> tuple[float, ...]:
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:
-    """Seeds between commas, or from one to another.
-
-    Args:
-        text: What was typed; None: nothing.
+    """Seeds between commas, or from one to another; none for None.
 
     Returns:
         The seeds.

@@ -54,12 +54,7 @@ class Delivery:
     """What was said while the work went on, so that it is not said again at its end."""
 
     def deliver(self, result: Report, *, printed: str | None = None) -> None:
-        """Prints and writes a result.
-
-        Args:
-            result: What the command found.
-            printed: What stdout shows in place of the table; None: the table.
-        """
+        """Print and write a result; ``printed`` stands on stdout in place of the table."""
         if not self.quiet:
             for source in sources_of(result):
                 _describe(source)
@@ -78,21 +73,13 @@ class Delivery:
             show(render_table(result))
 
     def notice(self, sentence: str) -> None:
-        """Says something while the work goes on.
-
-        Args:
-            sentence: What happened.
-        """
+        """Say, once, what happened while the work goes on."""
         if not self.quiet and sentence not in self.said:
             say(f"note: {sentence}")
         self.said.add(sentence)
 
     def progress(self) -> AbstractContextManager[ProgressCallback]:
-        """The bar around the work, gone before anything is printed.
-
-        Returns:
-            A context that gives the callback.
-        """
+        """The bar around the work, gone before anything is printed."""
         return progress_bar(quiet=self.quiet)
 
 

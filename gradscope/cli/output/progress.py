@@ -11,14 +11,7 @@ from gradscope.progress import ProgressCallback, no_progress
 
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
-    """A bar for work that reports how far it is.
-
-    Args:
-        quiet: Draw nothing.
-
-    Yields:
-        The callback; on a stderr that is no terminal it reports to nobody.
-    """
+    """A bar for work that reports how far it is; on a stderr that is no terminal it reports to nobody."""
     if quiet or not sys.stderr.isatty():
         yield no_progress
         return

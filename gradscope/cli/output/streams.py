@@ -13,11 +13,7 @@ _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yello
 
 
 def say(line: str) -> None:
-    """Talks to the person: one escaped line on stderr.
-
-    Args:
-        line: The line; a leading ``error:``, ``hint:``, ``warning:`` or ``note:`` is colored on a terminal.
-    """
+    """Talk to the person: one escaped line on stderr; a leading ``error:``, ``hint:`` or ``note:`` is colored."""
     text = Text(plain(line))
     for prefix, style in _PREFIXES.items():
         if line.startswith(prefix):
@@ -26,21 +22,12 @@ def say(line: str) -> None:
 
 
 def show_line(line: str, *, style: str = "") -> None:
-    """Prints a command or a path on stdout, in one line whatever its length: it is there to be copied.
-
-    Args:
-        line: The line.
-        style: A rich style for a terminal.
-    """
+    """Print a command or a path on stdout, in one line whatever its length: it is there to be copied."""
     _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
-    """Prints a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines.
-
-    Args:
-        renderable: What rich prints, already free of markup.
-    """
+    """Print a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines."""
     console = _console(sys.stdout)
     if console.is_terminal:
         console.print(renderable)
@@ -51,11 +38,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def write_data(text: str) -> None:
-    """Writes a document on stdout as it stands.
-
-    Args:
-        text: The document, with its final newline.
-    """
+    """Write a document on stdout as it stands, its final newline included."""
     sys.stdout.write(text)
 
 

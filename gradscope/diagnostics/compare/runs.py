@@ -68,16 +68,7 @@ class ComparedRun:
         return self.settings.get("reward") == "answer_probability"
 
     def values(self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False) -> dict[str, float]:
-        """The run's numbers.
-
-        Args:
-            ks: Budgets of pass@k, which every held-out prompt has samples for.
-            with_cost: Whether what a step sampled is one of them, where it was counted.
-            with_incoherence: Whether to say what was rewarded, where the run counted it.
-
-        Returns:
-            Metric -> value.
-        """
+        """Metric -> value; ``ks`` are budgets that every held-out prompt has samples for."""
         values = {}
         if self.heldout is not None:
             counts = (self.heldout.num_samples, self.heldout.num_correct)
@@ -119,14 +110,7 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
-    """Read the runs that are finished.
-
-    Args:
-        folders: Run folders.
-
-    Returns:
-        The runs, and folder -> reason for those that are left out.
-    """
+    """The runs that are finished, and folder -> reason for those that are left out."""
     runs: list[ComparedRun] = []
     left_out: dict[str, str] = {}
     for folder in folders:

@@ -19,16 +19,7 @@ Array = NDArray[np.float64]
 
 
 def measure_advantage_mass(chosen: GroupRewards, *, num_resamples: int, seed: int) -> tuple[AdvantageMass, ...]:
-    """Positive and negative mass and the share of zeros, formulation by formulation.
-
-    Args:
-        chosen: The groups.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        One entry a formulation of the registry; undefined where these rewards have no such advantage.
-    """
+    """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for row, (_, rewards) in enumerate(chosen.groups):
         by_size[len(rewards)].append(row)

@@ -21,18 +21,7 @@ NO_TIMES = "no generation time of each rollout was read from the log"
 def measure_starvation(
     chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, num_resamples: int, seed: int
 ) -> Starvation:
-    """The cost of the degenerate groups of a log.
-
-    Args:
-        chosen: The groups.
-        table: The same groups as a table.
-        zero_std: Their share of degenerate groups.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Shares of rollouts, tokens and generation time, batch sizes, dilution and the resampling factor.
-    """
+    """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, num_resamples=num_resamples, seed=seed)
     tokens, seconds = num_tokens(chosen), num_seconds(chosen)
@@ -55,14 +44,7 @@ def measure_starvation(
 
 
 def num_tokens(chosen: GroupRewards) -> Array | None:
-    """Completion tokens of each group.
-
-    Args:
-        chosen: The groups.
-
-    Returns:
-        Their numbers, [J]; None where a rollout has no token ids.
-    """
+    """Completion tokens of each group, [J]; None where a rollout has no token ids."""
     totals = np.zeros(len(chosen.groups))
     for row, (group, _) in enumerate(chosen.groups):
         for rollout in group.rollouts:
@@ -73,14 +55,7 @@ def num_tokens(chosen: GroupRewards) -> Array | None:
 
 
 def num_seconds(chosen: GroupRewards) -> Array | None:
-    """Seconds that each group took to generate, rollout after rollout.
-
-    Args:
-        chosen: The groups.
-
-    Returns:
-        Their times, [J]; None where a rollout was not timed.
-    """
+    """Seconds that each group took to generate, rollout after rollout, [J]; None where a rollout was not timed."""
     totals = np.zeros(len(chosen.groups))
     for row, (group, _) in enumerate(chosen.groups):
         for rollout in group.rollouts:

@@ -38,14 +38,7 @@ class EstimateOptions:
         return Resampling(num_resamples=self.num_resamples, seed=self.seed)
 
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
-        """The estimates of a table.
-
-        Args:
-            table: Groups.
-
-        Returns:
-            The estimates under these options.
-        """
+        """The estimates of a table under these options."""
         return estimate_degeneracy(
             table, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
         )
@@ -54,46 +47,21 @@ class EstimateOptions:
 def course_of_run(
     run: Run, *, success_threshold: float | None = None, reward: str | None = None
 ) -> tuple[StepDegeneracy, ...]:
-    """The steps of a run that was already read, and nothing else of it.
-
-    Args:
-        run: The run.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        reward: One reward function by name; None: the trainer's scalar.
-
-    Returns:
-        One row a step.
-    """
+    """One row for each step of a run that was already read, and nothing else of it."""
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
     return course(run, table, "step", reward, EstimateOptions())
 
 
 def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
-    """The reward at which a rollout passes.
-
-    Args:
-        chosen: The groups.
-        success_threshold: What was asked for; None: 1 for rewards of 0/1 or -1/1.
-
-    Returns:
-        The threshold; None where it is not known.
-    """
+    """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
     if success_threshold is not None:
         return success_threshold
     return binary_threshold([value for _, rewards in chosen.groups for value in rewards])
 
 
 def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
-    """The groups as the estimates take them.
-
-    Args:
-        chosen: The groups.
-        threshold: A rollout passes when its reward reaches this; None where that is not known.
-
-    Returns:
-        One row a group.
-    """
+    """The groups as the estimates take them, a row each; the threshold is None where passing is not known."""
     rewards = [values for _, values in chosen.groups]
     size = np.array([len(values) for values in rewards], dtype=np.int64)
     # A large log has few different groups of 0 and 1.
@@ -115,18 +83,7 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
 def course(
     run: Run, table: GroupTable, by: By, reward: str | None, options: EstimateOptions
 ) -> tuple[StepDegeneracy, ...]:
-    """A row for each step or window.
-
-    Args:
-        run: The run.
-        table: Its groups.
-        by: Each ``step``, or at most ``NUM_WINDOWS`` windows.
-        reward: Which reward the table is of; None: the trainer's scalar.
-        options: How to estimate.
-
-    Returns:
-        The rows by step.
-    """
+    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
     return tuple(_between(run, table, span, reward, options) for span in _spans(table, by))
 
 

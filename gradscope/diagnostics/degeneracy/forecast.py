@@ -26,15 +26,7 @@ _MOST_INNER_BINS = 20
 
 
 def pass_rates_of(table: GroupTable, *, seed: int) -> PassRates | str:
-    """The distribution of pass rates of a log.
-
-    Args:
-        table: The groups.
-        seed: Seed of the resampling.
-
-    Returns:
-        The distribution, or the reason why there is none.
-    """
+    """The distribution of pass rates of a log, or the reason why there is none."""
     if table.num_passing is None:
         return NO_THRESHOLD
     full = (table.num_passing == 0) | (table.num_passing == table.size)
@@ -44,15 +36,7 @@ def pass_rates_of(table: GroupTable, *, seed: int) -> PassRates | str:
 
 
 def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDistribution:
-    """The distribution as a result: shapes, fit, end masses, histogram.
-
-    Args:
-        table: The groups.
-        rates: From :func:`pass_rates_of`.
-
-    Returns:
-        The description; its numbers are undefined where there is no distribution.
-    """
+    """Shapes, fit, end masses and histogram of a distribution; undefined where :func:`pass_rates_of` gave a reason."""
     if isinstance(rates, str):
         unknown = Estimate.because(rates, num_units=len(table.size))
         return PassRateDistribution(
@@ -83,16 +67,7 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
 def forecast_at_size(
     rates: PassRates | str, group_size: int, predicted: Callable[[int], Estimate]
 ) -> GroupSizeDegeneracy:
-    """A row of the report for a group size beyond the rollouts that were logged.
-
-    Args:
-        rates: From :func:`pass_rates_of`.
-        group_size: G.
-        predicted: The i.i.d. prediction at a group size.
-
-    Returns:
-        The row; undefined with the reason where there is no forecast.
-    """
+    """The row of a group size beyond the logged rollouts; ``predicted`` gives the i.i.d. prediction at a size."""
     degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.because(rates)
     prediction = predicted(group_size)
     gap = degenerate if degenerate.value is None else _less(degenerate, prediction)
@@ -107,17 +82,7 @@ def plan_for_target(
     at_size: Callable[[int], GroupSizeDegeneracy],
     tokens_per_rollout: Estimate,
 ) -> TargetDegeneracy:
-    """What it takes that at most a share of groups is degenerate.
-
-    Args:
-        target: The share.
-        now: The logged group size.
-        at_size: The share at another group size.
-        tokens_per_rollout: Mean completion tokens.
-
-    Returns:
-        As logged, by larger groups and by resampling.
-    """
+    """What it takes that at most ``target`` of the groups is degenerate: as logged, by larger groups, by resampling."""
     larger = _smallest_size(target, now, at_size)
     share = now.degeneracy.value or 0.0
     if share <= target:

@@ -37,26 +37,12 @@ class GroupSizes:
         return int(self.table.size[0]) if np.ptp(self.table.size) == 0 else None
 
     def rows(self, group_sizes: Sequence[int]) -> tuple[GroupSizeDegeneracy, ...]:
-        """The logged size and those asked for.
-
-        Args:
-            group_sizes: Further sizes.
-
-        Returns:
-            One row a size, the logged one first.
-        """
+        """One row a size, the logged one first."""
         observed = [self.at(self.logged)] if self.logged is not None else []
         return (*observed, *(self.at(size) for size in sorted(set(group_sizes) - {self.logged})))
 
     def at(self, group_size: int) -> GroupSizeDegeneracy:
-        """One size.
-
-        Args:
-            group_size: G.
-
-        Returns:
-            What was observed, what smaller draws estimate, or what is forecast.
-        """
+        """One size: what was observed, what smaller draws estimate, or what is forecast."""
         if group_size == self.logged:
             return GroupSizeDegeneracy(
                 group_size=group_size,
@@ -83,23 +69,11 @@ class GroupSizes:
         )
 
     def doubled(self) -> GroupSizeDegeneracy | None:
-        """Twice the logged size.
-
-        Returns:
-            The forecast; None where groups differ in size.
-        """
+        """The forecast at twice the logged size; None where groups differ in size."""
         return None if self.logged is None else self.at(2 * self.logged)
 
     def target(self, share: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
-        """What it takes that at most a share of groups is degenerate.
-
-        Args:
-            share: The target.
-            tokens_per_rollout: Mean completion tokens.
-
-        Returns:
-            The plans; from the most frequent size where groups differ.
-        """
+        """Plans to get to a share of degenerate groups, from the most frequent size where groups differ."""
         sizes, counts = np.unique(self.table.size, return_counts=True)
         return plan_for_target(share, self.at(int(sizes[np.argmax(counts)])), self.at, tokens_per_rollout)
 
@@ -112,15 +86,7 @@ class GroupSizes:
 
 
 def pass_rate_origin(base_pass_rate: BasePassRate, num_groups: int) -> str:
-    """Which p the i.i.d. prediction used, in words.
-
-    Args:
-        base_pass_rate: The choice.
-        num_groups: Groups of the log.
-
-    Returns:
-        Words that fit into a sentence.
-    """
+    """Which p the i.i.d. prediction used, in words that fit into a sentence."""
     if base_pass_rate is None:
         return f"the mean of this log over {num_groups} groups"
     if base_pass_rate == "step":

@@ -17,14 +17,7 @@ Counts = NDArray[np.int64]
 
 
 def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
-    """The policies of a log.
-
-    Args:
-        chosen: The groups.
-
-    Returns:
-        Their names in the order of the log; none where there are fewer than two.
-    """
+    """The names of a log's policies in its order; none where there are fewer than two."""
     named = (rollout.policy for group, _ in chosen.groups for rollout in group.rollouts)
     names = tuple(name for name in dict.fromkeys(named) if name is not None)
     return names if len(names) > 1 else ()
@@ -33,18 +26,7 @@ def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, num_resamples: int, seed: int
 ) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
-    """Each policy on its own, and the gap split between prompts and policies.
-
-    Args:
-        chosen: The groups.
-        table: The same groups as a table.
-        threshold: A rollout passes when its reward reaches this; None where that is not known.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        One entry a policy, and the split; neither for a log of one policy, and no split where what passes is not known.
-    """
+    """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
     names = policy_names(chosen)
     if not names:
         return (), None

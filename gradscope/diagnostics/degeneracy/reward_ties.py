@@ -13,16 +13,7 @@ from gradscope.rollouts.types import RolloutGroup
 
 
 def measure_reward_ties(chosen: GroupRewards, *, num_resamples: int, seed: int) -> tuple[RewardTies, ...]:
-    """Each reward function on the same groups.
-
-    Args:
-        chosen: The groups with the reward that was asked for.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        One entry a function, by name; none where the log holds fewer than two.
-    """
+    """Each reward function on the same groups, by name; none where the log holds fewer than two."""
     names = sorted({name for group, _ in chosen.groups for rollout in group.rollouts for name in rollout.rewards})
     if len(names) < 2:
         return ()
@@ -42,15 +33,7 @@ def measure_reward_ties(chosen: GroupRewards, *, num_resamples: int, seed: int) 
 
 
 def tells_apart(group: RolloutGroup, reward: str) -> bool | None:
-    """Whether a reward function differs within a group.
-
-    Args:
-        group: The group.
-        reward: The function's name.
-
-    Returns:
-        The answer; None where it is missing for a rollout.
-    """
+    """Whether a reward function differs within a group; None where it is missing for a rollout."""
     values = [value for rollout in group.rollouts if (value := rollout.rewards.get(reward)) is not None]
     if len(values) < group.size:
         return None

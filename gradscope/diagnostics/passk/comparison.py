@@ -23,14 +23,7 @@ _EQUAL = 1e-12
 def compare_samples(
     first: Samples, second: Samples, ks: Sequence[int], *, num_resamples: int, seed: int
 ) -> PassAtKComparison:
-    """Second against first, paired by prompt.
-
-    Args:
-        first: Samples of one policy.
-        second: Samples of another.
-        ks: The budgets, ascending.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+    """Second against first, paired by prompt, at the budgets ``ks``, ascending.
 
     Returns:
         The comparison.
@@ -66,14 +59,7 @@ def compare_samples(
 
 
 def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
-    """The smallest k at which the sign of the difference is the opposite of that at the smallest k.
-
-    Args:
-        rows: Differences, ascending by k; undefined ones are passed over.
-
-    Returns:
-        That k; None where the sign never changes or the first difference is zero.
-    """
+    """The smallest k whose difference has the opposite sign of the first defined one; None where it never turns."""
     signs = [(row.k, float(np.sign(row.difference.value))) for row in rows if row.difference.value is not None]
     if not signs or signs[0][1] == 0.0:
         return None

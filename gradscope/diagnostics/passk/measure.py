@@ -61,17 +61,7 @@ def measure_pass_at_k(
 def pass_at_k_of_samples(
     samples: Sequence[Samples], *, ks: Sequence[int] = (), seed: int = 0, num_resamples: int = NUM_RESAMPLES
 ) -> PassAtKReport:
-    """pass@k of samples that were already read.
-
-    Args:
-        samples: One a policy, at least one.
-        ks: Budgets; none: the usual ones up to the largest n.
-        seed: Seed of the resampling.
-        num_resamples: Bootstrap resamples behind the intervals.
-
-    Returns:
-        The report.
-    """
+    """pass@k of samples that were already read, one entry a policy, at the usual budgets where ``ks`` names none."""
     budgets = sorted(set(ks)) or default_ks(max(int(one.num_samples.max()) for one in samples))
     tables = tuple(_table(one, budgets, seed=seed, num_resamples=num_resamples) for one in samples)
     first, *others = samples

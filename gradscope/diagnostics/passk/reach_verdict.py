@@ -20,15 +20,7 @@ CEILING = 0.95
 
 
 def judge_reach(rows: Sequence[PassAtKDifference], *, ceiling: float) -> tuple[Verdict, str]:
-    """The verdict on a second policy against a first.
-
-    Args:
-        rows: Second minus first, ascending by k.
-        ceiling: pass@k of the first policy at the largest budget.
-
-    Returns:
-        The verdict and its evidence in words.
-    """
+    """The verdict on a second policy, and its evidence; ``ceiling`` is the first one's pass@k at the largest k."""
     known = [row for row in rows if row.difference.is_defined]
     if len(known) < 2:
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"

@@ -41,14 +41,7 @@ class Samples:
 
 
 def sample_files(path: str | Path) -> tuple[Path, ...]:
-    """The files of samples that a path stands for.
-
-    Args:
-        path: A file, or a run folder with samples of held-out prompts.
-
-    Returns:
-        The held-out samples before and after training, as far as they are there; else the path itself.
-    """
+    """The held-out samples of a run folder, before and after training; of any other path the path itself."""
     folder = Path(path)
     heldout = tuple(file for when in _WHEN if (file := heldout_path(folder, when)).is_file())
     return heldout or (folder,)

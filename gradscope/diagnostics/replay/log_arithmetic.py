@@ -51,15 +51,7 @@ def _rewards(groups: Sequence[RolloutGroup]) -> NDArray[np.float64] | None:
 
 
 def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
-    """The mean reward of the step.
-
-    Args:
-        run: The run.
-        measured: One step of it.
-
-    Returns:
-        Verdict, recomputed value, relative error.
-    """
+    """The mean reward of the step: verdict, recomputed value, relative error."""
     logged = run.metrics.get(measured.step, {}).get("reward")
     rewards = _rewards(measured.groups)
     if rewards is None:
@@ -72,15 +64,7 @@ def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
-    """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so.
-
-    Args:
-        run: The run.
-        measured: One step of it.
-
-    Returns:
-        Verdict, recomputed value, relative error.
-    """
+    """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so."""
     name = "frac_reward_zero_std"
     logged = run.metrics.get(measured.step, {}).get(name)
     rewards = _rewards(measured.groups)
@@ -103,15 +87,7 @@ def _known(group: RolloutGroup) -> list[float]:
 
 
 def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
-    """The advantages of the step's rollouts: how far the farthest is off.
-
-    Args:
-        run: The run.
-        measured: One step of it.
-
-    Returns:
-        Verdict, recomputed mean absolute advantage, largest absolute difference.
-    """
+    """The step's advantages: verdict, recomputed mean absolute advantage, largest absolute difference."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     logged = [rollout.advantage for rollout in rollouts]
     if any(value is None for value in logged):

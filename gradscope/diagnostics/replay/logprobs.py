@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 def logprob_difference(groups: Sequence[RolloutGroup], gram: StepGram) -> LogprobDifference | None:
-    """|logged - recomputed| over all sampled tokens of a step.
-
-    Args:
-        groups: The step's rollouts.
-        gram: Their Gram matrix, with the policy's log-probabilities, [R][T].
-
-    Returns:
-        Mean, largest, and the share beyond the bound; None where no log-probabilities of exact ids were logged.
-    """
+    """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     differences = [
         np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - recomputed)[_sampled(rollout.mask, len(recomputed))]
