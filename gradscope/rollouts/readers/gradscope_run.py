@@ -10,6 +10,7 @@ from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
@@ -116,3 +117,11 @@ def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
     if request.model is not None:
         found = tuple(dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in found)
     return with_initial(found, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
+
+
+FORMAT = Format(
+    name="gradscope",
+    looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
+    recognizes=recognizes,
+    read=read,
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.readers.detect import READERS, read_run
+from gradscope.rollouts.readers.detect import FORMATS, read_run
 from gradscope.rollouts.readers.parsing.request import ColumnNames
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
@@ -166,6 +166,6 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
     ],
 )
 def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, message: str) -> None:
-    assert format in {reader.name for reader in READERS}
+    assert format in {reader.name for reader in FORMATS}
     with pytest.raises(InputError, match=message):
         read_run(LOGS / "README.md", format=format)

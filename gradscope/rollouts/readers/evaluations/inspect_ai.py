@@ -10,6 +10,7 @@ from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_lo
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -46,14 +47,14 @@ def read(request: ReadRequest) -> Run:
     """
     files = tuple(file for file in _files(request.path) if is_log(file))
     quarantine = QuarantineLog()
-    samples = [(file, place, sample) for file in files for place, sample in read_samples(file, quarantine)]
+    samples = [(file, location, sample) for file in files for location, sample in read_samples(file, quarantine)]
     names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
     scorer = chosen_name(names, request, "scorer", "no scored samples")
     return assemble(
         request,
         records=[
-            _record(sample, scorer, file.stem if len(files) > 1 else "", place, quarantine)
-            for file, place, sample in samples
+            _record(sample, scorer, file.stem if len(files) > 1 else "", location, quarantine)
+            for file, location, sample in samples
         ],
         quarantine=quarantine,
         format="inspect-ai",
@@ -68,7 +69,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     return files_like(path, f"*{SUFFIX}", "*.json")
 
 
-def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quarantine: QuarantineLog) -> Record:
+def _record(sample: Mapping[str, Any], scorer: str, log: str, location: str, quarantine: QuarantineLog) -> Record:
     given = sample.get("input")
     name = text_of(sample.get("id")) or digest(given)
     scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
@@ -80,7 +81,7 @@ def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quaran
         prompt=text_of(given),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
         messages=parse_messages(given),
-        reward=usable_reward(_value(scores.get(scorer, ABSENT)), place, quarantine),
+        reward=usable_reward(_value(scores.get(scorer, ABSENT)), location, quarantine),
         rewards={key: finite_or_none(_value(value)) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",
     )
@@ -88,3 +89,12 @@ def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quaran
 
 def _value(value: Any) -> Any:
     return _LETTERS.get(value, value) if isinstance(value, str) else value
+
+
+FORMAT = Format(
+    name="inspect-ai",
+    looks_for="*.eval, or .json with eval and samples (inspect_ai)",
+    recognizes=recognizes,
+    read=read,
+    takes=frozenset({"reward_column"}),
+)

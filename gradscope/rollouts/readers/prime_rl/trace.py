@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import parse_messages, text_of
 from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
 
@@ -81,10 +82,12 @@ def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
         for name in ("logprobs", "advantages"):
             known, spread = columns[name], _spread(list_of(node.get(name)), mask)
             columns[name] = None if known is None or spread is None else [*known, *spread]
-    cut = cut_sequence(
-        columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
-    )
-    return None if isinstance(cut, str) else cut
+    try:
+        return cut_sequence(
+            columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
+        )
+    except UnusableRowError:
+        return None
 
 
 def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:

@@ -14,6 +14,7 @@ from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings, read_side_ids
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
@@ -240,3 +241,12 @@ def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRe
     bases = {weights.base: None for weights in weights if weights.base is not None}
     model = None if request.model is None else Path(request.model)
     return find_tokenizer(*(ref.path for ref in weights), run, request.initial, *map(Path, bases), model)
+
+
+FORMAT = Format(
+    name="trl",
+    looks_for="completions/completions_*.parquet (TRL)",
+    recognizes=recognizes,
+    read=read,
+    takes=frozenset({"completion_ids"}),
+)
