@@ -105,7 +105,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
-    columns = generic.column_names(peek(request.path))
+    columns = generic.columns_in(peek(request.path))
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(

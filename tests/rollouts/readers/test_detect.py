@@ -87,12 +87,12 @@ def test_a_folder_a_glob_and_gzip_hold_the_same(tmp_path: Path) -> None:
 
 def test_a_run_folder_of_ours(tmp_path: Path) -> None:
     from gradscope.rollouts.run_folder import append_metrics, write_manifest
-    from gradscope.rollouts.store import write_step
+    from gradscope.rollouts.store import write_step_rollouts
 
     write_manifest(tmp_path, MANIFEST)
     with pytest.raises(InputError, match=r"holds no rollouts/step_"):
         read_run(tmp_path, format="gradscope")
-    write_step(tmp_path, 1, [group(1, rewards=(1.0, None))])
+    write_step_rollouts(tmp_path, 1, [group(1, rewards=(1.0, None))])
     append_metrics(tmp_path, 1, {"grad_norm": 2.0})
     run = read_run(tmp_path)
     assert run.source.format == "gradscope"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_samples
+from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_archived_samples
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
@@ -23,7 +23,7 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a log of inspect_ai's.
 
     Args:
@@ -36,7 +36,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(files) and is_log(files[0])
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read logs of inspect_ai's.
 
     Args:
@@ -47,7 +47,7 @@ def read(request: ReadRequest) -> Run:
     """
     files = tuple(file for file in _files(request.path) if is_log(file))
     quarantine = QuarantineLog()
-    samples = [(file, location, sample) for file in files for location, sample in read_samples(file, quarantine)]
+    samples = [(file, *located) for file in files for located in read_archived_samples(file, quarantine)]
     names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
     scorer = chosen_name(names, request, "scorer", "no scored samples")
     return assemble(
@@ -94,7 +94,7 @@ def _value(value: Any) -> Any:
 FORMAT = Format(
     name="inspect-ai",
     looks_for="*.eval, or .json with eval and samples (inspect_ai)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
     takes=frozenset({"reward_column"}),
 )

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradscope.rollouts.readers.evaluations.sample_shapes import Samples, prompt_rows, samples_of
+from gradscope.rollouts.readers.evaluations.sample_shapes import PromptSamples, prompt_rows, samples_of
 from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
-from gradscope.rollouts.readers.flat.generic import column_names, read_flat
+from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -25,7 +25,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 """What equal rewards can be counted as: a list or an object has no hash."""
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds samples of prompts and no steps.
 
     Args:
@@ -37,11 +37,11 @@ def recognizes(request: ReadRequest) -> bool:
     rows = peek(request.path)
     if _holds_shapes(rows, request.columns.reward):
         return True
-    columns = resolve_columns(column_names(rows), request.columns)
+    columns = resolve_columns(columns_in(rows), request.columns)
     return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a sample file.
 
     Args:
@@ -89,7 +89,7 @@ def _records(
             for part in prompt_rows(row, name):
                 found = True
                 samples = samples_of(part, name)
-                if isinstance(samples, Samples):
+                if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
                     yield from _expand(
                         part,
@@ -108,7 +108,7 @@ def _records(
 
 def _expand(
     row: Mapping[str, Any],
-    samples: Samples,
+    samples: PromptSamples,
     location: str,
     columns: ColumnNames,
     quarantine: QuarantineLog,
@@ -143,7 +143,7 @@ def _expand(
         )
 
 
-def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
+def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
     """The samples of a prompt, those of equal rewards as one where nobody looks at anything else.
 
     Args:
@@ -188,7 +188,7 @@ def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
 FORMAT = Format(
     name="samples",
     looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
     takes=frozenset({"columns"}),
 )

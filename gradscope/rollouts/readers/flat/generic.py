@@ -32,7 +32,7 @@ from gradscope.rollouts.run import Run
 _REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names.
 
     Args:
@@ -41,11 +41,11 @@ def recognizes(request: ReadRequest) -> bool:
     Returns:
         True if so.
     """
-    columns = resolve_columns(column_names(peek(request.path)), request.columns)
+    columns = resolve_columns(columns_in(peek(request.path)), request.columns)
     return columns.reward is not None and _key(columns) is not None
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a log with a row a rollout.
 
     Args:
@@ -69,7 +69,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         The run.
     """
     first = peek(request.path)
-    names = column_names(first)
+    names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
     quarantine = QuarantineLog()
@@ -98,7 +98,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     )
 
 
-def column_names(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns of some rows.
 
     Args:
@@ -208,7 +208,7 @@ def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> I
 FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
     takes=frozenset({"columns"}),
 )

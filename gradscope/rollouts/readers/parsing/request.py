@@ -58,7 +58,7 @@ class ReadRequest:
     """Told how far a long reading is."""
 
 
-def read_settings(path: Path | None) -> TrainerSettings:
+def read_trainer_settings(path: Path | None) -> TrainerSettings:
     """The trainer's arguments from a JSON file.
 
     Args:

@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class AgentTrace:
     """What one agent read and wrote."""
 
     prompt: str
@@ -28,7 +28,7 @@ class Trace:
     """Whether it has several leaves, each a sequence that was trained on."""
 
 
-def read_trace(trace: Mapping[str, Any]) -> Trace:
+def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     """Read a trace.
 
     Args:
@@ -43,7 +43,7 @@ def read_trace(trace: Mapping[str, Any]) -> Trace:
     path = _path(nodes, leaves[-1]) if leaves else []
     sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
-    return Trace(
+    return AgentTrace(
         prompt="\n".join(_text(message) for message in messages[:sampled]),
         messages=parse_messages(messages[:sampled]),
         completion="\n".join(_text(message) for message in messages[sampled:]),

@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.trace import Trace, read_trace
+from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
 from gradscope.rollouts.run import Run
 
 _STEP = re.compile(r"^step_(\d+)$")
@@ -34,7 +34,7 @@ _BRANCHING = "Some traces branch into several sequences: their tokens are left o
 _AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds prime-rl's traces of training.
 
     Args:
@@ -46,7 +46,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(_files(request.path, "all") or _files(request.path, "effective"))
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read prime-rl's traces of training.
 
     Args:
@@ -130,7 +130,7 @@ def _is_trained(trace: Mapping[str, Any]) -> bool:
 def _record(
     row: Mapping[str, Any],
     trace: Mapping[str, Any],
-    found: Trace,
+    found: AgentTrace,
     step: int,
     group: str,
     location: str,
@@ -177,6 +177,6 @@ def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
 FORMAT = Format(
     name="prime-rl",
     looks_for="step_*/train/{all,effective}/traces.jsonl (prime-rl)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
 )

@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
@@ -48,7 +48,7 @@ class _Line:
         return {name: cells[at] for name, cells in self.columns.items()}
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is ms-swift's log of completions.
 
     Args:
@@ -61,7 +61,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(files) and any(all(isinstance(row.get(key), list) for key in _KEYS) for row in peek(files[0]))
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read ms-swift's log of completions.
 
     Args:
@@ -75,7 +75,7 @@ def read(request: ReadRequest) -> Run:
     """
     files = _files(request.path)
     quarantine = QuarantineLog()
-    settings = read_settings(request.run_config)
+    settings = read_trainer_settings(request.run_config)
     lines = [line for file in files for line in _lines(file, quarantine)]
     if not lines:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
@@ -207,6 +207,6 @@ def _records(line: _Line, size: int, weights: Mapping[str, float], quarantine: Q
 FORMAT = Format(
     name="ms-swift",
     looks_for="completions.jsonl with a list a column (ms-swift)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
 )

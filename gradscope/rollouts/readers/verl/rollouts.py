@@ -34,7 +34,7 @@ _MISSING = (
 )
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a dump of verl's.
 
     Args:
@@ -47,7 +47,7 @@ def recognizes(request: ReadRequest) -> bool:
     return {"input", "output", "score", "step"} <= next(rows, {}).keys()
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a dump of rollouts.
 
     Args:
@@ -150,6 +150,6 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
 FORMAT = Format(
     name="verl",
     looks_for="<step>.jsonl with input, output, score and step (verl)",
-    recognizes=recognizes,
-    read=read,
+    recognizes=_recognizes,
+    read=_read,
 )
