@@ -16,7 +16,7 @@ from gradscope.metrics.gram.reward_baselines import optimal_baselines
 Array = NDArray[np.float64]
 
 
-def optimal_baseline(rewards: Array, squared_norms: Array) -> Array:
+def optimal_advantages(rewards: Array, squared_norms: Array) -> Array:
     """The reward minus the constant of the group that makes its gradient least noisy, sum(|s|^2 r) / sum(|s|^2).
 
     It sees the rollout that it is for, as the group's mean does. A group of equal rewards gets exactly zero.
@@ -29,7 +29,7 @@ def optimal_baseline(rewards: Array, squared_norms: Array) -> Array:
         Advantages, [n, G].
 
     Example:
-        >>> optimal_baseline(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
+        >>> optimal_advantages(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
         [[0.25, -0.75]]
     """
     return live_only(rewards, rewards - optimal_baselines(rewards, squared_norms))

@@ -3,7 +3,7 @@
 A new formulation is one function and one row here. What a formulation needs is its ``scope``: the rewards of a group,
 those of the whole step, what the run remembers, something of every token, or a Gram matrix. The first two are functions
 of rewards and can be asked "what if" of any log; those of the run and of tokens exist while a run is trained
-(:mod:`gradscope.advantages.rules`), the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
+(:mod:`gradscope.advantages.online`), the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def find_base(adapter: Path, run: Path) -> str | None:
     if not isinstance(name, str) or not name:
         return None
     written = Path(name)
-    places = (written,) if written.is_absolute() else (adapter / written, run / written, written)
-    found = next((place for place in places if (place / "config.json").is_file()), None)
+    candidates = (written,) if written.is_absolute() else (adapter / written, run / written, written)
+    found = next((folder for folder in candidates if (folder / "config.json").is_file()), None)
     return name if found is None else str(found.resolve())
 
 

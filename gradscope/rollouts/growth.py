@@ -9,7 +9,7 @@ Extent = dict[str, tuple[int, int]]
 """File -> its size in bytes and when it was last written, in nanoseconds."""
 
 
-def extent_of(path: Path) -> Extent:
+def log_extent(path: Path) -> Extent:
     """How far a log has been written.
 
     Args:

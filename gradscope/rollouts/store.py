@@ -50,7 +50,7 @@ _AS_TUPLE = ("prompt_ids", "completion_ids", "token_rewards", "token_advantages"
 _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")
 
 
-def write_step(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: bool = False) -> Path:
+def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: bool = False) -> Path:
     """Write one step's rollouts.
 
     Args:
@@ -67,7 +67,7 @@ def write_step(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: b
             different reward functions.
     """
     if not groups or any(group.step != step for group in groups):
-        raise ValueError(f"write_step takes the groups of step {step}, at least one and no others")
+        raise ValueError(f"write_step_rollouts takes the groups of step {step}, at least one and no others")
     if len({group.group_id for group in groups}) < len(groups):
         raise ValueError("a group id occurs twice")
     names = tuple(groups[0].rollouts[0].rewards)
@@ -106,14 +106,14 @@ def read_steps(run: Path) -> tuple[RolloutGroup, ...]:
     Returns:
         Groups by step, then in the order they were written.
     """
-    return tuple(group for path in step_files(run) for group in read_step(path))
+    return tuple(group for path in step_files(run) for group in read_step_rollouts(path))
 
 
-def read_step(path: Path) -> tuple[RolloutGroup, ...]:
+def read_step_rollouts(path: Path) -> tuple[RolloutGroup, ...]:
     """One file of rollouts.
 
     Args:
-        path: A file that :func:`write_step` wrote.
+        path: A file that :func:`write_step_rollouts` wrote.
 
     Returns:
         Its groups in order.

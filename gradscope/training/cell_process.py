@@ -2,6 +2,9 @@
 
 The imports take as long as a small run. On a CPU they are made once, in multiprocessing's fork server, and every cell
 starts from there; a process that has a GPU must not be forked, so there each cell imports for itself.
+
+Not by ``concurrent.futures``: one worker that is killed breaks its whole pool and leaves no exit code, and a pool
+cannot interrupt one worker. Here the other cells go on, and a cell that failed keeps its exit code and its last words.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files
 from gradscope.training.cell_process import CellProcess, start_cell, stop_cells
+from gradscope.training.run_checks import check_free, check_settings
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.processes import check_alone
-from gradscope.training.train import check_free, check_settings, is_finished
+from gradscope.training.train import is_finished
 
 _POLL = 0.3
 """Seconds between two looks at the processes."""
@@ -115,7 +116,7 @@ def train_grid(
     return tuple(Path(cell.output) for cell in cells)
 
 
-def command_of(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
+def cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
     """The command line of a cell.
 
     Args:
@@ -127,7 +128,7 @@ def command_of(cell: TrainConfig, *, resume: bool = False, force: bool = False) 
         Arguments after ``gradscope``: what differs from the defaults.
 
     Example:
-        >>> command_of(TrainConfig(output="a", seed=3))
+        >>> cell_command(TrainConfig(output="a", seed=3))
         ['train', '--output', 'a', '--seed', '3']
     """
     defaults = TrainConfig().to_json()
@@ -168,7 +169,7 @@ def _run_all(
 
 def _start(cell: TrainConfig, *, force: bool, on_gpu: bool) -> CellProcess:
     resume = not force and _has_manifest(cell)
-    return start_cell(cell, command_of(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
+    return start_cell(cell, cell_command(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
 
 
 def _has_manifest(cell: TrainConfig) -> bool:

@@ -13,16 +13,16 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
-from gradscope.advantages.rules import Rule
+from gradscope.advantages.online import OnlineAdvantage, online_advantage
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.grpo.answer_probability import AnswerProbability
 from gradscope.training.grpo.heldout import sample, write_heldout
 from gradscope.training.grpo.match_grad_norm import NormMatch
-from gradscope.training.grpo.policy import Policy
+from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.grpo.recorder import Recorder
 from gradscope.training.grpo.reward_functions import RewardFunctions
-from gradscope.training.grpo.rules import make_rule
+from gradscope.training.grpo.token_critic import TokenCritic
 from gradscope.training.grpo.trainer import RecordingTrainer, StepCallback
 from gradscope.training.sampling.rounds import make_sampling
 from gradscope.training.setup.checkpoints import (
@@ -34,7 +34,7 @@ from gradscope.training.setup.checkpoints import (
     write_memory,
 )
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import gather, num_processes, on_main, process_index
+from gradscope.training.setup.processes import gather, num_processes, process_index, run_on_main
 from gradscope.training.setup.trl_arguments import grpo_config, lora_config
 from gradscope.training.tasks.task import Problem, Task, prompt_order
 
@@ -43,7 +43,7 @@ def fit(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: Policy,
+    policy: TrainedPolicy,
     arguments: Mapping[str, Any],
     *,
     on_cpu: bool,
@@ -60,24 +60,35 @@ def fit(
         on_cpu: Whether to stay off the GPU.
         progress: Told after each step, and while held-out prompts are sampled.
     """
-    rule = make_rule(config, width=policy.model.config.get_text_config().hidden_size)
-    trainer = _make_trainer(run, config, task, policy, arguments, rule, on_cpu=on_cpu, progress=progress)
+    # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
+    online = trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
+    trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
-    newest = on_main(lambda: _newest(run))
+    # The weights before the first update, unless an earlier start has kept them.
+    newest = run_on_main(lambda: _newest(run))
     if newest is None:
         trainer.save_model(str(checkpoint_path(run, 0)))
-        on_main(lambda: mark_complete(run, 0))
+        run_on_main(lambda: mark_complete(run, 0))
+    # The updates: all of them, those that are missing, or none.
     if not newest:
-        on_main(lambda: _sample_heldout("before", run, config, task, policy, arguments, progress))
+        run_on_main(lambda: _sample_heldout("before", run, config, task, policy, arguments, progress))
         trainer.train()
     elif newest < config.steps:
         folder = resumable(run, newest, num_processes())
-        if rule.remembers:
-            recall_memory(folder, rule)
+        if online.remembers:
+            recall_memory(folder, online)
         trainer.train(resume_from_checkpoint=str(folder))
     else:
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
-    on_main(lambda: _sample_heldout("after", run, config, task, policy, arguments, progress))
+    # What the trained policy makes of prompts that it never saw.
+    run_on_main(lambda: _sample_heldout("after", run, config, task, policy, arguments, progress))
+
+
+def trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
+    """The formulation that a run is trained with, nothing remembered yet; ``width`` is that of the hidden states."""
+    if config.advantage == "token_critic":
+        return TokenCritic(width, config.critic_learning_rate)
+    return online_advantage(config.advantage)
 
 
 def _newest(run: Path) -> int | None:
@@ -91,9 +102,9 @@ def _make_trainer(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: Policy,
+    policy: TrainedPolicy,
     arguments: Mapping[str, Any],
-    rule: Rule,
+    online: OnlineAdvantage,
     *,
     on_cpu: bool,
     progress: ProgressCallback,
@@ -102,14 +113,14 @@ def _make_trainer(
 
     def on_step(step: int, logs: dict[str, Any]) -> None:
         if process_index() == 0:
-            recorder.write(step, logs | rule.metrics)
+            recorder.write(step, logs | online.metrics)
         progress(step, config.steps, "steps")
 
     def on_checkpoint(num_updates: int) -> None:
         gather([num_updates])  # each process has written its random state
         if process_index() == 0:
-            if rule.remembers:
-                write_memory(run, num_updates, rule.memory)
+            if online.remembers:
+                write_memory(run, num_updates, online.memory)
             mark_complete(run, num_updates)
 
     callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
@@ -119,7 +130,7 @@ def _make_trainer(
     rows = [_row(policy, problem) for problem in task.train]
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     trainer = RecordingTrainer(
-        rule=rule,
+        online=online,
         rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
         recorder=recorder,
         sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
@@ -137,7 +148,7 @@ def _make_trainer(
 
 
 def _answer_probability(
-    config: TrainConfig, task: Task, policy: Policy, arguments: Mapping[str, Any]
+    config: TrainConfig, task: Task, policy: TrainedPolicy, arguments: Mapping[str, Any]
 ) -> AnswerProbability | None:
     if config.reward != "answer_probability" or task.answer_mark is None:
         return None
@@ -145,7 +156,7 @@ def _answer_probability(
     return AnswerProbability(policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once)
 
 
-def _row(policy: Policy, problem: Problem) -> dict[str, Any]:
+def _row(policy: TrainedPolicy, problem: Problem) -> dict[str, Any]:
     """A row of TRL's dataset; what TRL does not know comes back with the batch."""
     return {
         "prompt": policy.messages(problem) or problem.prompt,
@@ -160,7 +171,7 @@ def _sample_heldout(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: Policy,
+    policy: TrainedPolicy,
     arguments: Mapping[str, Any],
     progress: ProgressCallback,
 ) -> None:

@@ -12,17 +12,24 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradscope.advantages.registry import formulation
-from gradscope.errors import InputError, MissingDependencyError, OutputExistsError, UsageError
+from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
+from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
 from gradscope.training.setup.checkpoints import complete_checkpoints
 from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
-from gradscope.training.setup.processes import check_launch, join, leave, num_processes, on_main, refuse, together
+from gradscope.training.setup.processes import (
+    check_launch,
+    end_group,
+    num_processes,
+    run_everywhere,
+    run_on_main,
+    start_group,
+)
 from gradscope.training.tasks.load import load_task, max_completion_length
 
 if TYPE_CHECKING:
-    from gradscope.training.grpo.policy import Policy
+    from gradscope.training.grpo.policy import TrainedPolicy
     from gradscope.training.tasks.task import Task
 
 _FREE_ON_RESUME = ("output", "device")
@@ -62,90 +69,29 @@ def train(
     _require_trl()
     run = Path(config.output)
     if num_processes() > 1:
-        join(on_cpu=_on_cpu(config.device))
+        start_group(on_cpu=_on_cpu(config.device))
     if not resume:
-        on_main(lambda: _check_output(run, config, force=force))
-    elif on_main(lambda: is_finished(run, config)):
-        return run
-    task = together(lambda: _load_task(config))
-    _run(run, config, task, resume=resume, progress=progress)
-    leave()
+        run_on_main(lambda: _check_output(run, config, force=force))
+    if not (resume and run_on_main(lambda: is_finished(run, config))):
+        task = run_everywhere(lambda: _load_task(config))
+        _run(run, config, task, resume=resume, progress=progress)
+    end_group()
     return run
 
 
 def _check_output(run: Path, config: TrainConfig, *, force: bool) -> None:
     check_free(run, force=force)
-    _check_apart(run, config)
+    check_apart(run, config)
 
 
 def _load_task(config: TrainConfig) -> Task:
-    """The task, if the formulation can be trained on it."""
     task = load_task(config)
-    if config.advantage == "per_step" and task.step_grader is None:
-        raise UsageError(
-            f"per_step needs rewards of single steps, and the task {config.task} has none.",
-            hint="Choose another --advantage, or --task steps or running-sums.",
-        )
-    if config.sampling == "dynamic" and len({problem.prompt_id for problem in task.train}) <= config.num_prompts:
-        raise UsageError(
-            f"Dynamic sampling replaces dead groups by those of other prompts, and a step takes all {len(task.train)}.",
-            hint="Raise --train-prompts or lower --num-prompts.",
-        )
+    check_task(config, task)
     return task
-
-
-def check_settings(config: TrainConfig) -> None:
-    """Refuse a formulation that does not exist, or that this run cannot have.
-
-    Args:
-        config: The configuration.
-
-    Raises:
-        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, or
-            the sampling needs one process.
-    """
-    chosen = formulation(config.advantage)
-    if chosen.scope == "gram":
-        raise UsageError(
-            f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",
-            hint=f"Ask it of a run: gradscope rank RUN --advantage {config.advantage}",
-        )
-    if config.group_size < chosen.min_group_size:
-        raise UsageError(
-            f"{config.advantage} needs groups of at least {chosen.min_group_size}.", hint="Raise --group-size."
-        )
-    if chosen.needs_binary and config.task == "steps":
-        raise UsageError(
-            f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
-            hint="Choose another --advantage, or --task running-sums.",
-        )
-    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage == "per_step"):
-        why = "reads rewards of steps alone" if config.advantage == "per_step" else "is defined for rewards of 0 and 1"
-        raise UsageError(
-            f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
-            hint="Choose another --advantage, or leave out --reward.",
-        )
-    if config.sampling == "reallocated" and config.group_size // 2 < chosen.min_group_size:
-        raise UsageError(
-            f"{config.advantage} needs groups of at least {chosen.min_group_size}, and reallocated sampling leaves "
-            f"{config.group_size // 2} to a solved prompt.",
-            hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
-        )
-    if config.sampling != "fixed" and num_processes() > 1:
-        refuse(
-            UsageError(
-                f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
-                f"{num_processes()}.",
-                hint="Call gradscope itself, or leave out --sampling.",
-            )
-        )
 
 
 def resume_command(run: Path) -> str:
     """How an interrupted run goes on.
-
-    Args:
-        run: Its folder.
 
     Returns:
         The command, as it is typed.
@@ -160,9 +106,9 @@ def resume_command(run: Path) -> str:
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
-    """Load, check, and only then touch the folder."""
+    """Load and check everything, and only then touch the folder."""
     from gradscope.training.grpo.answer_probability import most_answer_tokens
-    from gradscope.training.grpo.policy import check_prompts, load_policy
+    from gradscope.training.grpo.policy import check_prompts, load_trained_policy
     from gradscope.training.run_training import fit
     from gradscope.training.setup.process_state import own_random_state, quiet_libraries, torch_threads
     from gradscope.training.setup.provenance import make_manifest
@@ -170,12 +116,13 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
+        # What is trained: weights stay in float32, only the frozen base of an adapter may be in half precision.
         half = config.dtype == "bfloat16" and config.lora_rank is not None
         length = max_completion_length(config)
         arguments = trainer_arguments(config, length, num_processes())
 
-        def load() -> Policy:
-            policy = load_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
+        def load() -> TrainedPolicy:
+            policy = load_trained_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
             problems = (*task.train, *task.heldout)
             check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
             return policy
@@ -187,9 +134,10 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
                 policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
                 policy.tokenizer.save_pretrained(base_model_path(run))
 
-        policy = together(load)
+        policy = run_everywhere(load)
+        # From here on the folder is the run's: its manifest first, so that what follows can be resumed.
         if not resume:
-            on_main(start)
+            run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None):
             fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
@@ -210,38 +158,6 @@ def _require_trl() -> None:
         raise MissingDependencyError(
             f"TRL is installed but does not load: {reason}", hint="pip install --upgrade 'gradscope[train]'"
         ) from error
-
-
-def check_free(run: Path, *, force: bool) -> None:
-    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
-
-    Args:
-        run: The folder.
-        force: Whether a run in it may be replaced.
-
-    Raises:
-        OutputExistsError: Something is in the way.
-    """
-    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
-        return
-    if not force:
-        raise OutputExistsError(
-            f"{run} already exists.",
-            hint="Name another --output, go on with that run by --resume, or replace it with --force.",
-        )
-    if not manifest_path(run).is_file():
-        raise OutputExistsError(
-            f"{run} is not a run of gradscope; --force replaces runs only.", hint="Name another --output."
-        )
-
-
-def _check_apart(run: Path, config: TrainConfig) -> None:
-    """Refuse to replace a folder that the new run reads from."""
-    for path in (config.model, config.data, config.heldout_data):
-        if path is not None and run.exists() and Path(path).resolve().is_relative_to(run.resolve()):
-            raise UsageError(
-                f"{path} lies in {run}, which would be replaced before it is used.", hint="Name another --output."
-            )
 
 
 def is_finished(run: Path, config: TrainConfig) -> bool:

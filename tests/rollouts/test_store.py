@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.run_folder import step_path
-from gradscope.rollouts.store import read_step, read_steps, step_files, write_step
+from gradscope.rollouts.store import read_step_rollouts, read_steps, step_files, write_step_rollouts
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.rollouts.build import group
 
@@ -59,42 +59,42 @@ def test_rollouts_come_back_unchanged_and_equal_content_gives_equal_bytes(
     tmp_path_factory: pytest.TempPathFactory, groups: list[RolloutGroup]
 ) -> None:
     run = tmp_path_factory.mktemp("run")
-    path = write_step(run, 3, groups)
-    assert list(read_step(path)) == groups
+    path = write_step_rollouts(run, 3, groups)
+    assert list(read_step_rollouts(path)) == groups
     before = path.read_bytes()
-    write_step(run, 3, groups, force=True)
+    write_step_rollouts(run, 3, groups, force=True)
     assert path.read_bytes() == before
 
 
 def test_steps_are_read_in_order(tmp_path: Path) -> None:
     assert read_steps(tmp_path) == ()
     for step in (11, 2):
-        write_step(tmp_path, step, [group(step, "a"), group(step, "b")])
+        write_step_rollouts(tmp_path, step, [group(step, "a"), group(step, "b")])
     assert [path.name for path in step_files(tmp_path)] == ["step_00002.parquet", "step_00011.parquet"]
     assert [g.group_id for g in read_steps(tmp_path)] == ["2:a", "2:b", "11:a", "11:b"]
     with pytest.raises(OutputExistsError, match=r"step_00002\.parquet already exists"):
-        write_step(tmp_path, 2, [group(2)])
+        write_step_rollouts(tmp_path, 2, [group(2)])
 
 
 def test_logprobs_are_float32(tmp_path: Path) -> None:
-    path = write_step(tmp_path, 1, [group(logprobs=(-0.1,))])
-    assert read_step(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
+    path = write_step_rollouts(tmp_path, 1, [group(logprobs=(-0.1,))])
+    assert read_step_rollouts(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
 
 
 def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
     for groups in ([], [group(2)]):
         with pytest.raises(ValueError, match="takes the groups of step 1"):
-            write_step(tmp_path, 1, groups)
+            write_step_rollouts(tmp_path, 1, groups)
     with pytest.raises(ValueError, match="group id occurs twice"):
-        write_step(tmp_path, 1, [group(), group()])
+        write_step_rollouts(tmp_path, 1, [group(), group()])
     named = dataclasses.replace(group(name="b").rollouts[0], rewards={"x": 1.0})
     with pytest.raises(ValueError, match="same reward functions"):
-        write_step(tmp_path, 1, [group(), dataclasses.replace(group(name="b"), rollouts=(named,))])
+        write_step_rollouts(tmp_path, 1, [group(), dataclasses.replace(group(name="b"), rollouts=(named,))])
     assert not step_path(tmp_path, 1).exists()
 
 
 def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
-    path = write_step(tmp_path, 1, [group()])
+    path = write_step_rollouts(tmp_path, 1, [group()])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"step_00001\.parquet is not a readable Parquet file"):
         read_steps(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
 from gradscope.rollouts.store import read_steps, step_files
-from gradscope.training.grid import command_of, make_cells, train_grid
+from gradscope.training.grid import cell_command, make_cells, train_grid
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
@@ -54,7 +54,7 @@ def test_a_value_given_twice(varied: dict[str, Any]) -> None:
 
 def test_a_cells_command_repeats_it() -> None:
     config = TrainConfig(output="x", advantage="sign", learning_rate=2e-4, lora_rank=4, seed=2)
-    arguments = command_of(config, resume=True)
+    arguments = cell_command(config, resume=True)
     assert arguments[0] == "train"
     assert arguments[-1] == "--resume"
     pairs = dict(zip(arguments[1:-1:2], arguments[2:-1:2], strict=True))

@@ -14,7 +14,7 @@ from pathlib import Path
 from gradscope.diagnostics.degeneracy.course import course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
-from gradscope.rollouts.growth import extent_of
+from gradscope.rollouts.growth import log_extent
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 
@@ -70,13 +70,13 @@ def follow_degeneracy(
         )
 
     told: dict[int, StepDegeneracy] = {}
-    last = extent_of(Path(path))
+    last = log_extent(Path(path))
     started = grown = pace.clock()
     course = look()
     yield from _news(course[:-1], told)
     while True:
         pace.sleep(max(pace.every, pace.clock() - started))
-        started, extent = pace.clock(), extent_of(Path(path))
+        started, extent = pace.clock(), log_extent(Path(path))
         if extent == last:
             yield from _news(course, told)
             if pace.idle is not None and started - grown >= pace.idle:

@@ -10,11 +10,12 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.parsing.assemble import peek
+from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
-from gradscope.rollouts.readers.registry import READERS, TRAINERS, Reader, reader_named
+from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
 
 
@@ -40,7 +41,7 @@ def read_run(
     options = options or ReadOptions()
     request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
     _require_input(request.path)
-    reader = _recognize(request) if options.reader is None else reader_named(options.reader)
+    reader = _recognize(request) if options.reader is None else format_named(options.reader)
     _refuse_unused(reader, request)
     run = reader.read(request)
     if options.strict:
@@ -62,7 +63,7 @@ def _require_input(path: Path) -> None:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
 
 
-def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
+def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
     only_reward = request.columns == ColumnNames(reward=request.columns.reward)
     has_use = "columns" in reader.takes or (only_reward and "reward_column" in reader.takes)
     if request.columns != ColumnNames() and not has_use:
@@ -77,17 +78,17 @@ def _refuse_unused(reader: Reader, request: ReadRequest) -> None:
         )
 
 
-def _recognize(request: ReadRequest) -> Reader:
-    found = next((reader for reader in READERS if reader.recognizes(request)), None)
+def _recognize(request: ReadRequest) -> Format | RowFormat:
+    found = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if found is not None:
         return found
     refuse_pickles(request.path)
     below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
-    columns = generic.column_names(peek(request.path))
+    columns = generic.columns_in(peek(request.path))
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
-    looked = "; ".join(reader.looks_for for reader in READERS[-2:])
+    looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for the files of "
         f"{', '.join(reader.name for reader in TRAINERS)}, and for {looked}.",
@@ -105,7 +106,7 @@ def runs_below(path: str | Path) -> tuple[Path, ...]:
     Returns:
         Their folders in order of name; none where the path is a file or a run.
     """
-    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in READERS):
+    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in FORMATS):
         return ()
     return tuple(found for folder in _folders(Path(path)) for found in ([folder] if _is_run(folder) else _runs(folder)))
 

@@ -10,7 +10,8 @@ from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.parsing.format import Format
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
     TRL_ADVANTAGE,
@@ -28,7 +29,7 @@ from gradscope.rollouts.store import read_steps, step_files
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a run folder of ours.
 
     Args:
@@ -43,7 +44,7 @@ def recognizes(request: ReadRequest) -> bool:
     )
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a run folder of ours.
 
     Args:
@@ -61,7 +62,7 @@ def read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
     groups = read_steps(path)
-    given = read_settings(request.run_config)
+    given = read_trainer_settings(request.run_config)
     weights = _find_weights(request)
     beside = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
@@ -116,3 +117,11 @@ def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
     if request.model is not None:
         found = tuple(dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in found)
     return with_initial(found, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
+
+
+FORMAT = Format(
+    name="gradscope",
+    looks_for="manifest.json beside rollouts/step_*.parquet (gradscope)",
+    recognizes=_recognizes,
+    read=_read,
+)

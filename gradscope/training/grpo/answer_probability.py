@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gradscope.training.grpo.policy import Policy
+from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.tasks.task import AnswerMark, Problem, Task
 
@@ -42,7 +42,7 @@ class AnswerProbability:
         rows_at_once: Rows of one forward.
     """
 
-    def __init__(self, policy: Policy, mark: AnswerMark, *, temperature: float, rows_at_once: int) -> None:
+    def __init__(self, policy: TrainedPolicy, mark: AnswerMark, *, temperature: float, rows_at_once: int) -> None:
         self._policy = policy
         self._mark = mark
         self._temperature = temperature
@@ -116,7 +116,7 @@ def split_ids(
     return tuple(sampled[:number]), tuple(whole[len(alone) :])
 
 
-def most_answer_tokens(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
+def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
     """How many tokens an answer, its mark and its end may add to a completion.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.files import atomic_write
-from gradscope.training.grpo.policy import Policy
+from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.tasks.task import Problem, Task
 
 
@@ -30,7 +30,7 @@ def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:
 
 
 def sample(
-    policy: Policy,
+    policy: TrainedPolicy,
     problems: Sequence[Problem],
     *,
     num_samples: int,
@@ -86,7 +86,7 @@ def _row(task: Task, problem: Problem, completion: str) -> dict[str, Any]:
 
 
 def _generate(
-    policy: Policy, problems: Sequence[Problem], num_samples: int, max_completion_length: int, temperature: float
+    policy: TrainedPolicy, problems: Sequence[Problem], num_samples: int, max_completion_length: int, temperature: float
 ) -> list[str]:
     from transformers import GenerationConfig
 

@@ -20,7 +20,7 @@ EMBEDDED_FOLDER = Path(__file__).parent.parent / "embedded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class TrainedPolicy:
     """A model that is ready to be trained, and its tokenizer."""
 
     model: Any
@@ -83,7 +83,7 @@ def model_folder(name: str) -> str:
     return str(EMBEDDED_FOLDER) if name == EMBEDDED_MODEL else name
 
 
-def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
+def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
     """Read a model and its tokenizer.
 
     Args:
@@ -130,10 +130,10 @@ def load_policy(name: str, *, dtype: str, chat: bool) -> Policy:
     if chat and tokenizer.chat_template is None:
         chat = False
         notes.append("The tokenizer has no chat template; prompts are put as plain text.")
-    return Policy(model=model, tokenizer=tokenizer, chat=chat, notes=tuple(notes))
+    return TrainedPolicy(model=model, tokenizer=tokenizer, chat=chat, notes=tuple(notes))
 
 
-def check_prompts(policy: Policy, problems: Sequence[Problem], max_completion_length: int) -> None:
+def check_prompts(policy: TrainedPolicy, problems: Sequence[Problem], max_completion_length: int) -> None:
     """Refuse prompts that the model cannot read, or that leave no room for a completion.
 
     Args:

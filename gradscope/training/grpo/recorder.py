@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.run_folder import append_metrics
-from gradscope.rollouts.store import write_step
+from gradscope.rollouts.store import write_step_rollouts
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.training.grpo.batch_metrics import batch_numbers, is_degenerate
-from gradscope.training.grpo.policy import Policy
+from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.tasks.incoherence import incoherence_metrics
 from gradscope.training.tasks.task import Problem, Task
 
@@ -53,7 +53,7 @@ class Recorder:
         policy: The policy, for its tokenizer.
     """
 
-    def __init__(self, run: Path, task: Task, policy: Policy) -> None:
+    def __init__(self, run: Path, task: Task, policy: TrainedPolicy) -> None:
         self._run = run
         self._task = task
         self._policy = policy
@@ -105,7 +105,7 @@ class Recorder:
             logs: What the trainer logged for it.
         """
         groups, cost = self._staged.pop(step)
-        write_step(self._run, step, groups, force=True)
+        write_step_rollouts(self._run, step, groups, force=True)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if cost:
             numbers |= {**batch_numbers(groups), **cost}

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradscope.advantages.rules import Memory, Rule, StepRollouts
+from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts
 
 Array = NDArray[np.float64]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class TokenCritic(Rule):
+class TokenCritic(OnlineAdvantage):
     """The formulation with its head and the head's optimizer.
 
     Args:
@@ -33,7 +33,7 @@ class TokenCritic(Rule):
 
     def __init__(self, width: int, learning_rate: float) -> None:
         super().__init__("token_critic")
-        self._outcome = Rule("grpo")
+        self._outcome = OnlineAdvantage("grpo")
         self._head = torch.zeros(width + 1, requires_grad=True)  # no random start: that would move the sampler's
         self._optimizer = torch.optim.AdamW([self._head], lr=learning_rate, weight_decay=0.0)
         self._metrics: dict[str, float] = {}

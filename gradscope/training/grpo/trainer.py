@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gradscope.advantages.rules import Rule, StepRollouts
+from gradscope.advantages.online import OnlineAdvantage, StepRollouts
 from gradscope.training.grpo.recorder import Recorder, SampledRow
 from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
 from gradscope.training.sampling.rounds import FixedSampling, Row
@@ -33,7 +33,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     """GRPOTrainer with an exchangeable advantage and a recorder.
 
     Args:
-        rule: How rewards become advantages.
+        online: How rewards become advantages.
         rewards: The reward functions, which also go to TRL.
         recorder: Where each step's rollouts go.
         sampling: How they are sampled.
@@ -41,10 +41,16 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     """
 
     def __init__(
-        self, *, rule: Rule, rewards: RewardFunctions, recorder: Recorder, sampling: FixedSampling, **trl: Any
+        self,
+        *,
+        online: OnlineAdvantage,
+        rewards: RewardFunctions,
+        recorder: Recorder,
+        sampling: FixedSampling,
+        **trl: Any,
     ) -> None:
         super().__init__(reward_funcs=rewards.functions, **trl)
-        self._rule = rule
+        self._online = online
         self._rewards = rewards
         self._recorder = recorder
         self._sampling = sampling
@@ -52,13 +58,14 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             rewards.dense.forward = self._logits
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        # 1. Generate and score: TRL's own method, in as many rounds as the sampling takes.
         step = self.state.global_step + 1
         batch = self._sampling.batch(inputs, step, self._sample)
         output, scored = batch.scored.output, batch.scored
         own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
         own_completions = _unpad(output["completion_ids"], output["completion_mask"])
         own_logprobs, own_max_logprobs, own_states = self._sampler_logprobs(own_prompts, own_completions)
-        # a group may lie in several processes, and a formulation may look at the whole step
+        # 2. The whole step in every process: a group may lie in several, and a formulation may look at all groups.
         prompt_ids, completion_ids = gather(own_prompts), gather(own_completions)
         logprobs, max_logprobs = gather(own_logprobs), gather(own_max_logprobs)
         states = None if own_states is None else gather(own_states)
@@ -67,8 +74,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         per_function = {name: gather(values) for name, values in scored.rewards.items()}
         sizes = batch.sizes if len(problems) == len(scored.rows) else _even_sizes(len(problems), self.num_generations)
         starts = np.cumsum(sizes)[:-1]
+        # 3. Advantages, ours in place of TRL's: this process's part goes into the loss.
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
-        advantages = self._rule.advantages(
+        advantages = self._online.advantages(
             StepRollouts(
                 rewards=np.split(totals, starts),
                 prompt_ids=tuple(problems[start].prompt_id for start in (0, *starts)),
@@ -79,10 +87,11 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             )
         )
         mine, own = own_part(len(problems)), output["advantages"]
-        if self._rule.by_token:
+        if self._online.by_token:
             output["advantages"] = _padded(advantages[mine], output["completion_ids"].shape).to(own)
         else:
             output["advantages"] = torch.as_tensor(np.concatenate(advantages)[mine]).to(own)
+        # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
         seen = self._seen(advantages, own.dtype)
@@ -109,9 +118,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _sample(self, rows: Sequence[Row]) -> Scored:
         """One round of a step: TRL's own method on these rows."""
         num_generations: int = self.args.num_generations
-        if (
-            num_processes() == 1 and len(rows) % num_generations
-        ):  # TRL's own statistics want whole groups; of such a round they are not used
+        # TRL's own statistics want whole groups; of such a round they are not used.
+        if num_processes() == 1 and len(rows) % num_generations:
             self.num_generations = len(rows)
         try:
             output = super()._generate_and_score_completions(list(rows))
@@ -124,15 +132,12 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     ) -> list[float] | list[tuple[float, ...]]:
         """Each rollout's advantage as the loss sees it: a number, or one a token."""
         rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
-        return [tuple(values) for values in rounded] if self._rule.by_token else [v for group in rounded for v in group]
+        return (
+            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
+        )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Write no model card: TRL would put one beside the checkpoints of every run.
-
-        Args:
-            *_: Ignored.
-            **__: Ignored.
-        """
+        """Write no model card: TRL would put one beside the checkpoints of every run."""
 
     @torch.no_grad()
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
@@ -156,9 +161,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
 
         Returns:
             Of each sampled token and of the most likely one at its place, both [R][T], at the sampling temperature, in
-            float32; and the last hidden state at each token, [R][T, H], where the rule reads them.
+            float32; and the last hidden state at each token, [R][T, H], where the formulation reads them.
         """
-        size, wanted = self.args.per_device_train_batch_size, self._rule.reads_states
+        size, wanted = self.args.per_device_train_batch_size, self._online.reads_states
         rows = [
             torch.tensor(prompt + completion) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
         ]
@@ -173,9 +178,9 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
             for index in range(len(taken)):
                 begin = len(prompt_ids[start + index]) - 1
-                place = slice(begin, begin + len(completion_ids[start + index]))
-                logprobs.append(tuple(taken[index, place].tolist()))
-                max_logprobs.append(tuple(top[index, place].tolist()))
+                sampled = slice(begin, begin + len(completion_ids[start + index]))
+                logprobs.append(tuple(taken[index, sampled].tolist()))
+                max_logprobs.append(tuple(top[index, sampled].tolist()))
                 if wanted:
                     after = slice(begin + 1, begin + 1 + len(completion_ids[start + index]))
                     states.append(seen[0][index, after].float().cpu().numpy())
@@ -195,27 +200,12 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
         self._on_checkpoint = on_checkpoint
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Pass on a step's log entry; the summary at the end of training is none.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            logs: The entry.
-            **_: What else the trainer passes.
-        """
+        """Pass on a step's log entry; the summary at the end of training is none."""
         if logs is not None and "grad_norm" in logs:
             self._on_step(state.global_step, logs)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Pass on that a checkpoint is complete.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            **_: What else the trainer passes.
-        """
+        """Pass on that a checkpoint is complete."""
         self._on_checkpoint(state.global_step)
 
 

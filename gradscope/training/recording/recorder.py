@@ -26,17 +26,18 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
+from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest
-from gradscope.rollouts.store import write_step
+from gradscope.rollouts.store import write_step_rollouts
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.recording.live_gradients import measure_live
 from gradscope.training.recording.manifest import check_same_run, plain_arguments, recorded_manifest
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
 from gradscope.training.recording.weights import forget_after, save_weights
+from gradscope.training.run_checks import check_free
 
 _LOGGER = logging.getLogger("gradscope")
 _PREFIX = "gradscope/"
@@ -48,8 +49,8 @@ _OF_THE_STEP = ("grad_norm", "learning_rate")
 class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Records the run of a GRPOTrainer, and logs what share of its groups is dead.
 
-    Each entry of the trainer's log gets ``gradscope/frac_degenerate`` and, where rewards are 0 and 1 (or -1 and 1, or
-    a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
+    Each entry of the trainer's log gets ``gradscope/frac_reward_zero_std`` and, where rewards are 0 and 1 (or -1 and 1,
+    or a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
 
     Args:
         trainer: The trainer, not yet training.
@@ -122,7 +123,9 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             check_same_run(self._run, self._trainer)
             forget_after(self._run, done)
             return
-        self._make_room()
+        check_free(self._run, force=self._force, in_script=True)
+        if self._run.exists() and any(self._run.iterdir()):
+            shutil.rmtree(self._run)
         notes = (f"Recording began after {done} updates.",) if done else ()
         write_manifest(self._run, recorded_manifest(self._trainer, notes))
 
@@ -137,7 +140,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         """
         staged = self._staged.pop(state.global_step, None)
         if staged is not None:
-            write_step(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
+            write_step_rollouts(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """Keep a training step's log entry; those of evaluations and the summary at the end are none.
@@ -174,19 +177,6 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             raise UsageError(
                 f"The trainer's own output_dir, {own}, is or lies in {self._run}.", hint="Give another folder."
             )
-
-    def _make_room(self) -> None:
-        """An empty folder, or an error."""
-        if self._run.exists() and (not self._run.is_dir() or any(self._run.iterdir())):
-            if not self._force:
-                raise OutputExistsError(
-                    f"{self._run} already exists.", hint="Give another folder, or force=True to replace the run in it."
-                )
-            if not manifest_path(self._run).is_file():
-                raise OutputExistsError(
-                    f"{self._run} is not a run of gradscope; force replaces runs only.", hint="Give another folder."
-                )
-            shutil.rmtree(self._run)
 
     def _keep_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Any:
         """TRL's own, with exact ids and the rewards of all processes kept."""
@@ -249,7 +239,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         known = [values for values in rewards if values]
         if not known:
             return {}
-        shares = {"frac_degenerate": sum(map(all_equal, known)) / len(known)}
+        shares = {"frac_reward_zero_std": sum(map(all_equal, known)) / len(known)}
         self._levels.update(*known)
         threshold = self._threshold if self._threshold is not None else binary_threshold(sorted(self._levels))
         if threshold is not None:

@@ -23,7 +23,7 @@ Sample = Callable[[Sequence[Row]], Scored]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class StepBatch:
     """What a step trains on."""
 
     scored: Scored
@@ -44,7 +44,7 @@ class FixedSampling:
     def __init__(self, group_size: int) -> None:
         self._group_size = group_size
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> Batch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
         """Sample a step.
 
         Args:
@@ -55,7 +55,7 @@ class FixedSampling:
         Returns:
             The batch.
         """
-        return Batch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
+        return StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
 
 
 class DynamicSampling(FixedSampling):
@@ -79,7 +79,7 @@ class DynamicSampling(FixedSampling):
         self._max_rounds = max_rounds
         self._padding = padding
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> Batch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
         """Sample a step.
 
         Args:
@@ -125,7 +125,7 @@ class ReallocatedSampling(FixedSampling):
         super().__init__(group_size)
         self._padding = padding
 
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> Batch:
+    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
         """Sample a step.
 
         Args:
@@ -173,7 +173,7 @@ def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> 
 
 def _batch(
     rounds: Sequence[Scored], kept: Sequence[int], sizes: Sequence[int], padding: int, cost: Mapping[str, int]
-) -> Batch:
+) -> StepBatch:
     """The batch of some rows, with the tokens that were sampled for it and those that it leaves out."""
     merged = merge(rounds, kept, padding=padding)
     num_tokens = sum(int(scored.num_tokens.sum()) for scored in rounds)
@@ -182,4 +182,4 @@ def _batch(
         "num_sampled_tokens": num_tokens,
         "num_discarded_tokens": num_tokens - int(merged.num_tokens.sum()),
     }
-    return Batch(scored=merged, sizes=tuple(sizes), cost={**cost, **total})
+    return StepBatch(scored=merged, sizes=tuple(sizes), cost={**cost, **total})

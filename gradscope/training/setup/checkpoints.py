@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from gradscope.advantages.rules import Memory, Rule
+from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, read_metrics
@@ -61,12 +61,12 @@ def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
         save_file(dict(memory.arrays), folder / MEMORY_ARRAYS)
 
 
-def recall_memory(folder: Path, rule: Rule) -> None:
+def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
     """Give an advantage formulation back what it remembered.
 
     Args:
         folder: A checkpoint's folder.
-        rule: The formulation, as it is at the start of a run.
+        online: The formulation, as it is at the start of a run.
 
     Raises:
         InputError: It is not there, not readable, or not this formulation's; without it the run would go on
@@ -76,7 +76,7 @@ def recall_memory(folder: Path, rule: Rule) -> None:
     try:
         numbers = {str(name): float(value) for name, value in json.loads(file.read_bytes()).items()}
         file = folder / MEMORY_ARRAYS
-        rule.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
+        online.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
     except (OSError, ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:
         raise InputError(
             f"{file} cannot be read, so the run cannot go on as it was.",

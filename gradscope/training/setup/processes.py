@@ -1,7 +1,9 @@
 """Several processes of one run, as `accelerate launch` and `torchrun` start them: who works, who waits, who tells.
 
-Each has a part of a step's rollouts, and the main one alone writes the run. What every process would find wrong in the
-same way is told once: one of them raises, the others end with the same exit code and without a word.
+Each has a part of a step's rollouts, and the main one alone writes the run. An error that every process meets is told
+once: one process raises it, the others end with the same exit code and without a word. All of them leave the group of
+processes first. One that ended inside it would break the connections of the others, and tearing down what is left of
+the group at exit may abort a process in place of its exit code.
 """
 
 from __future__ import annotations
@@ -23,28 +25,34 @@ Value = TypeVar("Value")
 
 
 def num_processes() -> int:
-    """How many processes the launcher started.
-
-    Returns:
-        At least 1.
-    """
+    """How many processes the launcher started, at least 1."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def process_index() -> int:
-    """Which of them this one is.
-
-    Returns:
-        From 0 on; 0 is the main one.
-    """
+    """Which of them this one is, from 0 on; 0 is the main one."""
     return int(os.environ.get("RANK", "0")) if num_processes() > 1 else 0
 
 
-def refuse(error: GradscopeError) -> None:
-    """Raise what every process finds wrong without looking at the disk.
+def start_group(*, on_cpu: bool) -> None:
+    """Connect the processes of the run; a single one needs no group."""
+    if num_processes() > 1:
+        from accelerate import PartialState
 
-    Args:
-        error: What is wrong.
+        PartialState(cpu=on_cpu, timeout=_PATIENCE)
+
+
+def end_group() -> None:
+    """Disconnect this process from the others; without a group nothing happens."""
+    if num_processes() > 1:
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def raise_once(error: GradscopeError) -> None:
+    """Raise an error that every process finds without looking at the disk.
 
     Raises:
         GradscopeError: In the main process.
@@ -56,7 +64,7 @@ def refuse(error: GradscopeError) -> None:
 
 
 def check_launch(num_rollouts: int, num_parts: int) -> None:
-    """Refuse a launch that a run cannot be made by.
+    """Refuse a launch whose processes shard the model, or do not divide a step's rollouts.
 
     Args:
         num_rollouts: Rollouts of a step.
@@ -65,7 +73,7 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
     size = num_processes()
     sharding = next((name for variable, name in _SHARDING.items() if os.environ.get(variable) == "true"), None)
     if sharding is not None:
-        refuse(
+        raise_once(
             UsageError(
                 f"A run needs the whole model in every process, and {sharding} shards it.",
                 hint="Launch plain data parallelism: accelerate launch --multi_gpu -m gradscope train ...",
@@ -73,7 +81,7 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
         )
     if num_rollouts % (num_parts * size):
         parts = f" of {num_parts} parts" if num_parts > 1 else ""
-        refuse(
+        raise_once(
             UsageError(
                 f"{num_rollouts} rollouts a step do not divide among {size} processes{parts}.",
                 hint="Choose --num-prompts and --group-size so that the processes divide their product.",
@@ -81,45 +89,20 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
         )
 
 
-def check_alone(what: str) -> None:
-    """Refuse several processes.
-
-    Args:
-        what: What is made by one, as the subject of a sentence.
-    """
+def check_alone(subject: str) -> None:
+    """Refuse several processes for what one process makes: "A grid is made" is a ``subject``."""
     size = num_processes()
     if size > 1:
-        refuse(UsageError(f"{what} by one process, and a launcher started {size}.", hint="Call gradscope itself."))
+        raise_once(
+            UsageError(f"{subject} by one process, and a launcher started {size}.", hint="Call gradscope itself.")
+        )
 
 
-def join(*, on_cpu: bool) -> None:
-    """Bring the processes together.
-
-    Args:
-        on_cpu: Whether the run stays off the GPU.
-    """
-    if num_processes() > 1:
-        from accelerate import PartialState
-
-        PartialState(cpu=on_cpu, timeout=_PATIENCE)
-
-
-def leave() -> None:
-    """Part again, once all is done."""
-    if num_processes() > 1:
-        from accelerate import PartialState
-
-        PartialState().destroy_process_group()
-
-
-def together(work: Callable[[], Value]) -> Value:
-    """Do the same in every process; where it fails, one of them tells why.
-
-    Args:
-        work: What is to be done.
+def run_everywhere(work: Callable[[], Value]) -> Value:
+    """Do the same in every process; where it fails, all leave the group and the first that failed tells why.
 
     Returns:
-        What it returned.
+        What this process's work returned.
 
     Raises:
         GradscopeError: In the first process that it failed in.
@@ -134,35 +117,22 @@ def together(work: Callable[[], Value]) -> Value:
     failed = gather([error is not None])
     if not any(failed):
         return value  # type: ignore[return-value]  # there is a value where there was no error
+    end_group()
     if error is not None and failed.index(True) == process_index():
         raise error
     raise SystemExit(_USAGE)
 
 
-def on_main(work: Callable[[], Value]) -> Value:
-    """Do something in the main process alone, while the others wait.
-
-    Args:
-        work: What is to be done.
-
-    Returns:
-        What it returned there, in every process.
-    """
+def run_on_main(work: Callable[[], Value]) -> Value:
+    """Do something in the main process alone, while the others wait; every process gets what it returned there."""
     if num_processes() == 1:
         return work()
-    found: Any = together(work if process_index() == 0 else lambda: None)
-    return gather([found])[0]  # type: ignore[no-any-return]
+    returned: Any = run_everywhere(work if process_index() == 0 else lambda: None)
+    return gather([returned])[0]  # type: ignore[no-any-return]
 
 
 def gather(values: Sequence[Value]) -> list[Value]:
-    """The values of all processes.
-
-    Args:
-        values: Those of this process, plain enough to be copied.
-
-    Returns:
-        All of them, in the order of the processes.
-    """
+    """The values of all processes, which can be pickled, in the order of the processes."""
     if num_processes() == 1:
         return list(values)
     from accelerate.utils import gather_object
@@ -171,13 +141,6 @@ def gather(values: Sequence[Value]) -> list[Value]:
 
 
 def own_part(num_rows: int) -> slice:
-    """This process's part of what was gathered.
-
-    Args:
-        num_rows: How many rows all processes have, each as many.
-
-    Returns:
-        Its rows.
-    """
+    """The rows that are this process's, of as many that all processes hold in equal parts."""
     size = num_rows // num_processes()
     return slice(process_index() * size, (process_index() + 1) * size)

@@ -21,7 +21,7 @@ ANSWER_MARK = AnswerMark(text="####", is_last=True, gap=" ")
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
 
-def read_gsm8k(
+def gsm8k_task(
     data: Path,
     heldout_data: Path | None,
     *,
@@ -44,7 +44,7 @@ def read_gsm8k(
     return _task("gsm8k", _gsm8k_row, data, heldout_data, heldout_prompts, train_prompts, grader)
 
 
-def read_jsonl(
+def jsonl_task(
     data: Path,
     heldout_data: Path | None,
     *,

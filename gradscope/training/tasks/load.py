@@ -61,7 +61,7 @@ def _running_sums(config: TrainConfig) -> Task:
 
 
 def _from_files(config: TrainConfig, data: Path) -> Task:
-    read = data_files.read_gsm8k if config.task == "gsm8k" else data_files.read_jsonl
+    read = data_files.gsm8k_task if config.task == "gsm8k" else data_files.jsonl_task
     return read(
         data,
         None if config.heldout_data is None else Path(config.heldout_data),

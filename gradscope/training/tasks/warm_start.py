@@ -172,7 +172,7 @@ def _fit(model: Any, encoded: Any, num_steps: int, progress: ProgressCallback) -
     model.eval()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def make_embedded_model(arguments: Sequence[str] | None = None) -> int:
     """The command ``python -m gradscope.training.tasks.warm_start OUT``.
 
     Args:
@@ -199,4 +199,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_embedded_model())

@@ -10,7 +10,7 @@ import pytest
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.run_folder import RunManifest, append_metrics, checkpoint_path, write_manifest
-from gradscope.rollouts.store import write_step
+from gradscope.rollouts.store import write_step_rollouts
 from tests.gradients.end_to_end.test_trl_losses import CASES, MODEL, groups_of, recorded_run
 from tests.gradients.models import tiny_model
 
@@ -32,7 +32,7 @@ def write_run(run: Path, updates: list, norms: list[float], settings: TrainerSet
     )
     write_manifest(run, manifest)
     for step, ((inputs, weights), norm) in enumerate(zip(updates, norms, strict=True), start=1):
-        write_step(run, step, [dataclasses.replace(group, step=step) for group in groups_of(inputs)])
+        write_step_rollouts(run, step, [dataclasses.replace(group, step=step) for group in groups_of(inputs)])
         append_metrics(run, step, {"grad_norm": norm})
         model = tiny_model(MODEL)
         model.load_state_dict(weights)

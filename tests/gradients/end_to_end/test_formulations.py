@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS
-from gradscope.advantages.rules import Memory, StepRollouts, make_rule
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.gradients.step.measure import StepGram, measure_step
@@ -54,7 +54,7 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
         return [
             np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
         ]
-    rule = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else make_rule(name)
+    rule = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else online_advantage(name)
     if name == "spo":
         rule.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
     if name == "token_critic":

@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import READERS, read_run
+from gradscope.rollouts.readers.detect import FORMATS, read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
@@ -87,12 +87,12 @@ def test_a_folder_a_glob_and_gzip_hold_the_same(tmp_path: Path) -> None:
 
 def test_a_run_folder_of_ours(tmp_path: Path) -> None:
     from gradscope.rollouts.run_folder import append_metrics, write_manifest
-    from gradscope.rollouts.store import write_step
+    from gradscope.rollouts.store import write_step_rollouts
 
     write_manifest(tmp_path, MANIFEST)
     with pytest.raises(InputError, match=r"holds no rollouts/step_"):
         read_run(tmp_path, ReadOptions(reader="gradscope"))
-    write_step(tmp_path, 1, [group(1, rewards=(1.0, None))])
+    write_step_rollouts(tmp_path, 1, [group(1, rewards=(1.0, None))])
     append_metrics(tmp_path, 1, {"grad_norm": 2.0})
     run = read_run(tmp_path)
     assert run.source.format == "gradscope"
@@ -166,6 +166,6 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
     ],
 )
 def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, message: str) -> None:
-    assert format in {reader.name for reader in READERS}
+    assert format in {reader.name for reader in FORMATS}
     with pytest.raises(InputError, match=message):
         read_run(LOGS / "README.md", ReadOptions(reader=format))

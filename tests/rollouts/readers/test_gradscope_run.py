@@ -9,7 +9,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, metrics_path, write_manifest
-from gradscope.rollouts.store import write_step
+from gradscope.rollouts.store import write_step_rollouts
 from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.test_run_folder import MANIFEST
 
@@ -18,7 +18,7 @@ from tests.rollouts.test_run_folder import MANIFEST
 def run(tmp_path: Path) -> Path:
     path = tmp_path / "run"
     write_manifest(path, MANIFEST)
-    write_step(path, 1, [group(1)])
+    write_step_rollouts(path, 1, [group(1)])
     return path
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path
-from gradscope.training.grid import command_of
+from gradscope.training.grid import cell_command
 from gradscope.training.setup.checkpoints import MARKER, complete_checkpoints
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
@@ -30,7 +30,7 @@ FORMULATIONS = ("grpo", "spo", "token_critic")
 def running(config: TrainConfig, *, resume: bool) -> Iterator[subprocess.Popen[bytes]]:
     """A process that trains; killed at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gradscope", *command_of(config, resume=resume), "--quiet"],
+        [sys.executable, "-m", "gradscope", *cell_command(config, resume=resume), "--quiet"],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

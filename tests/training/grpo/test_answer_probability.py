@@ -16,7 +16,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
 from gradscope.training.grpo.answer_probability import AnswerProbability, split_ids
-from gradscope.training.grpo.policy import load_policy
+from gradscope.training.grpo.policy import load_trained_policy
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.tasks.incoherence import incoherence_metrics, incoherence_sentence
 from gradscope.training.tasks.load import load_task
@@ -146,7 +146,7 @@ def test_recorded_rewards_are_those_of_the_weights_before_the_step(
     from transformers import AutoModelForCausalLM
 
     run = short_run(**DENSE, **settings)
-    policy = load_policy("embedded", dtype="float32", chat=False)
+    policy = load_trained_policy("embedded", dtype="float32", chat=False)
     for step in (1, 3):
         model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
         for rollout in (r for group in read_steps(run) if group.step == step for r in group.rollouts):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradscope.advantages.online import Memory, StepRollouts
 from gradscope.advantages.registry import compute_advantages
-from gradscope.advantages.rules import Memory, StepRollouts
 from gradscope.rollouts.run_folder import checkpoint_path, read_metrics
 from gradscope.rollouts.store import read_steps
-from gradscope.training.grpo.rules import make_rule
 from gradscope.training.grpo.token_critic import TokenCritic
+from gradscope.training.run_training import trained_advantage
 from gradscope.training.setup.config import TrainConfig
 
 MakeRun = Callable[..., Path]
@@ -31,7 +31,7 @@ def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRol
 
 
 def test_two_steps_by_hand() -> None:
-    rule = make_rule(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
+    rule = trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
     assert rule.by_token
     assert rule.remembers
     plus, minus = compute_advantages("grpo", [1.0, 0.0])

@@ -139,7 +139,8 @@ def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -
         rates = [sum(reward or 0 for reward in group.rewards) / group.size for group in of_step]
         assert entry["gradscope/frac_all_fail"] == rates.count(0) / 12
         assert entry["gradscope/frac_all_pass"] == rates.count(1) / 12
-        assert entry["gradscope/frac_degenerate"] == pytest.approx(entry["frac_reward_zero_std"])  # TRL's is float32
+        share = entry["frac_reward_zero_std"]  # TRL's is float32
+        assert entry["gradscope/frac_reward_zero_std"] == pytest.approx(share)
     assert "gradscope/effective_rank" not in entries[1]
     report = measure_rank(run, steps=[1, 3], advantages=["logged"])
     for entry, step in zip((entries[0], entries[2]), (1, 3), strict=True):
@@ -158,7 +159,7 @@ def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -
 def test_which_groups_pass_is_told_where_rewards_or_a_threshold_tell_it(tmp_path: Path) -> None:
     trainer, _ = record(tmp_path, rewards=_thirds, weights_every=None)
     assert all("gradscope/frac_all_pass" not in entry for entry in trainer.state.log_history)
-    assert trainer.state.log_history[0]["gradscope/frac_degenerate"] == 0.0
+    assert trainer.state.log_history[0]["gradscope/frac_reward_zero_std"] == 0.0
     trainer, _ = record(tmp_path / "given", rewards=_thirds, success_threshold=0.2, weights_every=None)
     assert trainer.state.log_history[0]["gradscope/frac_all_pass"] == 0.0
 

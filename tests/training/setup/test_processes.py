@@ -186,10 +186,10 @@ def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatc
         two(index)
         monkeypatch.setattr(processes, "gather", lambda values, others=others: others)
         with pytest.raises(InputError if told else SystemExit):
-            processes.together(fail)
+            processes.run_everywhere(fail)
     two(0)
     with pytest.raises(SystemExit):
-        processes.together(lambda: None)
+        processes.run_everywhere(lambda: None)
 
 
 def test_each_process_has_its_part(two: Callable[[int], None]) -> None:

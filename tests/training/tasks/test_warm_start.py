@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gradscope.errors import OutputExistsError
-from gradscope.training.grpo.policy import EMBEDDED_FOLDER, load_policy
+from gradscope.training.grpo.policy import EMBEDDED_FOLDER, load_trained_policy
 from gradscope.training.tasks.running_sums import grade_answer, is_heldout, make_problems
-from gradscope.training.tasks.warm_start import main, make_corpus, warm_start
+from gradscope.training.tasks.warm_start import make_corpus, make_embedded_model, warm_start
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -38,16 +38,16 @@ def test_corpus_keeps_clear_of_heldout_prompts_and_is_half_wrong() -> None:
 def test_existing_folder_and_missing_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OutputExistsError, match="exists already"):
         warm_start(tmp_path)
-    assert main([str(tmp_path)]) == 2
+    assert make_embedded_model([str(tmp_path)]) == 2
     assert "exists already.\nhint: Name a folder that does not exist." in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        main([])
+        make_embedded_model([])
 
 
 def test_embedded_model_starts_with_groups_of_every_kind() -> None:
     from gradscope.training.grpo.heldout import sample
 
-    policy = load_policy("embedded", dtype="float32", chat=False)
+    policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = make_problems(60, seed=0, heldout=True)
     completions = sample(
         policy, problems, num_samples=16, rows_at_once=240, max_completion_length=27, temperature=1.0, seed=0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.gram import optimal_baseline
+from gradscope.advantages.gram import optimal_advantages
 from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.errors import InputError
@@ -104,7 +104,7 @@ def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
         Advantages, [n, G].
     """
     if formulation(advantage).scope == "gram":
-        return optimal_baseline(rewards, squared_norms)
+        return optimal_advantages(rewards, squared_norms)
     return compute_advantages(advantage, rewards)
 
 

@@ -1,20 +1,14 @@
-"""EvalPlus' results: one JSON document, per task a list of samples with two verdicts."""
+"""EvalPlus' results: one JSON document, per task a list of samples with two verdicts. One group a task, at step 0."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.assemble import assemble, peek
+from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_row
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
-from gradscope.rollouts.readers.parsing.tables import files_like, read_rows
-from gradscope.rollouts.run import Run
 
 _PLUS = (
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
@@ -22,61 +16,22 @@ _PLUS = (
 _BASE = "The file has no plus tests: the verdict is that of the base tests."
 
 
-def recognizes(request: ReadRequest) -> bool:
-    """Whether the path is EvalPlus' results.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for a document whose ``eval`` holds lists of samples with a base_status.
-    """
-    files = _files(request.path)
-    evaluation = mapping_of(next(iter(peek(files[0])), {}).get("eval")) if files else {}
-    first = next((list_of(samples) for samples in evaluation.values()), [])
+def _has_verdicts(document: Mapping[str, Any]) -> bool:
+    first = next(map(list_of, mapping_of(document.get("eval")).values()), [])
     return bool(first) and "base_status" in mapping_of(first[0])
 
 
-def read(request: ReadRequest) -> Run:
-    """Read EvalPlus' results.
-
-    Args:
-        request: The file, or its folder.
-
-    Returns:
-        The run: one group a task, at step 0.
-    """
-    files = _files(request.path)[:1]
-    quarantine = QuarantineLog()
-    seen: Counter[str] = Counter()
-    records = list(_records(files[0], quarantine, seen)) if files else []
-    return assemble(
-        request,
-        records=records,
-        quarantine=quarantine,
-        format="evalplus",
-        recognized="EvalPlus results",
-        inferred=[said for said in (_PLUS, _BASE) if seen[said]],
-        files=files,
-    )
+def _records(row: LogRow) -> Iterator[Record]:
+    for task, samples in mapping_of(row.cells.get("eval")).items():
+        for sample in map(mapping_of, list_of(samples)):
+            yield _record(task, sample, row)
 
 
-def _files(path: Path) -> tuple[Path, ...]:
-    return files_like(path, "*eval_results.json")
-
-
-def _records(file: Path, quarantine: QuarantineLog, seen: Counter[str]) -> Iterator[Record]:
-    for place, document in read_rows(file, quarantine):
-        for task, samples in mapping_of(document.get("eval")).items():
-            for sample in map(mapping_of, list_of(samples)):
-                yield _record(task, sample, f"{place.rpartition(':')[0]}:{task}", quarantine, seen)
-
-
-def _record(task: str, sample: Mapping[str, Any], place: str, quarantine: QuarantineLog, seen: Counter[str]) -> Record:
+def _record(task: str, sample: Mapping[str, Any], row: LogRow) -> Record:
     base, plus = (_passed(sample.get(f"{suite}_status")) for suite in ("base", "plus"))
-    seen[_BASE if plus is None else _PLUS] += 1
+    row.reading.noted.add(_BASE if plus is None else _PLUS)
     if base is None:
-        quarantine.add("base_status is missing", place)
+        row.reading.quarantine.add("base_status is missing", f"{row.file}:{task}")
     return Record(
         step=0,
         group=task,
@@ -91,3 +46,16 @@ def _record(task: str, sample: Mapping[str, Any], place: str, quarantine: Quaran
 def _passed(status: Any) -> float | None:
     """A verdict; EvalPlus writes ``pass``, ``fail`` and ``timeout``, and null where the tests were not run."""
     return float(status == "pass") if isinstance(status, str) else None
+
+
+FORMAT = RowFormat(
+    name="evalplus",
+    looks_for="*eval_results.json (EvalPlus)",
+    title="EvalPlus results",
+    patterns=("*eval_results.json",),
+    is_one_file=True,
+    recognizes_file=has_row(_has_verdicts),
+    records=_records,
+    inferred=(_PLUS, _BASE),
+    if_noted=frozenset({_PLUS, _BASE}),
+)

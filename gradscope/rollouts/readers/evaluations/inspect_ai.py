@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_samples
+from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_archived_samples
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -22,7 +23,7 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a log of inspect_ai's.
 
     Args:
@@ -35,7 +36,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(files) and is_log(files[0])
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read logs of inspect_ai's.
 
     Args:
@@ -46,14 +47,14 @@ def read(request: ReadRequest) -> Run:
     """
     files = tuple(file for file in _files(request.path) if is_log(file))
     quarantine = QuarantineLog()
-    samples = [(file, place, sample) for file in files for place, sample in read_samples(file, quarantine)]
+    samples = [(file, *located) for file in files for located in read_archived_samples(file, quarantine)]
     names = (name for _, _, sample in samples for name in mapping_of(sample.get("scores")))
     scorer = chosen_name(names, request, "scorer", "no scored samples")
     return assemble(
         request,
         records=[
-            _record(sample, scorer, file.stem if len(files) > 1 else "", place, quarantine)
-            for file, place, sample in samples
+            _record(sample, scorer, file.stem if len(files) > 1 else "", location, quarantine)
+            for file, location, sample in samples
         ],
         quarantine=quarantine,
         format="inspect-ai",
@@ -68,7 +69,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     return files_like(path, f"*{SUFFIX}", "*.json")
 
 
-def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quarantine: QuarantineLog) -> Record:
+def _record(sample: Mapping[str, Any], scorer: str, log: str, location: str, quarantine: QuarantineLog) -> Record:
     given = sample.get("input")
     name = text_of(sample.get("id")) or digest(given)
     scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
@@ -80,7 +81,7 @@ def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quaran
         prompt=text_of(given),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
         messages=parse_messages(given),
-        reward=usable_reward(_value(scores.get(scorer, ABSENT)), place, quarantine),
+        reward=usable_reward(_value(scores.get(scorer, ABSENT)), location, quarantine),
         rewards={key: finite_or_none(_value(value)) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",
     )
@@ -88,3 +89,12 @@ def _record(sample: Mapping[str, Any], scorer: str, log: str, place: str, quaran
 
 def _value(value: Any) -> Any:
     return _LETTERS.get(value, value) if isinstance(value, str) else value
+
+
+FORMAT = Format(
+    name="inspect-ai",
+    looks_for="*.eval, or .json with eval and samples (inspect_ai)",
+    recognizes=_recognizes,
+    read=_read,
+    takes=frozenset({"reward_column"}),
+)

@@ -43,7 +43,7 @@ def is_log(path: Path) -> bool:
     return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
 
 
-def read_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The samples of a log.
 
     Args:

@@ -19,7 +19,7 @@ _MAX_DEPTH = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class PromptSamples:
     """The samples of one prompt."""
 
     shape: str
@@ -34,7 +34,7 @@ class Samples:
     """The policy of each sample, where a row holds one of each."""
 
 
-def samples_of(row: Mapping[str, Any], reward: str | None = None) -> Samples | str | None:
+def samples_of(row: Mapping[str, Any], reward: str | None = None) -> PromptSamples | str | None:
     """The samples that a row holds.
 
     Args:
@@ -67,7 +67,7 @@ def prompt_rows(node: Any, reward: str | None = None, depth: int = _MAX_DEPTH) -
                 yield from prompt_rows(item, reward, depth - 1)
 
 
-def _from_lists(row: Mapping[str, Any], reward: str | None) -> Samples | str | None:
+def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
     columns: dict[str, Any] = {}
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
@@ -86,7 +86,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> Samples | str | N
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
     texts = _first(same, (*_ANSWER_KEYS, *_TEXT_LISTS))
-    return Samples(
+    return PromptSamples(
         shape="lists",
         rewards=same[main],
         further={name: value for name, value in same.items() if name == main or all(map(is_number, value))},
@@ -94,17 +94,17 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> Samples | str | N
     )
 
 
-def _from_counts(row: Mapping[str, Any]) -> Samples | str | None:
+def _from_counts(row: Mapping[str, Any]) -> PromptSamples | str | None:
     for total, right in _COUNTS:
         if total in row and right in row:
             n, c = _count(row[total]), _count(row[right])
             if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
                 return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
-            return Samples(shape="counts", rewards=(1.0,) * c + (0.0,) * (n - c))
+            return PromptSamples(shape="counts", rewards=(1.0,) * c + (0.0,) * (n - c))
     return None
 
 
-def _from_policies(row: Mapping[str, Any], reward: str | None) -> Samples | None:
+def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:
     names = (reward,) if reward is not None else USUAL["reward"]
     named = {
         policy: value
@@ -115,7 +115,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> Samples | None
         return None
     main = next(name for name in names if any(is_number(value.get(name)) for value in named.values()))
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
-    return Samples(
+    return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
         rewards=tuple(value.get(main) for value in named.values()),
         texts=tuple(texts),

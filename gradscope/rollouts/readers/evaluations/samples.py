@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.evaluations.sample_shapes import Samples, prompt_rows, samples_of
+from gradscope.rollouts.readers.evaluations.sample_shapes import PromptSamples, prompt_rows, samples_of
 from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
-from gradscope.rollouts.readers.flat.generic import column_names, read_flat
+from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
@@ -25,7 +26,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 """What equal rewards can be counted as: a list or an object has no hash."""
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds samples of prompts and no steps.
 
     Args:
@@ -37,11 +38,11 @@ def recognizes(request: ReadRequest) -> bool:
     rows = peek(request.path)
     if _holds_shapes(rows, request.columns.reward):
         return True
-    columns = resolve_columns(column_names(rows), request.columns)
+    columns = resolve_columns(columns_in(rows), request.columns)
     return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a sample file.
 
     Args:
@@ -84,32 +85,32 @@ def _records(
 ) -> Iterator[Record]:
     name = request.columns.reward
     for file in expand(request.path):
-        for place, row in read_rows(file, quarantine):
+        for location, row in read_rows(file, quarantine):
             found = False
             for part in prompt_rows(row, name):
                 found = True
                 samples = samples_of(part, name)
-                if isinstance(samples, Samples):
+                if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
                     yield from _expand(
                         part,
                         samples,
-                        place,
+                        location,
                         request.columns,
                         quarantine,
                         identities,
                         by_reward=request.rewards_only,
                     )
                 elif samples is not None:
-                    quarantine.add(samples, place)
+                    quarantine.add(samples, location)
             if not found:
-                quarantine.add("the row holds no samples with a reward", place)
+                quarantine.add("the row holds no samples with a reward", location)
 
 
 def _expand(
     row: Mapping[str, Any],
-    samples: Samples,
-    place: str,
+    samples: PromptSamples,
+    location: str,
     columns: ColumnNames,
     quarantine: QuarantineLog,
     identities: Counter[str],
@@ -118,9 +119,9 @@ def _expand(
 ) -> Iterator[Record]:
     named = columns.group or columns.prompt_id or columns.prompt
     if named is not None and row.get(named) is None:
-        quarantine.add(f"{named} is missing", place)
+        quarantine.add(f"{named} is missing", location)
         return
-    prompt_id, how = _identify(row, place) if named is None else (text_of(row[named]), named)
+    prompt_id, how = _identify(row, location) if named is None else (text_of(row[named]), named)
     identities[how] += 1
     policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
     prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
@@ -128,7 +129,7 @@ def _expand(
     for at, count in _distinct(samples, by_reward=by_reward):
         reward = parse_reward(samples.rewards[at])
         for _ in range(count if isinstance(reward, str) else 0):
-            quarantine.add(str(reward), place)
+            quarantine.add(str(reward), location)
         yield Record(
             step=0,
             group=prompt_id if policy is None else f"{policy}/{prompt_id}",
@@ -143,7 +144,7 @@ def _expand(
         )
 
 
-def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
+def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
     """The samples of a prompt, those of equal rewards as one where nobody looks at anything else.
 
     Args:
@@ -161,12 +162,12 @@ def _distinct(samples: Samples, *, by_reward: bool) -> Iterator[tuple[int, int]]
     yield from ((first[level], count) for level, count in Counter(cells).items())
 
 
-def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
+def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
     """Which prompt a row is about.
 
     Args:
         row: The row.
-        place: ``file:line``, for rows that do not say.
+        location: ``file:line``, for rows that do not say.
 
     Returns:
         The prompt's id, and how it was found.
@@ -182,4 +183,13 @@ def _identify(row: Mapping[str, Any], place: str) -> tuple[str, str]:
     for key in USUAL["prompt"]:
         if row.get(key):
             return digest(parse_messages(row[key]) or text_of(row[key])), f"the text of {key}"
-    return place.rpartition(":")[2], "their lines"
+    return location.rpartition(":")[2], "their lines"
+
+
+FORMAT = Format(
+    name="samples",
+    looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
+    recognizes=_recognizes,
+    read=_read,
+    takes=frozenset({"columns"}),
+)

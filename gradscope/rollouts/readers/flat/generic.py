@@ -14,6 +14,7 @@ from gradscope.rollouts.readers.flat.duckdb_scan import Keys
 from gradscope.rollouts.readers.flat.reduction import is_large, reduce_files, to_groups
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -32,7 +33,7 @@ from gradscope.rollouts.run import Run
 _REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names.
 
     Args:
@@ -41,11 +42,11 @@ def recognizes(request: ReadRequest) -> bool:
     Returns:
         True if so.
     """
-    columns = resolve_columns(column_names(peek(request.path)), request.columns)
+    columns = resolve_columns(columns_in(peek(request.path)), request.columns)
     return columns.reward is not None and _key(columns) is not None
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a log with a row a rollout.
 
     Args:
@@ -69,7 +70,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         The run.
     """
     first = peek(request.path)
-    names = column_names(first)
+    names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
     quarantine = QuarantineLog()
@@ -98,7 +99,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     )
 
 
-def column_names(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns of some rows.
 
     Args:
@@ -136,21 +137,21 @@ def _records(
     quarantine: QuarantineLog,
     from_text: bool,
 ) -> Iterator[Record]:
-    for place, row in rows:
+    for location, row in rows:
         reward = parse_reward(row.get(columns.reward or "", ABSENT), from_text=from_text)
         step = 0 if columns.step is None else whole_number(row.get(columns.step))
         key = row.get(_key(columns) or "")
         if step is None:
-            quarantine.add("the step is not a whole number", place)
+            quarantine.add("the step is not a whole number", location)
         elif key is None or key == "":
-            quarantine.add(f"{_key(columns)} is missing", place)
+            quarantine.add(f"{_key(columns)} is missing", location)
         else:
             further = {name: _number(parse_reward(row.get(name), from_text=from_text)) for name in rewards}
             if isinstance(reward, str):
-                quarantine.add(reward, place)
+                quarantine.add(reward, location)
             record = _record(row, columns, step, _number(reward), further)
             sample_id = None if sample is None else text_of(row.get(sample)) or None
-            yield dataclasses.replace(record, sample_id=sample_id, place=place) if sample_id else record
+            yield dataclasses.replace(record, sample_id=sample_id, location=location) if sample_id else record
 
 
 def _record(
@@ -203,3 +204,12 @@ def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> I
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
+
+
+FORMAT = Format(
+    name="generic",
+    looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
+    recognizes=_recognizes,
+    read=_read,
+    takes=frozenset({"columns"}),
+)

@@ -12,7 +12,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, describe_sizes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
@@ -109,7 +109,7 @@ def assemble_groups(
         source=source,
         groups=groups,
         metrics=metrics or {},
-        settings=read_settings(request.run_config),
+        settings=read_trainer_settings(request.run_config),
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, beside)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )

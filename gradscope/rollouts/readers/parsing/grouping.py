@@ -42,7 +42,7 @@ class Record:
     """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
     sample_id: str | None = None
     """What tells a rollout from the others of its group; None where the log does not say."""
-    place: str = ""
+    location: str = ""
     """``file:line``, where ``sample_id`` is known."""
     policy: str | None = None
     """The policy that sampled it, where the log names one."""
@@ -125,9 +125,9 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
         The rollout; without its reward where the two contradict each other, because either may be wrong.
     """
     if (first.reward, first.completion) == (again.reward, again.completion):
-        quarantine.add("the row repeats an earlier one of the same sample", again.place)
+        quarantine.add("the row repeats an earlier one of the same sample", again.location)
         return first
-    quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.place)
+    quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.location)
     return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 

@@ -72,11 +72,11 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
     """
     for number, line in enumerate(read_bytes(path), start=1):
         row = parse_line(line.removeprefix(_BOM) if number == 1 else line)
-        place = f"{path}:{number}"
+        location = f"{path}:{number}"
         if isinstance(row, str):
-            quarantine.add(row, place)
+            quarantine.add(row, location)
         else:
-            yield place, row
+            yield location, row
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward
 
 LARGEST_STEP = 1 << 53
@@ -97,6 +97,21 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def required_whole(value: Any, name: str) -> int:
+    """A step or an index that a row is no use without.
+
+    Returns:
+        The number, as :func:`whole_number` reads it.
+
+    Raises:
+        UnusableRowError: The cell is no whole number; the message calls it by its name.
+    """
+    number = whole_number(value)
+    if number is None:
+        raise UnusableRowError(f"{name} is not a whole number")
+    return number
+
+
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step that only the names of files and folders tell.
 
@@ -111,12 +126,12 @@ def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     return int(found[-1]) if found else None
 
 
-def usable_reward(value: Any, place: str, quarantine: QuarantineLog) -> float | None:
+def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
     """A reward; a row without one is set aside, but stays in its group, which cannot be judged without it.
 
     Args:
         value: The cell.
-        place: ``file:line``.
+        location: ``file:line``.
         quarantine: Takes the row.
 
     Returns:
@@ -124,6 +139,6 @@ def usable_reward(value: Any, place: str, quarantine: QuarantineLog) -> float | 
     """
     reward = parse_reward(value)
     if isinstance(reward, str):
-        quarantine.add(reward, place)
+        quarantine.add(reward, location)
         return None
     return reward

@@ -6,20 +6,24 @@ from gradscope.errors import InputError
 from gradscope.results.source import Quarantine, QuarantineReason
 
 
+class UnusableRowError(Exception):
+    """A row holds no rollout; its message is the reason for the quarantine, in a few words."""
+
+
 class QuarantineLog:
     """Collects rows that are set aside while a log is read."""
 
     def __init__(self) -> None:
         self._by_reason: dict[str, tuple[int, str]] = {}
 
-    def add(self, reason: str, place: str) -> None:
+    def add(self, reason: str, location: str) -> None:
         """Set a row aside.
 
         Args:
             reason: Why, in a few words.
-            place: ``file:line``, counted from 1.
+            location: ``file:line``, counted from 1.
         """
-        count, first = self._by_reason.get(reason, (0, place))
+        count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + 1, first)
 
     def result(self) -> Quarantine:

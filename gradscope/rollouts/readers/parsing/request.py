@@ -60,7 +60,7 @@ def _path(value: str | Path | None) -> Path | None:
     return None if value is None else Path(value)
 
 
-def read_settings(path: Path | None) -> TrainerSettings:
+def read_trainer_settings(path: Path | None) -> TrainerSettings:
     """The trainer's arguments from a JSON file.
 
     Args:
@@ -107,12 +107,12 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
         raise InputError(f"There is no file {path}.", hint="--completion-ids takes a Parquet or JSONL file.")
     quarantine = QuarantineLog()
     ids: dict[tuple[int, int], tuple[int, ...]] = {}
-    for place, row in read_rows(path, quarantine):
+    for location, row in read_rows(path, quarantine):
         try:
             ids[int(row["step"]), int(row["row"])] = tuple(_token_ids(row["completion_ids"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{place} does not hold step, row and completion_ids.",
+                f"{location} does not hold step, row and completion_ids.",
                 hint="Each row names a step, a row within the step counted from 0, and a list of token ids.",
             ) from error
     refuse_quarantined(quarantine.result())

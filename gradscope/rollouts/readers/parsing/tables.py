@@ -176,15 +176,15 @@ def _read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(data.decode("utf-8-sig", errors="surrogateescape"), newline=""))
     header = next(reader, [])
     for cells in reader:
-        place = f"{path}:{reader.line_num}"
+        location = f"{path}:{reader.line_num}"
         if not any(cells):
-            quarantine.add("the line is blank", place)
+            quarantine.add("the line is blank", location)
         elif len(cells) != len(header):
-            quarantine.add("the row has more or fewer cells than the header", place)
+            quarantine.add("the row has more or fewer cells than the header", location)
         elif any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
-            quarantine.add("the line is not UTF-8", place)
+            quarantine.add("the line is not UTF-8", location)
         else:
-            yield place, dict(zip(header, cells, strict=True))
+            yield location, dict(zip(header, cells, strict=True))
 
 
 def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none
 
 NOT_IDS = "the token ids are not a list of whole numbers"
@@ -43,9 +44,6 @@ class Tokens:
 def token_ids(value: Any) -> tuple[int, ...] | None:
     """Token ids.
 
-    Args:
-        value: The cell.
-
     Returns:
         The ids; None where the cell is no list of whole numbers.
 
@@ -56,7 +54,7 @@ def token_ids(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
 
 
-def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any = None) -> Tokens | str:
+def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any = None) -> Tokens:
     """A whole sequence cut where the model starts to write.
 
     Args:
@@ -66,27 +64,28 @@ def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any =
         advantages: Advantages, [S]; None: not logged.
 
     Returns:
-        The tokens, or a few words for the quarantine.
+        The tokens.
+
+    Raises:
+        UnusableRowError: The ids are none, the lists differ in length, or no token was sampled.
 
     Example:
         >>> cut_sequence([5, 9, 7], [0, 1, 1], logprobs=[0, -0.5, -0.25]).logprobs
         (-0.5, -0.25)
-        >>> cut_sequence([5, 9], [0, 0])
-        'no token of the row was sampled'
     """
-    known = token_ids(ids)
-    if known is None:
-        return NOT_IDS
+    sequence = token_ids(ids)
+    if sequence is None:
+        raise UnusableRowError(NOT_IDS)
     lists = [mask, *(values for values in (logprobs, advantages) if values is not None)]
-    if not all(isinstance(values, list) and len(values) == len(known) for values in lists):
-        return NOT_ALIGNED
+    if not all(isinstance(values, list) and len(values) == len(sequence) for values in lists):
+        raise UnusableRowError(NOT_ALIGNED)
     sampled = tuple(bool(flag) for flag in mask)
     if not any(sampled):
-        return NOTHING_SAMPLED
+        raise UnusableRowError(NOTHING_SAMPLED)
     start = sampled.index(True)
     return Tokens(
-        prompt_ids=known[:start],
-        completion_ids=known[start:],
+        prompt_ids=sequence[:start],
+        completion_ids=sequence[start:],
         mask=sampled[start:],
         logprobs=_of_sampled(logprobs, sampled, start),
         token_advantages=_of_sampled(advantages, sampled, start),
@@ -96,12 +95,8 @@ def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any =
 def numbers(value: Any, length: int) -> tuple[float, ...] | None:
     """A list of finite numbers.
 
-    Args:
-        value: The cell.
-        length: How many it has to hold.
-
     Returns:
-        The numbers; None where one is missing or not finite, or there are more or fewer.
+        The numbers; None where one is missing or not finite, or there are more or fewer than ``length``.
 
     Example:
         >>> numbers([1, 0.5], 2), numbers([1, None], 2)
@@ -109,8 +104,8 @@ def numbers(value: Any, length: int) -> tuple[float, ...] | None:
     """
     if not isinstance(value, list) or len(value) != length:
         return None
-    found = tuple(finite_or_none(cell) for cell in value)
-    return tuple(number for number in found if number is not None) if None not in found else None
+    parsed = tuple(finite_or_none(cell) for cell in value)
+    return tuple(number for number in parsed if number is not None) if None not in parsed else None
 
 
 def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import parse_messages, text_of
 from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class AgentTrace:
     """What one agent read and wrote."""
 
     prompt: str
@@ -27,7 +28,7 @@ class Trace:
     """Whether it has several leaves, each a sequence that was trained on."""
 
 
-def read_trace(trace: Mapping[str, Any]) -> Trace:
+def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     """Read a trace.
 
     Args:
@@ -42,7 +43,7 @@ def read_trace(trace: Mapping[str, Any]) -> Trace:
     path = _path(nodes, leaves[-1]) if leaves else []
     sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
-    return Trace(
+    return AgentTrace(
         prompt="\n".join(_text(message) for message in messages[:sampled]),
         messages=parse_messages(messages[:sampled]),
         completion="\n".join(_text(message) for message in messages[sampled:]),
@@ -81,10 +82,12 @@ def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
         for name in ("logprobs", "advantages"):
             known, spread = columns[name], _spread(list_of(node.get(name)), mask)
             columns[name] = None if known is None or spread is None else [*known, *spread]
-    cut = cut_sequence(
-        columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
-    )
-    return None if isinstance(cut, str) else cut
+    try:
+        return cut_sequence(
+            columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
+        )
+    except UnusableRowError:
+        return None
 
 
 def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, usable_reward
@@ -21,7 +22,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.trace import Trace, read_trace
+from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
 from gradscope.rollouts.run import Run
 
 _STEP = re.compile(r"^step_(\d+)$")
@@ -33,7 +34,7 @@ _BRANCHING = "Some traces branch into several sequences: their tokens are left o
 _AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds prime-rl's traces of training.
 
     Args:
@@ -45,7 +46,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(_files(request.path, "all") or _files(request.path, "effective"))
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read prime-rl's traces of training.
 
     Args:
@@ -102,24 +103,24 @@ def _records(
     files: tuple[Path, ...], trained: Mapping[str, Mapping[str, Any]], quarantine: QuarantineLog, seen: Counter[str]
 ) -> Iterator[Record]:
     for file in files:
-        for place, row in read_jsonl(file, quarantine):
+        for location, row in read_jsonl(file, quarantine):
             work = mapping_of(mapping_of(row.get("run")).get("work"))
             step = work.get("step", number_in_name(_STEP, file))
             group = mapping_of(row.get("group")).get("id")
             traces = [trace for trace in map(mapping_of, list_of(row.get("traces"))) if _is_trained(trace)]
             if type(step) is not int:
-                quarantine.add("the step is not a whole number", place)
+                quarantine.add("the step is not a whole number", location)
             elif group is None:
-                quarantine.add("group.id is missing", place)
+                quarantine.add("group.id is missing", location)
             elif not traces:
-                quarantine.add("the episode has no trace of a trained agent", place)
+                quarantine.add("the episode has no trace of a trained agent", location)
             else:
                 seen[_AGENTS] += len(traces) > 1
                 for at, trace in enumerate(traces):
                     name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
                     found = read_trace(trained.get(text_of(trace.get("id")), trace))
                     seen[_BRANCHING] += found.branches
-                    yield _record(row, trace, found, step, name, place, quarantine)
+                    yield _record(row, trace, found, step, name, location, quarantine)
 
 
 def _is_trained(trace: Mapping[str, Any]) -> bool:
@@ -129,10 +130,10 @@ def _is_trained(trace: Mapping[str, Any]) -> bool:
 def _record(
     row: Mapping[str, Any],
     trace: Mapping[str, Any],
-    found: Trace,
+    found: AgentTrace,
     step: int,
     group: str,
-    place: str,
+    location: str,
     quarantine: QuarantineLog,
 ) -> Record:
     task = mapping_of(row.get("task"))
@@ -146,7 +147,7 @@ def _record(
         prompt=found.prompt,
         completion=found.completion,
         messages=found.messages,
-        reward=usable_reward(_weighted_sum(scored), place, quarantine),
+        reward=usable_reward(_weighted_sum(scored), location, quarantine),
         rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
         status="error" if failed else "unknown",
         tokens=found.tokens,
@@ -171,3 +172,11 @@ def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
             return cell.get("score") if score is None else cell.get("weight")
         total += score * weight
     return total
+
+
+FORMAT = Format(
+    name="prime-rl",
+    looks_for="step_*/train/{all,effective}/traces.jsonl (prime-rl)",
+    recognizes=_recognizes,
+    read=_read,
+)

@@ -15,11 +15,12 @@ from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted, hidden_by
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
@@ -35,7 +36,7 @@ class _Line:
     """The rollouts of one log call."""
 
     path: Path
-    place: str
+    location: str
     step: int
     columns: Mapping[str, Sequence[Any]]
 
@@ -47,7 +48,7 @@ class _Line:
         return {name: cells[at] for name, cells in self.columns.items()}
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is ms-swift's log of completions.
 
     Args:
@@ -60,7 +61,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(files) and any(all(isinstance(row.get(key), list) for key in _KEYS) for row in peek(files[0]))
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read ms-swift's log of completions.
 
     Args:
@@ -74,7 +75,7 @@ def read(request: ReadRequest) -> Run:
     """
     files = _files(request.path)
     quarantine = QuarantineLog()
-    settings = read_settings(request.run_config)
+    settings = read_trainer_settings(request.run_config)
     lines = [line for file in files for line in _lines(file, quarantine)]
     if not lines:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
@@ -109,21 +110,21 @@ def _lines(path: Path, quarantine: QuarantineLog) -> Iterator[_Line]:
     Yields:
         One step's rollouts.
     """
-    for place, row in read_jsonl(path, quarantine):
+    for location, row in read_jsonl(path, quarantine):
         lists = {name: value for name, value in row.items() if isinstance(value, list)}
         size = len(lists.get("step", ()))
         columns = {name: value for name, value in lists.items() if len(value) == size}
         if not size or not all(key in columns for key in _KEYS):
-            quarantine.add("step, prompt, completion and advantages are not lists of one length", place)
+            quarantine.add("step, prompt, completion and advantages are not lists of one length", location)
             continue
         steps = [whole_number(step) for step in columns["step"]]
         if None in steps:
-            quarantine.add("the step is not a whole number", place)
+            quarantine.add("the step is not a whole number", location)
             continue
         for step in dict.fromkeys(step for step in steps if step is not None):
             chosen = [at for at in range(size) if steps[at] == step]
             part = {name: [cells[at] for at in chosen] for name, cells in columns.items()}
-            yield _Line(path=path, place=place, step=step, columns=part)
+            yield _Line(path=path, location=location, step=step, columns=part)
 
 
 def _without_repeats(lines: Sequence[_Line]) -> list[_Line]:
@@ -155,7 +156,7 @@ def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], 
     names = [name for name in before if name not in _KEYS and _holds_numbers(line.columns[name])]
     if not names:
         raise InputError(
-            f"{line.place} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
+            f"{line.location} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
             hint="ms-swift writes one list a reward function.",
         )
     given = settings.get("reward_weights")
@@ -197,7 +198,15 @@ def _records(line: _Line, size: int, weights: Mapping[str, float], quarantine: Q
             prompt_id=digest(row["prompt"]),
             prompt=text_of(row["prompt"]),
             completion=text_of(row["completion"]),
-            reward=usable_reward(ABSENT if reward is None else reward, line.place, quarantine),
+            reward=usable_reward(ABSENT if reward is None else reward, line.location, quarantine),
             rewards=rewards,
             advantage=finite_or_none(row["advantages"]),
         )
+
+
+FORMAT = Format(
+    name="ms-swift",
+    looks_for="completions.jsonl with a list a column (ms-swift)",
+    recognizes=_recognizes,
+    read=_read,
+)

@@ -14,8 +14,9 @@ from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_settings, read_side_ids
+from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
 from gradscope.rollouts.readers.trl.files import StepFile, completion_files, read_step_file, run_of, split_training
@@ -28,7 +29,7 @@ from gradscope.rollouts.types import Rollout, RolloutGroup
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is TRL's.
 
     Args:
@@ -40,7 +41,7 @@ def recognizes(request: ReadRequest) -> bool:
     return bool(completion_files(request.path)) or has_state(request.path)
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a TRL run.
 
     Args:
@@ -60,7 +61,7 @@ def read(request: ReadRequest) -> Run:
             hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.",
         )
     state = read_state(run)
-    settings = read_settings(request.run_config)
+    settings = read_trainer_settings(request.run_config)
     training, evaluation = split_training([read_step_file(path) for path in paths], state)
     if not training:
         raise InputError(
@@ -240,3 +241,12 @@ def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRe
     bases = {weights.base: None for weights in weights if weights.base is not None}
     model = None if request.model is None else Path(request.model)
     return find_tokenizer(*(ref.path for ref in weights), run, request.initial, *map(Path, bases), model)
+
+
+FORMAT = Format(
+    name="trl",
+    looks_for="completions/completions_*.parquet (TRL)",
+    recognizes=_recognizes,
+    read=_read,
+    takes=frozenset({"completion_ids"}),
+)

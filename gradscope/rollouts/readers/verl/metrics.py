@@ -25,7 +25,7 @@ def find_metrics(folder: Path) -> Path | None:
     Returns:
         The first ``.jsonl`` in the folder, or in the one above, whose first line is one of metrics; None where none is.
     """
-    candidates = (file for place in (folder, folder.parent) for file in sorted(place.glob("*.jsonl")))
+    candidates = (file for parent in (folder, folder.parent) for file in sorted(parent.glob("*.jsonl")))
     return next((file for file in candidates if is_metrics(file)), None)
 
 
@@ -53,10 +53,10 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         Step -> finite numbers under verl's names. Of a step that a resumed run logged again the later line counts.
     """
     metrics: dict[int, dict[str, float]] = {}
-    for place, row in read_jsonl(file, quarantine):
+    for location, row in read_jsonl(file, quarantine):
         step = whole_number(row.get("step"))
         if step is None or not mapping_of(row.get("data")):
-            quarantine.add("the line of metrics has no step or no data", place)
+            quarantine.add("the line of metrics has no step or no data", location)
             continue
         finite = {name: value for name, value in numbers_in(row["data"]).items() if value is not None}
         metrics[step] = finite

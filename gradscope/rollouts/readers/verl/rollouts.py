@@ -10,6 +10,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -33,7 +34,7 @@ _MISSING = (
 )
 
 
-def recognizes(request: ReadRequest) -> bool:
+def _recognizes(request: ReadRequest) -> bool:
     """Whether the path is a dump of verl's.
 
     Args:
@@ -46,7 +47,7 @@ def recognizes(request: ReadRequest) -> bool:
     return {"input", "output", "score", "step"} <= next(rows, {}).keys()
 
 
-def read(request: ReadRequest) -> Run:
+def _read(request: ReadRequest) -> Run:
     """Read a dump of rollouts.
 
     Args:
@@ -108,29 +109,29 @@ def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
     """
     kept: dict[Any, tuple[str, dict[str, Any]]] = {}
     uids: set[tuple[str, str]] = set()
-    for place, row in rows:
+    for location, row in rows:
         step, uid = repr(row.get("step")), str(row.get("uid"))
         match = _UID.fullmatch(uid)
         is_new = match is not None and (step, uid) not in uids
         uids.add((step, uid))
-        kept[(step, match["group"], match["session"]) if match and is_new else place] = (place, row)
+        kept[(step, match["group"], match["session"]) if match and is_new else location] = (location, row)
     return list(kept.values())
 
 
 def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog) -> Iterator[Record]:
     named = False
-    for place, row in rows:
+    for location, row in rows:
         named = named or "uid" in row
         reward = parse_reward(row.get("score", ABSENT))
         match = _UID.fullmatch(str(row.get("uid")))
         prompt_id = digest(row.get("input"), row.get("gts"))
         if type(row.get("step")) is not int:
-            quarantine.add("the step is not a whole number", place)
+            quarantine.add("the step is not a whole number", location)
         elif named and match is None:
-            quarantine.add("the uid is not <group>_<session>_<index>", place)
+            quarantine.add("the uid is not <group>_<session>_<index>", location)
         else:
             if isinstance(reward, str):
-                quarantine.add(reward, place)
+                quarantine.add(reward, location)
             score = None if isinstance(reward, str) else reward
             extra = {name: finite_or_none(row[name]) for name in row if name not in _BASE_KEYS and is_number(row[name])}
             yield Record(
@@ -142,5 +143,13 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
                 reward=score,
                 rewards={"score": score, **extra},
                 sample_id=match["session"] if match else None,
-                place=place,
+                location=location,
             )
+
+
+FORMAT = Format(
+    name="verl",
+    looks_for="<step>.jsonl with input, output, score and step (verl)",
+    recognizes=_recognizes,
+    read=_read,
+)

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.request import read_settings, read_side_ids
+from gradscope.rollouts.readers.parsing.request import read_side_ids, read_trainer_settings
 
 
 def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
     path = tmp_path / "RUN.json"
     path.write_text('{"args": {"beta": 0.0, "seed": 1}, "seed": 2, "reward_func_names": ["a"]}')
-    found = read_settings(path)
+    found = read_trainer_settings(path)
     assert found.values == {"beta": 0.0, "seed": 1, "reward_func_names": ["a"]}
     assert found.get("missing", 3) == 3
     path.write_text('{"beta": 0.5}')
-    assert read_settings(path).values == {"beta": 0.5}
-    assert read_settings(None).origin is None
+    assert read_trainer_settings(path).values == {"beta": 0.5}
+    assert read_trainer_settings(None).origin is None
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_unusable_arguments_say_why(tmp_path: Path, content: str | None, message
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_settings(path)
+        read_trainer_settings(path)
 
 
 def test_side_ids(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages, compute_step_advantages
-from gradscope.advantages.rules import Memory, StepRollouts, make_rule
 from gradscope.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def ragged(rewards: list[list[float]], **tokens: object) -> StepRollouts:
 @pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
 def test_a_rule_of_rewards_is_its_formulation(name: str) -> None:
     rewards = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
-    rule = make_rule(name)
+    rule = online_advantage(name)
     advantages = rule.advantages(step(rewards))
     np.testing.assert_array_equal(np.concatenate(advantages), compute_advantages(name, rewards).ravel())
     assert (rule.name, rule.by_token, rule.remembers, rule.memory) == (name, False, False, Memory())
@@ -36,7 +36,7 @@ def test_a_rule_of_rewards_is_its_formulation(name: str) -> None:
 
 def test_unknown_rule() -> None:
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
-        make_rule("nope")
+        online_advantage("nope")
 
 
 @pytest.mark.parametrize("rewards", [[[np.nan, 1.0]], [1.0, 0.0]])
@@ -46,7 +46,7 @@ def test_rewards_of_a_step_are_finite_and_by_group(rewards: list[list[float]]) -
 
 
 def test_spo_by_hand() -> None:
-    rule = make_rule("spo")
+    rule = online_advantage("spo")
     # first visit: the step's mean, 1/2, is the baseline of both
     first = rule.advantages(step([[1.0, 1.0], [0.0, 0.0]], ("a", "b")))
     assert np.concatenate(first).tolist() == [0.5, 0.5, -0.5, -0.5]
@@ -59,9 +59,9 @@ def test_spo_by_hand() -> None:
 
 
 def test_spo_goes_on_from_its_memory() -> None:
-    rule = make_rule("spo")
+    rule = online_advantage("spo")
     rule.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
-    again = make_rule("spo")
+    again = online_advantage("spo")
     again.recall(Memory(numbers=json.loads(json.dumps(rule.memory.numbers))))
     following = step([[0.7, 0.0], [1.0, 0.0]], ("b", "c"))
     np.testing.assert_array_equal(again.advantages(following), rule.advantages(following))
@@ -69,7 +69,7 @@ def test_spo_goes_on_from_its_memory() -> None:
 
 
 def test_per_step_by_hand() -> None:
-    rule = make_rule("per_step")
+    rule = online_advantage("per_step")
     assert rule.by_token
     # returns: 2 1 1 and 1 1, so the mean is 1.5 1 .5; the second group of one has nothing to be compared with
     token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0], [1.0], [1.0]]
@@ -79,31 +79,31 @@ def test_per_step_by_hand() -> None:
 
 def test_rules_of_tokens_and_of_the_run_take_groups_of_any_size() -> None:
     rewards = [[1.0], [1.0, 0.0, 0.0]]
-    assert np.concatenate(make_rule("spo").advantages(ragged(rewards))).tolist() == [0.5, 0.5, -0.5, -0.5]
+    assert np.concatenate(online_advantage("spo").advantages(ragged(rewards))).tolist() == [0.5, 0.5, -0.5, -0.5]
     token_rewards = [[1.0, 1.0], [2.0], [1.0, 3.0], [0.0]]
     # one alone has nothing to be compared with; returns 2, 4 3, 0 have the means 2 and 1
-    found = make_rule("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
+    found = online_advantage("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
     assert [advantage.tolist() for advantage in found] == [[0.0, 0.0], [0.0], [2.0, 2.0], [-2.0]]
     base = compute_step_advantages("grpo", rewards)
-    halved = make_rule("compensation").advantages(ragged(rewards, logprobs=[np.log([0.5])] * 4))
+    halved = online_advantage("compensation").advantages(ragged(rewards, logprobs=[np.log([0.5])] * 4))
     np.testing.assert_allclose(np.concatenate(halved), 1.5 * np.concatenate(base))
 
 
 def test_per_step_sums_to_zero_where_all_are_as_long() -> None:
     rewards = np.random.default_rng(0).random((4, 5)).tolist()
-    advantages = make_rule("per_step").advantages(step([[0.0] * 4], token_rewards=rewards))
+    advantages = online_advantage("per_step").advantages(step([[0.0] * 4], token_rewards=rewards))
     np.testing.assert_allclose(np.sum(advantages, axis=0), 0.0, atol=1e-12)
 
 
 def test_per_step_without_step_rewards() -> None:
     with pytest.raises(ValueError, match="per_step needs a reward of every token"):
-        make_rule("per_step").advantages(step([[1.0, 0.0]]))
+        online_advantage("per_step").advantages(step([[1.0, 0.0]]))
 
 
 @pytest.mark.parametrize(("name", "factors"), [("compensation", [1.0, 1.9]), ("compensation_clipped", [1.0, 1.5])])
 def test_compensation_by_hand(name: str, factors: list[float]) -> None:
     taken, top = np.log([0.6, 0.05]).tolist(), np.log([0.6, 0.5]).tolist()
-    advantages = make_rule(name).advantages(
+    advantages = online_advantage(name).advantages(
         step([[1.0, 0.0]], logprobs=[taken, taken[:1]], max_logprobs=[top, top[:1]])
     )
     plus, minus = compute_advantages("grpo", [1.0, 0.0])
@@ -112,5 +112,5 @@ def test_compensation_by_hand(name: str, factors: list[float]) -> None:
 
 
 def test_dead_groups_stay_dead_under_compensation() -> None:
-    for advantage in make_rule("compensation").advantages(step([[1.0, 1.0]], logprobs=[[-3.0] * 2] * 2)):
+    for advantage in online_advantage("compensation").advantages(step([[1.0, 1.0]], logprobs=[[-3.0] * 2] * 2)):
         assert not advantage.any()

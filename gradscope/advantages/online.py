@@ -57,7 +57,7 @@ class StepRollouts:
             raise ValueError("the rewards of a step are finite and one row a group")
 
 
-class Rule:
+class OnlineAdvantage:
     """A formulation that needs the rewards of the step alone; the others override it.
 
     Args:
@@ -112,7 +112,7 @@ class Rule:
         """
 
 
-class RunningMean(Rule):
+class RunningMean(OnlineAdvantage):
     """``spo``: the reward minus what its prompt used to earn.
 
     A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
@@ -152,7 +152,7 @@ class RunningMean(Rule):
         self._means = dict(memory.numbers)
 
 
-class PerStep(Rule):
+class PerStep(OnlineAdvantage):
     """``per_step``: what a token and those after it earn, against the group."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class PerStep(Rule):
         return tuple(advantage for group in groups for advantage in return_to_go(group))
 
 
-class Compensation(Rule):
+class Compensation(OnlineAdvantage):
     """``compensation``: the group's advantage, weighed up where the policy was unsure.
 
     Args:
@@ -205,7 +205,7 @@ class Compensation(Rule):
         )
 
 
-def make_rule(name: str) -> Rule:
+def online_advantage(name: str) -> OnlineAdvantage:
     """The rule of a formulation that needs no torch, with nothing remembered yet.
 
     Args:
@@ -219,7 +219,7 @@ def make_rule(name: str) -> Rule:
         >>> step = StepRollouts(
         ...     rewards=[np.array([1.0, 0.0])], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
         ... )
-        >>> [advantage.tolist() for advantage in make_rule("dr_grpo").advantages(step)]
+        >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
         [[0.5], [-0.5]]
     """
     if name == "spo":
@@ -230,7 +230,7 @@ def make_rule(name: str) -> Rule:
         return Compensation(name, limit=2.0)
     if name == "compensation_clipped":
         return Compensation(name, limit=COMPENSATION_LIMIT)
-    return Rule(formulation(name).name)
+    return OnlineAdvantage(formulation(name).name)
 
 
 def _by_rollout(advantages: Sequence[Array]) -> tuple[Array, ...]:

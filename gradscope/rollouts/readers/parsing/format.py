@@ -1,0 +1,168 @@
+"""What a format of logs is, and the one way in which files of rows become a run.
+
+A reader declares its format. Most are a :class:`RowFormat`: names of files, the keys of a row, and a function from a
+row to its rollouts; recognizing files, walking rows, setting rows aside and assembling the run are done here. A format
+that needs more than that (several kinds of files, rows that hold a whole batch) is a :class:`Format` with functions of
+its own. A new one takes its declaration and one line in ``registry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
+from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
+from gradscope.rollouts.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format with functions of its own."""
+
+    name: str
+    """Its name in ``--reader`` and ``Source.format``."""
+    looks_for: str
+    """What it is recognized by, for people."""
+    recognizes: Callable[[ReadRequest], bool]
+    """Whether an existing path is of this format."""
+    read: Callable[[ReadRequest], Run]
+    """Read it."""
+    takes: frozenset[str] = frozenset()
+    """Which options of a request it makes use of: ``columns`` that are named, or the ``reward_column`` alone;
+    ``completion_ids`` in a side file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One reading of a log: what was asked for, and what its rows have shown so far."""
+
+    request: ReadRequest
+    """What was asked for."""
+    files: tuple[Path, ...]
+    """The files that are read."""
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
+    """Rows that were set aside."""
+    noted: set[str] = field(default_factory=set)
+    """Sentences of ``RowFormat.if_noted`` that some row called for."""
+    inferred: list[str] = field(default_factory=list)
+    """Further sentences for ``Source.inferred``, after those of the format."""
+    missing: list[str] = field(default_factory=list)
+    """Further sentences for ``Source.missing``, after those of the format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One row of a log."""
+
+    file: Path
+    """Its file."""
+    location: str
+    """``file:line``, for the quarantine."""
+    cells: Mapping[str, Any]
+    """Its cells by key."""
+    reading: Reading
+    """The reading that it is part of."""
+
+    def reward(self, cell: Any) -> float | None:
+        """The number in a cell of this row; without one the row is set aside, but stays in its group as incomplete."""
+        return usable_reward(cell, self.location, self.reading.quarantine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFormat:
+    """A format whose files hold rows, each row a rollout or several."""
+
+    name: str
+    """Its name in ``--reader`` and ``Source.format``."""
+    looks_for: str
+    """What it is recognized by, for people."""
+    title: str
+    """What a log of it is, for ``Source.recognized``: "ART trajectories"."""
+    patterns: tuple[str, ...]
+    """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
+    recognizes_file: Callable[[Path], bool]
+    """Whether the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
+    records: Callable[..., Iterable[Record]]
+    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none."""
+    survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
+    """A look at all rows before the first is used, where rows depend on one another; what it returns are further
+    arguments of every call of ``records``."""
+    inferred: tuple[str, ...] = ()
+    """Sentences for ``Source.inferred``."""
+    missing: tuple[str, ...] = ()
+    """Sentences for ``Source.missing``."""
+    if_noted: frozenset[str] = frozenset()
+    """Those among ``inferred`` and ``missing`` that hold only where a row has noted them."""
+    keeps_file: Callable[[Path], bool] | None = None
+    """Whether a file that fits a pattern belongs to the log; None: all do."""
+    rows_of: Callable[[Path, QuarantineLog], Iterator[Row]] = read_rows
+    """A file's rows, each with its ``file:line``."""
+    is_one_file: bool = False
+    """Whether a file is a log of its own, so that only the first of several is read."""
+    needs_reward: bool = True
+    """Whether a row without a reward is of no use; False for formats that have none."""
+    takes: frozenset[str] = frozenset()
+    """As for :class:`Format`."""
+
+    def recognizes(self, request: ReadRequest) -> bool:
+        """Whether an existing path is of this format."""
+        files = self._files(request.path)
+        return bool(files) and self.recognizes_file(files[0])
+
+    def read(self, request: ReadRequest) -> Run:
+        """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
+        reading = Reading(request=request, files=self._files(request.path)[: 1 if self.is_one_file else None])
+        groups = build_groups(self._records(reading), reading.quarantine)
+        return assemble_groups(
+            request,
+            groups=groups,
+            quarantine=reading.quarantine,
+            format=self.name,
+            recognized=self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
+            inferred=(*self._said(self.inferred, reading), *reading.inferred),
+            missing=(*self._said(self.missing, reading), *reading.missing),
+            files=reading.files,
+            needs_reward=self.needs_reward,
+        )
+
+    def _files(self, path: Path) -> tuple[Path, ...]:
+        files = files_like(path, *self.patterns)
+        return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
+
+    def _said(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
+        return (said for said in sentences if said not in self.if_noted or said in reading.noted)
+
+    def _records(self, reading: Reading) -> Iterator[Record]:
+        rows: Iterable[LogRow] = self._rows(reading)
+        shared: Mapping[str, Any] = {}
+        if self.survey is not None:
+            rows = list(rows)
+            shared = self.survey(rows, reading)
+        for row in rows:
+            try:
+                yield from self.records(row, **shared)
+            except UnusableRowError as error:
+                reading.quarantine.add(str(error), row.location)
+
+    def _rows(self, reading: Reading) -> Iterator[LogRow]:
+        for file in reading.files:
+            for location, cells in self.rows_of(file, reading.quarantine):
+                yield LogRow(file=file, location=location, cells=cells, reading=reading)
+
+
+def has_keys(*keys: str) -> Callable[[Path], bool]:
+    """A test of a file: one of its first rows has all these keys."""
+    return has_row(lambda row: row.keys() >= set(keys))
+
+
+def has_row(fits: Callable[[Mapping[str, Any]], bool]) -> Callable[[Path], bool]:
+    """A test of a file: one of its first rows passes a test of rows."""
+    return lambda file: any(map(fits, peek(file)))

@@ -1,0 +1,119 @@
+"""What a run is refused for beyond its configuration: the formulation, the task, the launch, and what lies on disk.
+
+Settings that contradict each other by themselves are refused by ``TrainConfig``, whoever makes one. Here is the rest,
+which takes a look at something else, all of it before anything is loaded, computed or written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradscope.advantages.registry import formulation
+from gradscope.errors import OutputExistsError, UsageError
+from gradscope.rollouts.run_folder import manifest_path
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.setup.processes import num_processes, raise_once
+from gradscope.training.tasks.task import Task
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Refuse a formulation that does not exist, or that this run cannot have.
+
+    Raises:
+        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, or
+            the sampling needs one process.
+    """
+    chosen = formulation(config.advantage)
+    if chosen.scope == "gram":
+        raise UsageError(
+            f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",
+            hint=f"Ask it of a run: gradscope rank RUN --advantage {config.advantage}",
+        )
+    if config.group_size < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}.", hint="Raise --group-size."
+        )
+    if chosen.needs_binary and config.task == "steps":
+        raise UsageError(
+            f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
+            hint="Choose another --advantage, or --task running-sums.",
+        )
+    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage == "per_step"):
+        why = "reads rewards of steps alone" if config.advantage == "per_step" else "is defined for rewards of 0 and 1"
+        raise UsageError(
+            f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
+            hint="Choose another --advantage, or leave out --reward.",
+        )
+    if config.sampling == "reallocated" and config.group_size // 2 < chosen.min_group_size:
+        raise UsageError(
+            f"{config.advantage} needs groups of at least {chosen.min_group_size}, and reallocated sampling leaves "
+            f"{config.group_size // 2} to a solved prompt.",
+            hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
+        )
+    if config.sampling != "fixed" and num_processes() > 1:
+        raise_once(
+            UsageError(
+                f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
+                f"{num_processes()}.",
+                hint="Call gradscope itself, or leave out --sampling.",
+            )
+        )
+
+
+def check_task(config: TrainConfig, task: Task) -> None:
+    """Refuse a task that the formulation or the sampling cannot be trained on.
+
+    Raises:
+        UsageError: The formulation reads rewards of steps and the task has none, or dynamic sampling would have no
+            other prompt to take.
+    """
+    if config.advantage == "per_step" and task.step_grader is None:
+        raise UsageError(
+            f"per_step needs rewards of single steps, and the task {config.task} has none.",
+            hint="Choose another --advantage, or --task steps or running-sums.",
+        )
+    if config.sampling == "dynamic" and len({problem.prompt_id for problem in task.train}) <= config.num_prompts:
+        raise UsageError(
+            f"Dynamic sampling replaces dead groups by those of other prompts, and a step takes all {len(task.train)}.",
+            hint="Raise --train-prompts or lower --num-prompts.",
+        )
+
+
+def check_free(run: Path, *, force: bool, in_script: bool = False) -> None:
+    """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
+
+    Args:
+        run: The folder of a run to come.
+        force: Whether a run in it may be replaced.
+        in_script: Whether a person's own script asks, which has arguments in place of options.
+
+    Raises:
+        OutputExistsError: Something is in the way.
+    """
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return
+    if not force:
+        raise OutputExistsError(
+            f"{run} already exists.",
+            hint="Give another folder, or force=True to replace the run in it."
+            if in_script
+            else "Name another --output, go on with that run by --resume, or replace it with --force.",
+        )
+    if not manifest_path(run).is_file():
+        raise OutputExistsError(
+            f"{run} is not a run of gradscope; {'force' if in_script else '--force'} replaces runs only.",
+            hint="Give another folder." if in_script else "Name another --output.",
+        )
+
+
+def check_apart(run: Path, config: TrainConfig) -> None:
+    """Refuse to replace a folder that the new run reads from.
+
+    Raises:
+        UsageError: The model or a file of prompts lies in it.
+    """
+    for path in (config.model, config.data, config.heldout_data):
+        if path is not None and run.exists() and Path(path).resolve().is_relative_to(run.resolve()):
+            raise UsageError(
+                f"{path} lies in {run}, which would be replaced before it is used.", hint="Name another --output."
+            )
