@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
 
 
@@ -51,7 +50,7 @@ def _forecast(table: PassAtKTable) -> str:
     if not known:
         return ""
     last = known[-1]
-    low, high = ends_of(last.pass_at_k)
+    low, high = last.pass_at_k.ends
     return (
         f"{table.name}: pass@{last.k} is forecast at {last.pass_at_k.value:.3f} [{low:.3f}, {high:.3f}] from "
         f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
