@@ -145,10 +145,10 @@ def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> 
 def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
     estimate = value.estimate
     if estimate.value is None:
-        return f"{value.what} is undefined: {estimate.undefined}. What is not known does not pass."
+        return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
     ends = f"{interval(estimate, '.4g')} over {estimate.num_units} units" if estimate.interval else ""
-    text = f"{value.what} is {estimate.value:.6g}{ends}; {required}."
+    text = f"{value.subject} is {estimate.value:.6g}{ends}; {required}."
     if estimate.interval is not None and estimate.interval[0] <= requirement.limit <= estimate.interval[1]:
         return f"{text} The interval holds the limit: other prompts could turn the verdict."
     return text
