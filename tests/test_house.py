@@ -50,7 +50,7 @@ THIRD_PARTY = {
         *("numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers", "accelerate"),
         "math_verify",
     },
-    "render": {"numpy", "matplotlib", "rich", "safetensors"},
+    "render": {"numpy", "matplotlib", "rich", "safetensors", "jinja2", "markupsafe"},
     "cli": {"typer", "rich"},
     "__main__": {"typer"},
 }
