@@ -132,10 +132,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
     ),
 )
 
-
 _TOKENS = "the norm of each token's row, |v_t| |grad log pi(token t)|"
 _ENTRIES = "the absolute value of each entry of a weight's gradient dL/dW"
-_UNEVEN = "Tokens that the policy is sure of; rows of embeddings that no token of the step looks up."
+_UNEVEN_PARTS = "Tokens that the policy is sure of; rows of embeddings that no token of the step looks up."
 _DEFINITIONS = (
     ("zero", "exactly zero", "(number of x = 0) / n", "Share of parts that give exactly nothing.", "Definition."),
     (
@@ -169,9 +168,9 @@ SPARSITY_METRICS: tuple[Metric, ...] = tuple(
         meaning=meaning,
         range="[0, 1]",
         better="neither",
-        moved_by=_UNEVEN,
+        moved_by=_UNEVEN_PARTS,
         source=source,
-        command="rank",
+        command=_RANK,
     )
     for family, word, of in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
     for name, title, formula, meaning, source in _DEFINITIONS

@@ -113,10 +113,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
     ),
 )
 
-
-_RANK = "rank"
-_COUNT = "[1, N]"
-
 NULL_METRICS: tuple[Metric, ...] = (
     Metric(
         name="given_prompts",

@@ -43,10 +43,3 @@ def test_a_terminal_shows_a_bar_and_is_clean_afterwards(
 def test_quiet_says_errors_only(cli: Cli, log: Path) -> None:
     assert cli("degeneracy", log, "--quiet").err == ""
     assert cli("degeneracy", log.parent / "absent", "--quiet").err.startswith("error: ")
-
-
-def test_explain_lists_and_explains(cli: Cli) -> None:
-    assert "effective_rank" in cli("explain").out
-    page = cli("explain", "pass@4")
-    assert page.code == 0
-    assert "pass@k (pass@4)" in page.out
