@@ -7,7 +7,9 @@ the table, the JSON document and the check.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +47,68 @@ class Estimate:
 
     @classmethod
     def because(cls, reason: str, *, num_units: int = 0) -> Estimate:
-        """An undefined estimate.
-
-        Args:
-            reason: A sentence without a final period, for people.
-            num_units: Number of units that were looked at.
-
-        Returns:
-            The estimate that carries the reason.
-        """
+        """An undefined estimate; the reason is a sentence for people, without its period."""
         return cls(undefined=reason, num_units=num_units)
 
     @classmethod
     def exact(cls, value: float, *, num_units: int = 1) -> Estimate:
-        """A number without sampling error, such as a share of the log itself.
-
-        Args:
-            value: A finite number.
-            num_units: Number of units that it was computed from.
-
-        Returns:
-            The estimate, without an interval.
-        """
+        """A finite number without sampling error, such as a share of the log itself: it has no interval."""
         return cls(value=float(value), num_units=num_units)
 
     @property
     def is_defined(self) -> bool:
         """Whether there is a value."""
         return self.value is not None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends; None where there is no interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends; the value twice where there is no interval.
+
+        Raises:
+            ValueError: There is no value either.
+
+        Example:
+            >>> Estimate.exact(0.5).ends
+            (0.5, 0.5)
+        """
+        if self.value is None:
+            raise ValueError(f"an undefined estimate has no ends: {self.undefined}")
+        return self.interval or (self.value, self.value)
+
+    @property
+    def side_of_zero(self) -> Literal[-1, 0, 1]:
+        """On which side of zero the whole interval lies; 0 where it holds zero, or where there is none.
+
+        Example:
+            >>> [Estimate(value=v, low=v - 1, high=v + 1).side_of_zero for v in (-2.0, 0.5, 2.0)]
+            [-1, 0, 1]
+        """
+        low, high = self.interval or (0.0, 0.0)
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    def map(self, function: Callable[[float], float]) -> Estimate:
+        """A monotone function of the number, whose interval is the image of this one; undefined stays undefined.
+
+        Args:
+            function: Rises or falls over the whole interval, and is finite there.
+
+        Returns:
+            The estimate of the function; a falling one exchanges the ends.
+
+        Example:
+            >>> Estimate(value=0.5, low=0.25, high=0.75).map(lambda share: 1 - share).interval
+            (0.25, 0.75)
+        """
+        if self.value is None:
+            return self
+        low, high = sorted(map(function, self.interval)) if self.interval else (None, None)
+        return replace(self, value=function(self.value), low=low, high=high)
+
+    def within(self, low: float, high: float) -> Estimate:
+        """The estimate with value and ends clamped to a range that the number cannot leave."""
+        return self.map(lambda number: min(max(number, low), high))

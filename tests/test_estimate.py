@@ -38,3 +38,48 @@ def test_undefined_has_no_interval() -> None:
 def test_numbers_are_finite(field: str, number: float) -> None:
     with pytest.raises(ValueError, match="an Estimate holds finite numbers"):
         Estimate(**{"value": 0.5, "low": 0.0, "high": 1.0, field: number})
+
+
+def test_both_ends_make_the_interval() -> None:
+    assert Estimate(value=0.5, low=0.4, high=0.7).interval == (0.4, 0.7)
+    assert Estimate.exact(0.5).interval is None
+    assert Estimate.because("no data").interval is None
+
+
+def test_a_fact_ends_where_it_stands() -> None:
+    assert Estimate(value=0.5, low=0.4, high=0.7).ends == (0.4, 0.7)
+    assert Estimate.exact(0.5).ends == (0.5, 0.5)
+    with pytest.raises(ValueError, match="an undefined estimate has no ends: no data"):
+        _ = Estimate.because("no data").ends
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "side"), [(0.1, 0.9, 1), (-0.9, -0.1, -1), (-0.1, 0.9, 0), (0.0, 0.9, 0), (-0.9, 0.0, 0)]
+)
+def test_an_interval_that_touches_zero_is_on_no_side(low: float, high: float, side: int) -> None:
+    assert Estimate(value=(low + high) / 2, low=low, high=high).side_of_zero == side
+
+
+def test_without_an_interval_no_side_is_certain() -> None:
+    assert Estimate.exact(3.0).side_of_zero == Estimate.because("no data").side_of_zero == 0
+
+
+def test_a_function_takes_value_and_ends_with_it() -> None:
+    assert Estimate(value=2.0, low=1.0, high=3.0, num_units=7).map(lambda x: x**2) == Estimate(
+        value=4.0, low=1.0, high=9.0, num_units=7
+    )
+
+
+def test_a_falling_function_exchanges_the_ends() -> None:
+    assert Estimate(value=0.5, low=0.2, high=0.75).map(lambda x: 1 / (1 - x)).ends == (1.25, 4.0)
+    assert Estimate(value=2.0, low=1.0, high=4.0).map(lambda x: 1 / x) == Estimate(value=0.5, low=0.25, high=1.0)
+
+
+def test_what_is_undefined_or_exact_stays_so() -> None:
+    assert Estimate.because("no data", num_units=3).map(abs) == Estimate.because("no data", num_units=3)
+    assert Estimate.exact(-2.0, num_units=3).map(abs) == Estimate.exact(2.0, num_units=3)
+
+
+def test_a_number_is_clamped_with_its_ends() -> None:
+    estimate = Estimate(value=1.25, low=-0.5, high=2.0).within(0.0, 1.0)
+    assert (estimate.value, estimate.interval) == (1.0, (0.0, 1.0))

@@ -30,3 +30,6 @@ class Metric:
     """The paper or program that the formula is from."""
     command: str
     """The command that computes it."""
+    path: str = ""
+    """Where the number stands in that command's result, as ``gradscope check`` takes it: ``curve.`` and ``steps.`` mean
+    the last step's, of a curve its largest group's. Empty where it is not one number of a run."""

@@ -18,6 +18,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="The number of live groups, the advantages' scale, how far the rows agree.",
         source="TRL logs the optimizer's own under this name.",
         command=_RANK,
+        path="steps.grad_norm",
     ),
     Metric(
         name="cancellation",
@@ -29,6 +30,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Zero-sum advantages on similar completions lower it; few rows that dominate raise it.",
         source="Triangle inequality; known as gradient diversity in other forms (Yin et al. 2018).",
         command=_RANK,
+        path="steps.cancellation",
     ),
     Metric(
         name="class_subspace_energy",
@@ -41,6 +43,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Few rollouts a group (R = 2 gives 1 always), completions of a class that resemble each other.",
         source="Between-class part of a scatter matrix (Fisher 1936), on uncentered rows.",
         command=_RANK,
+        path="steps.class_subspace_energy",
     ),
     Metric(
         name="sparsity.zero_groups",
@@ -52,6 +55,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Groups whose rewards are all equal, where the advantage is relative to the group.",
         source="Definition.",
         command=_RANK,
+        path="steps.sparsity.zero_groups",
     ),
     Metric(
         name="sparsity.zero_rows",
@@ -63,6 +67,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Zero advantages (dead groups), completions that are masked out of the loss.",
         source="Definition.",
         command=_RANK,
+        path="steps.sparsity.zero_rows",
     ),
     Metric(
         name="sparsity.small_rows",
@@ -74,6 +79,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by=_UNEVEN,
         source="Definition.",
         command=_RANK,
+        path="steps.sparsity.small_rows",
     ),
     Metric(
         name="sparsity.hoyer",
@@ -85,6 +91,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by=_UNEVEN,
         source="Hoyer 2004, Non-negative matrix factorization with sparseness constraints, JMLR 5.",
         command=_RANK,
+        path="steps.sparsity.hoyer",
     ),
     Metric(
         name="sparsity.gini",
@@ -96,6 +103,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by=_UNEVEN,
         source="Gini 1912; compared with other measures in Hurley & Rickard 2009.",
         command=_RANK,
+        path="steps.sparsity.gini",
     ),
     Metric(
         name="replay_grad_norm_error",
@@ -108,6 +116,7 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Re-tokenized ids, weights of another step, unknown loss settings, low precision.",
         source="Definition.",
         command="replay",
+        path="steps.relative_error.grad_norm",
     ),
     Metric(
         name="replay_advantage_error",
@@ -119,13 +128,13 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         moved_by="Another formulation or epsilon than the settings say, missing rewards, wrong groups.",
         source="Definition.",
         command="replay",
+        path="steps.relative_error.advantage",
     ),
 )
 
-
 _TOKENS = "the norm of each token's row, |v_t| |grad log pi(token t)|"
 _ENTRIES = "the absolute value of each entry of a weight's gradient dL/dW"
-_UNEVEN = "Tokens that the policy is sure of; rows of embeddings that no token of the step looks up."
+_UNEVEN_PARTS = "Tokens that the policy is sure of; rows of embeddings that no token of the step looks up."
 _DEFINITIONS = (
     ("zero", "exactly zero", "(number of x = 0) / n", "Share of parts that give exactly nothing.", "Definition."),
     (
@@ -159,9 +168,9 @@ SPARSITY_METRICS: tuple[Metric, ...] = tuple(
         meaning=meaning,
         range="[0, 1]",
         better="neither",
-        moved_by=_UNEVEN,
+        moved_by=_UNEVEN_PARTS,
         source=source,
-        command="rank",
+        command=_RANK,
     )
     for family, word, of in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
     for name, title, formula, meaning, source in _DEFINITIONS

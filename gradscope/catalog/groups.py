@@ -20,6 +20,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by=_DIFFICULTY,
         source="TRL logs it under this name; arXiv 2605.07689 studies it.",
         command=_DEGENERACY,
+        path="frac_reward_zero_std",
     ),
     Metric(
         name="frac_all_pass",
@@ -31,6 +32,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts that are too easy for the policy; it rises as training succeeds.",
         source="A kind of frac_reward_zero_std.",
         command=_DEGENERACY,
+        path="frac_all_pass",
     ),
     Metric(
         name="frac_all_fail",
@@ -42,6 +44,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts that are too hard for the policy, small groups, a verifier that refuses right answers.",
         source="A kind of frac_reward_zero_std.",
         command=_DEGENERACY,
+        path="frac_all_fail",
     ),
     Metric(
         name="frac_tied",
@@ -53,6 +56,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="Rewards with few levels, a reward function that ignores what differs between completions.",
         source="A kind of frac_reward_zero_std.",
         command=_DEGENERACY,
+        path="frac_tied",
     ),
     Metric(
         name="pass_rate",
@@ -64,6 +68,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="The policy, the difficulty of the prompts, the verifier.",
         source="Pass rate; pass@1 where each prompt has one group.",
         command=_DEGENERACY,
+        path="pass_rate",
     ),
     Metric(
         name="iid_prediction",
@@ -75,6 +80,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="p near 0 or 1, small G.",
         source="The binomial distribution.",
         command=_DEGENERACY,
+        path="iid_prediction",
     ),
     Metric(
         name="jensen_gap",
@@ -87,6 +93,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts of very different difficulty; a pass rate that moves during the run.",
         source="Jensen's inequality; 2 Var(p_x) in the population at G = 2, 3 Var(p_x) at G = 3.",
         command=_DEGENERACY,
+        path="jensen_gap",
     ),
     Metric(
         name="gap_between_prompts",
@@ -98,6 +105,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="The mix of prompts in a step.",
         source="Exact decomposition: adds up to jensen_gap with gap_over_time.",
         command=_DEGENERACY,
+        path="gap_decomposition.between_prompts",
     ),
     Metric(
         name="gap_over_time",
@@ -109,6 +117,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
         moved_by="Learning, a curriculum, few groups a step.",
         source="Exact decomposition: adds up to jensen_gap with gap_between_prompts.",
         command=_DEGENERACY,
+        path="gap_decomposition.over_time",
     ),
     Metric(
         name="degeneracy",

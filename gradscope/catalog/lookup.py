@@ -12,31 +12,28 @@ from collections.abc import Iterable
 
 from gradscope.catalog.compare import COMPARE_METRICS
 from gradscope.catalog.contributions import CONTRIBUTION_METRICS
-from gradscope.catalog.entry import Direction, Metric
+from gradscope.catalog.entry import Metric
 from gradscope.catalog.gradients import GRADIENT_METRICS, SPARSITY_METRICS
 from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.updates import UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
 
-__all__ = ["CATALOG", "Direction", "Metric", "budget_of", "catalog_name", "definitions", "metric", "near_names"]
-
-CATALOG: dict[str, Metric] = {
-    entry.name: entry
-    for family in (
-        GROUP_METRICS,
-        SAMPLE_METRICS,
-        SPECTRUM_METRICS,
-        NULL_METRICS,
-        GRADIENT_METRICS,
-        SPARSITY_METRICS,
-        UPDATE_METRICS,
-        WEIGHT_UPDATE_METRICS,
-        CONTRIBUTION_METRICS,
-        COMPARE_METRICS,
-    )
-    for entry in family
+FAMILIES: dict[str, tuple[Metric, ...]] = {
+    "groups": GROUP_METRICS,
+    "samples": SAMPLE_METRICS,
+    "spectrum": SPECTRUM_METRICS,
+    "nulls": NULL_METRICS,
+    "gradients": GRADIENT_METRICS,
+    "sparsity": SPARSITY_METRICS,
+    "updates": UPDATE_METRICS,
+    "weight updates": WEIGHT_UPDATE_METRICS,
+    "contributions": CONTRIBUTION_METRICS,
+    "comparisons": COMPARE_METRICS,
 }
+"""Family -> its entries, in the order of reading."""
+
+CATALOG: dict[str, Metric] = {entry.name: entry for family in FAMILIES.values() for entry in family}
 """Name -> entry, by family."""
 
 _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")

@@ -17,6 +17,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="As frac_reward_zero_std; differs from it where groups differ in size.",
         source="A ratio of counts.",
         command=_DEGENERACY,
+        path="starvation.frac_rollouts",
     ),
     Metric(
         name="starvation.frac_tokens",
@@ -28,6 +29,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Dead groups with long completions, such as failures that run to the length limit.",
         source="A ratio of counts; needs logged token ids.",
         command=_DEGENERACY,
+        path="starvation.frac_tokens",
     ),
     Metric(
         name="starvation.frac_generation_time",
@@ -39,6 +41,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Dead groups whose rollouts take long: failures that run to the length limit, or take many turns.",
         source="A ratio of sums; needs logged times of single rollouts.",
         command=_DEGENERACY,
+        path="starvation.frac_generation_time",
     ),
     Metric(
         name="starvation.tokens_per_rollout",
@@ -50,6 +53,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="The policy, the length limit.",
         source="A ratio of counts; needs logged token ids.",
         command=_DEGENERACY,
+        path="starvation.tokens_per_rollout",
     ),
     Metric(
         name="starvation.batch_size",
@@ -61,6 +65,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="The configuration.",
         source="A ratio of counts.",
         command=_DEGENERACY,
+        path="starvation.batch_size",
     ),
     Metric(
         name="starvation.effective_batch_size",
@@ -72,6 +77,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Degenerate groups.",
         source="A ratio of counts.",
         command=_DEGENERACY,
+        path="starvation.effective_batch_size",
     ),
     Metric(
         name="starvation.dilution",
@@ -83,6 +89,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Degenerate groups; token-averaged losses shrink by the share of tokens instead.",
         source="Arithmetic of a mean over rollouts.",
         command=_DEGENERACY,
+        path="starvation.dilution",
     ),
     Metric(
         name="starvation.resampling_factor",
@@ -94,6 +101,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Degenerate groups.",
         source="Mean of the geometric distribution; dynamic sampling: DAPO, arXiv 2503.14476.",
         command=_DEGENERACY,
+        path="starvation.resampling_factor",
     ),
     Metric(
         name="overdispersion.rate_variance",
@@ -105,6 +113,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="The mix of prompts; learning, where steps are pooled.",
         source="Method of moments, unbiased; the Jensen gap of the population is twice it at G = 2.",
         command=_DEGENERACY,
+        path="overdispersion.rate_variance",
     ),
     Metric(
         name="overdispersion.z",
@@ -117,6 +126,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts that differ; a filter that drops dead groups makes it negative.",
         source="Factorial moments of the multivariate hypergeometric distribution.",
         command=_DEGENERACY,
+        path="overdispersion.z",
     ),
     Metric(
         name="overdispersion.p_value",
@@ -128,6 +138,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="As over-dispersion z, and the number of groups.",
         source="Permutation test within steps; normal above 1,000 groups.",
         command=_DEGENERACY,
+        path="overdispersion.p_value",
     ),
     Metric(
         name="pass_rates.beta_a",
@@ -139,6 +150,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="The mix of prompts.",
         source="Beta-binomial distribution, Skellam 1948.",
         command=_DEGENERACY,
+        path="pass_rates.beta_a",
     ),
     Metric(
         name="pass_rates.beta_b",
@@ -150,6 +162,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="The mix of prompts.",
         source="Beta-binomial distribution, Skellam 1948.",
         command=_DEGENERACY,
+        path="pass_rates.beta_b",
     ),
     Metric(
         name="pass_rates.goodness_of_fit",
@@ -161,6 +174,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Pass rates with several peaks, many groups.",
         source="Pearson 1900.",
         command=_DEGENERACY,
+        path="pass_rates.goodness_of_fit",
     ),
     Metric(
         name="pass_rates.frac_hopeless",
@@ -172,6 +186,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts that are too hard; few rollouts a group leave it uncertain.",
         source="Non-parametric maximum likelihood, Laird 1978, on a grid.",
         command=_DEGENERACY,
+        path="pass_rates.frac_hopeless",
     ),
     Metric(
         name="pass_rates.frac_solved",
@@ -183,6 +198,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts that are too easy; training.",
         source="Non-parametric maximum likelihood, Laird 1978, on a grid.",
         command=_DEGENERACY,
+        path="pass_rates.frac_solved",
     ),
     Metric(
         name="advantages.positive_mass",

@@ -19,6 +19,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
         command=_RANK,
+        path="curve.effective_rank",
     ),
     Metric(
         name="spectral_entropy_rank",
@@ -41,6 +42,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Rudelson & Vershynin 2007, Sampling from large matrices, J. ACM 54.",
         command=_RANK,
+        path="curve.stable_rank",
     ),
     Metric(
         name="participation_ratio",
@@ -52,6 +54,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Inverse participation ratio of the energy shares (Hill number of order 2).",
         command=_RANK,
+        path="curve.participation_ratio",
     ),
     Metric(
         name="numerical_rank",
@@ -109,10 +112,6 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         command=_RANK,
     ),
 )
-
-
-_RANK = "rank"
-_COUNT = "[1, N]"
 
 NULL_METRICS: tuple[Metric, ...] = (
     Metric(

@@ -88,8 +88,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
     ),
 )
 
-
-_RANK = "rank"
 _SHARE = "[0, 1]"
 
 WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.say import with_interval
 
 LEVEL = 0.05
 """A corrected p-value below this decides."""
@@ -55,11 +56,10 @@ def _decisions(comparison: Comparison) -> Iterator[str]:
 def _decided(pair: ComparedPair) -> str:
     difference = pair.difference
     value, corrected = difference.value or 0.0, pair.p_holm or 0.0
-    reach = f" [{difference.low:+.3f}, {difference.high:+.3f}]" if difference.low is not None else ""
     word = "above" if value > 0 else "below"
     return (
-        f"{pair.metric}: {pair.second} is {word} {pair.first} by {abs(value):.3f} ({value:+.3f}{reach}, "
-        f"{pair.num_pairs} pairs, corrected p = {corrected:.2g})."
+        f"{pair.metric}: {pair.second} is {word} {pair.first} by {abs(value):.3f} "
+        f"({with_interval(difference, '+.3f')}, {pair.num_pairs} pairs, corrected p = {corrected:.2g})."
     )
 
 
@@ -69,8 +69,7 @@ def _open(comparison: Comparison) -> Iterator[str]:
         undecided = [pair for pair in comparison.pairs if pair.metric == metric and not is_decided(pair)]
         if not undecided:
             continue
-        intervals = [(pair.difference.low, pair.difference.high) for pair in undecided]
-        ends = [abs(end) for interval in intervals for end in interval if end is not None]
+        ends = [abs(end) for pair in undecided for end in pair.difference.interval or ()]
         reach = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
         yield f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{reach}: no evidence of equality."
 

@@ -8,13 +8,13 @@ from gradscope.findings.degeneracy_signal import (
     cost_finding,
     dispersion_finding,
     fit_finding,
-    percent,
     policy_finding,
     remedy_finding,
     reward_findings,
     target_finding,
 )
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
+from gradscope.say import percent, points, with_interval
 
 _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
@@ -74,13 +74,9 @@ def degeneracy_findings(
 
 
 def _share(report: DegeneracyReport) -> str:
-    estimate = report.frac_reward_zero_std
-    share = estimate.value or 0.0
-    interval = (
-        "" if estimate.low is None or estimate.high is None else f" [{percent(estimate.low)}, {percent(estimate.high)}]"
-    )
-    num_dead = round(share * report.num_groups)
-    text = f"{num_dead} of {report.num_groups} groups ({percent(share)}{interval}) have equal rewards"
+    share = report.frac_reward_zero_std
+    num_dead = round((share.value or 0.0) * report.num_groups)
+    text = f"{num_dead} of {report.num_groups} groups ({with_interval(share, percent)}) have equal rewards"
     kinds = []
     for name, kind in (
         ("all pass", report.frac_all_pass),
@@ -101,13 +97,13 @@ def _gap(report: DegeneracyReport) -> str:
         return f"Pass rate and prediction are undefined: {predicted.undefined}."
     text = (
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
-        f"of groups degenerate; the gap is {100 * gap.value:+.1f} points"
+        f"of groups degenerate; the gap is {points(gap.value)} points"
     )
     between, over_time = parts.between_prompts.value, parts.over_time.value
     if between is None or over_time is None or len(report.by_step) < 2:
         return f"{text}."
     return (
-        f"{text}, {100 * between:+.1f} from prompts that differ within a step and {100 * over_time:+.1f} from a pass "
+        f"{text}, {points(between)} from prompts that differ within a step and {points(over_time)} from a pass "
         "rate that moves between steps."
     )
 

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 from gradscope.results.signal import RewardTies, TargetDegeneracy, TargetPlan
+from gradscope.say import amount, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _FILTERED = -3.0
 """Standard deviations below which groups agree too rarely to be a whole log."""
-
-
-def percent(share: float) -> str:
-    """A share in words.
-
-    Args:
-        share: In [0, 1].
-
-    Returns:
-        Per cent with one decimal.
-
-    Example:
-        >>> percent(0.4906), percent(0.0001)
-        ('49.1 %', 'less than 0.1 %')
-    """
-    if 0 < share < 0.0005:
-        return "less than 0.1 %"
-    return f"{100 * share:.1f} %"
 
 
 def cost_finding(report: DegeneracyReport) -> str:
@@ -41,13 +23,16 @@ def cost_finding(report: DegeneracyReport) -> str:
     cost = report.starvation
     if not cost.frac_rollouts.value or cost.dilution.value is None:
         return ""
-    shares = [(cost.frac_tokens.value, "completion tokens"), (cost.frac_generation_time.value, "generation time")]
-    further = [f"{percent(share)} of {what}" for share, what in shares if share is not None]
-    lost = " and ".join([f"{percent(cost.frac_rollouts.value)} of rollouts", *further])
+    shares = (
+        (cost.frac_rollouts.value, "rollouts"),
+        (cost.frac_tokens.value, "completion tokens"),
+        (cost.frac_generation_time.value, "generation time"),
+    )
+    lost = " and ".join(f"{percent(share)} of {resource}" for share, resource in shares if share is not None)
+    batch, effective = cost.batch_size.value or 0.0, cost.effective_batch_size.value or 0.0
     return (
-        f"Signal lost: {lost} were spent on groups without a gradient. Of {_number(cost.batch_size)} rollouts a step "
-        f"{_number(cost.effective_batch_size)} count, and a loss averaged over all of them is scaled by "
-        f"{cost.dilution.value:.2f}."
+        f"Signal lost: {lost} were spent on groups without a gradient. Of {amount(batch)} rollouts a step "
+        f"{amount(effective)} count, and a loss averaged over all of them is scaled by {cost.dilution.value:.2f}."
     )
 
 
@@ -94,7 +79,7 @@ def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None
         return f"{text}."
     return (
         f"{text}; groups of {doubled.group_size} take twice as many and are forecast to leave "
-        f"{percent(doubled.degeneracy.value)}{_interval(doubled.degeneracy)} dead."
+        f"{with_interval(doubled.degeneracy, percent)} dead."
     )
 
 
@@ -171,8 +156,8 @@ def policy_finding(report: DegeneracyReport) -> str:
     if split is None or split.between_prompts.value is None or split.between_policies.value is None:
         return ""
     return (
-        f"The log pools {len(report.by_policy)} policies: of the gap, {100 * split.between_prompts.value:+.1f} points "
-        f"come from prompts that differ for the same policy and {100 * split.between_policies.value:+.1f} from "
+        f"The log pools {len(report.by_policy)} policies: of the gap, {points(split.between_prompts.value)} points "
+        f"come from prompts that differ for the same policy and {points(split.between_policies.value)} from "
         "policies that differ."
     )
 
@@ -200,14 +185,3 @@ def _tokens(plan: TargetPlan, opening: str = ", ") -> str:
     if plan.tokens_per_group.value is None:
         return ""
     return f"{opening}{plan.tokens_per_group.value:,.0f} tokens a group{')' if opening == ' (' else ''}"
-
-
-def _interval(share: Estimate) -> str:
-    if share.low is None or share.high is None:
-        return ""
-    return f" [{percent(share.low)}, {percent(share.high)}]"
-
-
-def _number(estimate: Estimate) -> str:
-    value = estimate.value or 0.0
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -8,6 +8,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.results.rank import BaselineNoise, FormulationUpdate
+from gradscope.say import with_interval
 
 
 def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
@@ -56,21 +57,21 @@ def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
         return []
     whole = baselines[0]
     usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _differs(r)}
-    told = (
+    optimum = (
         f"The optimal baseline of a mixed group is {whole.optimal_baseline.value:.2f} on average, at a mean reward of "
         f"{whole.pass_rate:.2f}"
         if whole.optimal_baseline.value is not None
         else "No group shows an optimal baseline"
     )
     if not usable:
-        return [f"{told}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
+        return [f"{optimum}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
     best = min(usable, key=lambda name: usable[name].value or 0.0)
     noise = usable[best]
     change = (noise.value or 0.0) - 1
     word = "less" if change < 0 else "more"
     return [
-        f"{told}; of the baselines that differ measurably, {best} has {abs(change):.0%} {word} gradient noise than "
-        f"{REFERENCE} (ratio {noise.value:.2f} [{noise.low:.2f}, {noise.high:.2f}])."
+        f"{optimum}; of the baselines that differ measurably, {best} has {abs(change):.0%} {word} gradient noise than "
+        f"{REFERENCE} (ratio {with_interval(noise, '.2f')})."
     ]
 
 
@@ -86,4 +87,4 @@ def _first(updates: Sequence[FormulationUpdate]) -> str | None:
 
 
 def _differs(ratio: Estimate) -> bool:
-    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1.0 <= ratio.high
+    return ratio.map(lambda value: value - 1.0).side_of_zero != 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKTable
+from gradscope.say import with_interval
 
 
 def passk_findings(
@@ -51,9 +51,8 @@ def _forecast(table: PassAtKTable) -> str:
     if not known:
         return ""
     last = known[-1]
-    low, high = ends_of(last.pass_at_k)
     return (
-        f"{table.name}: pass@{last.k} is forecast at {last.pass_at_k.value:.3f} [{low:.3f}, {high:.3f}] from "
+        f"{table.name}: pass@{last.k} is forecast at {with_interval(last.pass_at_k, '.3f')} from "
         f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
     )
 
@@ -72,11 +71,8 @@ def _winner(comparison: PassAtKComparison) -> str:
 
 
 def _signed(row: PassAtKDifference) -> str:
-    difference = row.difference
-    if difference.low is None or difference.high is None:
-        return f"{difference.value:+.4f} at k = {row.k}"
-    decided = "" if difference.low > 0 or difference.high < 0 else ", undecided"
-    return f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] at k = {row.k}{decided}"
+    undecided = row.difference.interval is not None and row.difference.side_of_zero == 0
+    return f"{with_interval(row.difference, '+.4f')} at k = {row.k}{', undecided' if undecided else ''}"
 
 
 def _unpaired(comparison: PassAtKComparison) -> str:

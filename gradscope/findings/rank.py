@@ -9,6 +9,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import GradientSpectrum, RankComparison, RankCurvePoint, StepGeometry
+from gradscope.say import interval, with_interval
 
 
 def rank_findings(
@@ -35,11 +36,8 @@ def rank_findings(
     return tuple(sentences)
 
 
-def _number(estimate: Estimate) -> str:
-    """A value with its interval, for a sentence."""
-    if estimate.low is None:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+def _rank(estimate: Estimate) -> str:
+    return with_interval(estimate, ".2f")
 
 
 def _preferred(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
@@ -56,9 +54,9 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
         return []
     last = max(points, key=lambda point: (point.step, point.group_size))
     return [
-        f"At step {last.step} the gradient matrix of a live group has effective rank "
-        f"{_number(last.effective_rank)} of at most {last.group_size} rows (advantage {last.advantage}, mean over "
-        f"{last.num_groups - last.num_dead} live groups).",
+        f"At step {last.step} the gradient matrix of a live group has effective rank {_rank(last.effective_rank)} of "
+        f"at most {last.group_size} rows (advantage {last.advantage}, mean over {last.num_groups - last.num_dead} live "
+        "groups).",
         *_given_prompts(curve, last),
         *_against_nulls(last),
     ]
@@ -68,10 +66,10 @@ def _given_prompts(curve: Sequence[RankCurvePoint], point: RankCurvePoint) -> li
     """How far other rollouts of these prompts would move it; a formulation stands in for logged advantages like its."""
     value = point.effective_rank.value or 0.0
     for other in curve:
-        known, same = other.given_prompts, (other.step, other.group_size) == (point.step, point.group_size)
-        if same and known.low is not None and math.isclose(known.value or 0.0, value, rel_tol=1e-6):
+        rank, same = other.given_prompts, (other.step, other.group_size) == (point.step, point.group_size)
+        if same and rank.interval and math.isclose(rank.value or 0.0, value, rel_tol=1e-6):
             return [
-                f"Other rollouts of these very prompts would leave it within [{known.low:.2f}, {known.high:.2f}]; "
+                f"Other rollouts of these very prompts would leave it within{interval(rank, '.2f')}; "
                 "the interval above is for other prompts."
             ]
     return []
@@ -81,44 +79,43 @@ def _against_nulls(point: RankCurvePoint) -> list[str]:
     """Whether the rank is the advantage's doing or the policy's."""
     scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
     start = (
-        f"The score vectors of those groups alone, without advantages, have {_number(scores.effective_rank)}, and "
-        f"unrelated rows of the same norms {_number(gaussian.effective_rank)}"
+        f"The score vectors of those groups alone, without advantages, have {_rank(scores.effective_rank)}, and "
+        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}"
     )
     difference = scores.difference
-    if difference.value is None or difference.low is None or difference.high is None:
+    if difference.interval is None:
         return [f"{start}; these groups are too few to say whether the advantages change the rank."]
-    change = f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
-    if difference.low <= 0 <= difference.high:
+    change = with_interval(difference, "+.2f")
+    if difference.side_of_zero == 0:
         return [f"{start}. What the advantages change ({change}) cannot be told from nothing."]
     return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
 
 
 def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
     """First against last step at one group size, and whether the intervals keep them apart."""
-    points = [point for point in _preferred(curve) if point.effective_rank.low is not None]
+    points = [point for point in _preferred(curve) if point.effective_rank.interval is not None]
     size = max((point.group_size for point in points), default=0)
     points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
     if len(points) < 2:
         return []
     first, last = points[0].effective_rank, points[-1].effective_rank
     return [
-        f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_number(first)} to "
-        f"{_number(last)}: {_change(difference_of(first, last))}."
+        f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_rank(first)} to "
+        f"{_rank(last)}: {_change(difference_of(first, last))}."
     ]
 
 
 def _change(difference: Estimate) -> str:
     """Which way a number went, if its interval says so."""
-    if difference.low is not None and difference.low > 0:
-        return f"it rose by {_number(difference)}"
-    if difference.high is not None and difference.high < 0:
-        return f"it fell by {_number(difference)}"
-    return f"the difference {_number(difference)} may be zero, so these steps cannot be told apart"
+    text = _rank(difference)
+    if difference.side_of_zero:
+        return f"it rose by {text}" if difference.side_of_zero > 0 else f"it fell by {text}"
+    return f"the difference {text} may be zero, so these steps cannot be told apart"
 
 
 def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
     """Which formulations have ranks that can be told from the first one's."""
-    apart = [c for c in comparisons if c.difference.low is not None and not _spans_zero(c.difference)]
+    apart = [c for c in comparisons if c.difference.side_of_zero != 0]
     alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
     sentences = []
     if apart:
@@ -132,10 +129,6 @@ def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
             f"{comparisons[0].step}."
         )
     return sentences
-
-
-def _spans_zero(difference: Estimate) -> bool:
-    return (difference.low or 0.0) <= 0.0 <= (difference.high or 0.0)
 
 
 def _dead(curve: Sequence[RankCurvePoint]) -> list[str]:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
+from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, definitions, metric, near_names
 from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.results.degeneracy import (
     DegeneracyReport,
@@ -21,9 +25,11 @@ from gradscope.results.rank import (
     GradientSpectrum,
     GroupShare,
     RankCurvePoint,
+    RankReport,
     StepGeometry,
 )
 from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.replay import ReplayReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
 from gradscope.results.update import WeightUpdate
 
@@ -83,8 +89,25 @@ def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: 
 def test_every_entry_says_everything() -> None:
     for name, entry in CATALOG.items():
         assert entry.name == name
-        assert all(getattr(entry, field.name).strip() for field in dataclasses.fields(entry))
+        assert all(getattr(entry, field.name).strip() for field in dataclasses.fields(entry) if field.name != "path")
         assert "2606.29238" not in entry.source
+
+
+RESULTS = {"degeneracy": DegeneracyReport, "rank": RankReport, "replay": ReplayReport}
+
+
+@pytest.mark.parametrize("entry", [entry for entry in CATALOG.values() if entry.path], ids=lambda entry: entry.name)
+def test_a_path_leads_to_a_number_of_the_commands_result(entry: Metric) -> None:
+    reached: object = RESULTS[entry.command]
+    for name in entry.path.split("."):
+        origin, arguments = get_origin(reached), get_args(reached)
+        if origin is tuple:
+            reached = get_type_hints(arguments[0])[name]
+        elif origin is Mapping:
+            reached = arguments[1]
+        else:
+            reached = get_type_hints(reached)[name]
+    assert (reached if get_origin(reached) is None else get_args(reached)[1]) in (Estimate, float)
 
 
 def test_no_two_metrics_share_a_title_or_formula() -> None:

@@ -6,18 +6,36 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.output.streams import show
+from gradscope.cli.output.streams import show, write_data
+from gradscope.errors import UsageError
 
-EXAMPLES = ("gradscope explain", "gradscope explain effective_rank", "gradscope explain pass@4")
+EXAMPLES = (
+    "gradscope explain",
+    "gradscope explain effective_rank",
+    "gradscope explain pass@4",
+    "gradscope explain --markdown",
+)
 
 MetricArgument = Annotated[
     str | None,
     typer.Argument(metavar="[METRIC]", help="A metric's name; without one, all are listed.", show_default=False),
 ]
+MarkdownOption = Annotated[
+    bool,
+    typer.Option("--markdown", help="Print the whole catalogue as Markdown tables.", rich_help_panel="Output"),
+]
 
 
-def explain(metric: MetricArgument = None) -> None:
+def explain(metric: MetricArgument = None, markdown: MarkdownOption = False) -> None:
     """What a metric is: formula, range, direction, what moves it, where it is from."""
+    from gradscope.render.markdown import catalog_markdown
     from gradscope.render.terminal.explain import metric_list, metric_page
 
-    show(metric_list() if metric is None else metric_page(metric))
+    if markdown and metric is not None:
+        raise UsageError(
+            "--markdown prints the whole catalogue, not one metric.", hint="Leave out the name or --markdown."
+        )
+    if markdown:
+        write_data(catalog_markdown())
+    else:
+        show(metric_list() if metric is None else metric_page(metric))

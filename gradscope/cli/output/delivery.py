@@ -13,8 +13,8 @@ from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, show, write_data
 from gradscope.option import Option
 from gradscope.progress import ProgressCallback
-from gradscope.render.files.document import Report, document_of, notes_of, sources_of
-from gradscope.render.tables import render_table
+from gradscope.render.files.document import document_of, notes_of
+from gradscope.render.registry import render_table, spec_of
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 
@@ -53,10 +53,10 @@ class Delivery:
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
-    def deliver(self, result: Report, *, printed: str | None = None) -> None:
+    def deliver(self, result: object, *, printed: str | None = None) -> None:
         """Print and write a result; ``printed`` stands on stdout in place of the table."""
         if not self.quiet:
-            for source in sources_of(result):
+            for source in spec_of(result).sources(result):
                 _describe(source)
             for sentence in notes_of(result):
                 self.notice(sentence)

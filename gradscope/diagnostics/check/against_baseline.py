@@ -12,6 +12,7 @@ from gradscope.diagnostics.check.baseline_file import change_of
 from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.estimate import Estimate
 from gradscope.results.check import BaselineMetric, BaselineRule, Change, Operator, Outcome, Verdict
+from gradscope.say import with_interval
 
 _OPERATORS: dict[Direction, Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
 
@@ -79,8 +80,7 @@ def judge(change: Estimate, better: Direction, margin: float, rule: BaselineRule
         ``fail`` or ``pass``.
     """
     value = change.value or 0.0
-    near_rise = value if rule == "value" or change.low is None else change.low
-    near_fall = value if rule == "value" or change.high is None else change.high
+    near_rise, near_fall = (value, value) if rule == "value" else change.ends
     rose, fell = near_rise > margin, near_fall < -margin
     worse = {"lower": rose, "higher": fell, "neither": rose or fell}[better]
     return "fail" if worse else "pass"
@@ -96,10 +96,9 @@ def _meaning(name: str, before: Estimate, after: Estimate, change: Estimate, num
     if change.value is None:
         return f"{name} cannot be compared with the baseline: {change.undefined}. What is not known does not pass."
     how = f"paired over {num_paired} prompts" if num_paired else "not paired by prompt"
-    interval = "" if change.low is None or change.high is None else f" [{change.low:+.4g}, {change.high:+.4g}]"
     return (
-        f"{name} was {before.value:.6g} in the baseline and is {after.value:.6g}; the change is {change.value:+.4g}"
-        f"{interval}, {how}; allowed is {margin:g} to the worse."
+        f"{name} was {before.value:.6g} in the baseline and is {after.value:.6g}; the change is "
+        f"{with_interval(change, '+.4g')}, {how}; allowed is {margin:g} to the worse."
     )
 
 

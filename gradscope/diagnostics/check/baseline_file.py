@@ -1,16 +1,14 @@
 """A baseline: the numbers of a good run in a small JSON file, and how another run compares with them.
 
 Where both runs have the same prompts, changes are paired by prompt, so that a hard prompt is hard on both sides.
-Where they have not, the interval of the difference is put together from both intervals (MOVER: Zou & Donner 2008,
-Construction of confidence limits about effect measures, Statistics in Medicine 27): with values a, b and intervals
-[l, u], the difference b - a lies in [b - a - sqrt((b - l_b)^2 + (u_a - a)^2), b - a + sqrt((u_b - b)^2 + (a - l_a)^2)].
+Where they have not, the interval of the difference is put together from both intervals
+(:func:`~gradscope.metrics.uncertainty.difference.difference_of`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES, bootstrap_mean
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
@@ -141,34 +140,9 @@ def change_of(
     if len(common) >= max(_LEAST_PAIRED, enough):
         differences = [after.prompts[prompt] - before.prompts[prompt] for prompt in common]
         return _paired(differences, num_resamples, seed), len(common)
-    return _unpaired(before.estimate, after.estimate), 0
+    return difference_of(before.estimate, after.estimate), 0
 
 
 def _paired(differences: Sequence[float], num_resamples: int, seed: int) -> Estimate:
     values = np.asarray(differences, dtype=np.float64)
     return bootstrap_mean(values, num_resamples=num_resamples, seed=seed, share=False)
-
-
-def _unpaired(before: Estimate, after: Estimate) -> Estimate:
-    for estimate in (before, after):
-        if estimate.value is None:
-            return Estimate.because(estimate.undefined or "undefined")
-    (low_a, a, high_a), (low_b, b, high_b) = _ends(before), _ends(after)
-    if before.low is None and after.low is None:
-        return Estimate.exact(b - a)
-    return Estimate(
-        value=b - a,
-        low=b - a - math.hypot(b - low_b, high_a - a),
-        high=b - a + math.hypot(high_b - b, a - low_a),
-        num_units=min(before.num_units, after.num_units),
-    )
-
-
-def _ends(estimate: Estimate) -> tuple[float, float, float]:
-    """Low, value and high; a fact without an interval is all three."""
-    value = estimate.value or 0.0
-    return (
-        value if estimate.low is None else estimate.low,
-        value,
-        value if estimate.high is None else estimate.high,
-    )

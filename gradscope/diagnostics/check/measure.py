@@ -18,12 +18,12 @@ from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
 from gradscope.errors import UsageError
-from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.say import interval
 
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 
@@ -146,18 +146,13 @@ def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> 
 def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
     estimate = value.estimate
     if estimate.value is None:
-        return f"{value.what} is undefined: {estimate.undefined}. What is not known does not pass."
+        return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
-    text = f"{value.what} is {estimate.value:.6g}{_interval(estimate)}; {required}."
-    if estimate.low is not None and estimate.high is not None and estimate.low <= requirement.limit <= estimate.high:
+    ends = f"{interval(estimate, '.4g')} over {estimate.num_units} units" if estimate.interval else ""
+    text = f"{value.subject} is {estimate.value:.6g}{ends}; {required}."
+    if estimate.interval is not None and estimate.interval[0] <= requirement.limit <= estimate.interval[1]:
         return f"{text} The interval holds the limit: other prompts could turn the verdict."
     return text
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" [{estimate.low:.4g}, {estimate.high:.4g}] over {estimate.num_units} units"
 
 
 def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str | Path) -> str:

@@ -1,15 +1,16 @@
-"""Where the value of a required metric comes from; each report is made once, and only when a requirement needs it.
+"""Where the value of a required metric comes from: the catalogue says which command's result holds it, and where.
 
-Metrics of logs never load torch: only the branch of gradient metrics imports the gradient engine.
+Each result is made once, and only when a requirement needs it. Metrics of logs never load torch: only those of
+gradients import the gradient engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
@@ -20,28 +21,17 @@ from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
-from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.results.rank import RankReport
+    from gradscope.results.replay import ReplayReport
 
-_DEGENERACY = (
-    "frac_reward_zero_std",
-    "frac_all_pass",
-    "frac_all_fail",
-    "frac_tied",
-    "pass_rate",
-    "iid_prediction",
-    "jensen_gap",
-)
-_GAP_PARTS = {"gap_between_prompts": "between_prompts", "gap_over_time": "over_time"}
-_SIGNAL = ("starvation", "overdispersion", "pass_rates")
-"""Parts of a degeneracy report, whose numbers are named by their path."""
-_CURVE = ("effective_rank", "stable_rank", "participation_ratio")
-_GEOMETRY = ("grad_norm", "cancellation", "class_subspace_energy")
-_REPLAY = {"replay_grad_norm_error": "grad_norm", "replay_advantage_error": "advantage"}
+_OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
+_OF_GROUPS = _OF_EACH_STEP | {"gap_decomposition"}
+"""Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +40,7 @@ class MetricValue:
 
     estimate: Estimate
     """The value, or why there is none."""
-    what: str
+    subject: str
     """What exactly it is a value of, in words."""
     hint: str = ""
     """Where there is none: what would help."""
@@ -74,15 +64,11 @@ class MetricValues:
     """How to read the run once more, for its gradients."""
     engine: EngineOptions | None = None
     """How to compute gradient metrics."""
-    made: dict[str, Any] = field(default_factory=dict)
-    """Reports that were made, or the errors that they ended in."""
+    cache: dict[str, Any] = field(default_factory=dict)
+    """Command -> its result, or the error that it ended in."""
 
     def names(self) -> list[str]:
-        """Every name that a requirement on this run may use.
-
-        Returns:
-            Catalogue names, then what the trainer logged.
-        """
+        """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
         logged = sorted({name for values in self.run.metrics.values() for name in values})
         return list(dict.fromkeys([*CATALOG, *logged]))
 
@@ -100,79 +86,76 @@ class MetricValues:
             return self._value(metric) if selector is None else self._selected(metric, selector, name)
         except GradscopeError as error:
             reason = error.message.rstrip(".")
-            return MetricValue(estimate=Estimate.because(reason), what=name, hint=error.hint or "")
+            return MetricValue(estimate=Estimate.because(reason), subject=name, hint=error.hint or "")
 
     def _value(self, name: str) -> MetricValue:
-        if name in _DEGENERACY or name in _GAP_PARTS:
-            return self._degeneracy(name)
-        if name.partition(".")[0] in _SIGNAL:
-            report = self._degeneracy_report()
-            what = f"{name} of {report.num_groups} groups"
-            return MetricValue(estimate=attrgetter(name)(report), what=what, hint=_see(name))
+        """What the log says goes first, groups' rewards before the trainer's own numbers; gradients go last."""
+        entry = CATALOG.get(name)
+        if entry is not None and entry.path and entry.command == "degeneracy":
+            return self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if any(name in values for values in self.run.metrics.values()):
             return self._logged(name)
-        if name in _REPLAY:
-            return self._replay(name)
-        if name in _CURVE or name in _GEOMETRY or name.startswith("sparsity."):
-            return self._gradient(name)
+        if entry is not None and entry.path:
+            return self._replay(entry) if entry.command == "replay" else self._gradient(entry)
         reason = f"{name} is not one number of a run"
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
-        return MetricValue(estimate=Estimate.because(reason), what=name, hint=hint)
+        return MetricValue(estimate=Estimate.because(reason), subject=name, hint=hint)
 
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
         steps = selector.choose(self.run.steps)
-        of_groups = metric in _DEGENERACY or metric in _GAP_PARTS
-        if of_groups and steps and selector.aggregate == "mean":
+        if _part_of_groups(metric) in _OF_GROUPS and steps and selector.aggregate == "mean":
             chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
-            value = replace(self, run=chosen, made={}).value(metric)
-            return replace(value, what=f"{value.what} in steps {steps[0]} to {steps[-1]}")
+            value = replace(self, run=chosen, cache={}).value(metric)
+            return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
         values = self._by_step(metric, steps)
         if values is None:
             reason = f"{metric} is not a number of each step"
-            return MetricValue(estimate=Estimate.because(reason), what=name, hint=f"Leave the selector out: {metric}")
+            hint = f"Leave the selector out: {metric}"
+            return MetricValue(estimate=Estimate.because(reason), subject=name, hint=hint)
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         estimate = aggregate_steps(values, selector)
-        return MetricValue(estimate=estimate, what=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
+        return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
 
     def _by_step(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each of these steps that has it; None where it is not a number of each step."""
-        if metric in _DEGENERACY:
-            rows = {row.step: getattr(row, metric).value for row in self._degeneracy_report().by_step}
+        if _part_of_groups(metric) in _OF_EACH_STEP:
+            rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
         elif any(metric in values for values in self.run.metrics.values()):
             rows = {step: self.run.metrics.get(step, {}).get(metric) for step in steps}
         else:
             return None
         return {step: value for step in steps if (value := rows.get(step)) is not None}
 
-    def _once(self, key: str, make: Callable[[], Any]) -> Any:
-        if key not in self.made:
+    def _once(self, command: str, make: Callable[[], Any]) -> Any:
+        if command not in self.cache:
             try:
-                self.made[key] = make()
+                self.cache[command] = make()
             except GradscopeError as error:
-                self.made[key] = error
-        if isinstance(self.made[key], GradscopeError):
-            raise self.made[key]
-        return self.made[key]
+                self.cache[command] = error
+        if isinstance(self.cache[command], GradscopeError):
+            raise self.cache[command]
+        return self.cache[command]
 
-    def _degeneracy_report(self) -> DegeneracyReport:
+    def _degeneracy(self) -> DegeneracyReport:
+        threshold, reward = self.success_threshold, self.reward
         report: DegeneracyReport = self._once(
             "degeneracy",
-            lambda: degeneracy_of_run(
-                self.run, success_threshold=self.success_threshold, reward=self.reward, **self.bootstrap
-            ),
+            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, **self.bootstrap),
         )
         return report
 
-    def _degeneracy(self, name: str) -> MetricValue:
-        report = self._degeneracy_report()
-        part = _GAP_PARTS.get(name)
-        estimate: Estimate = getattr(report, name) if part is None else getattr(report.gap_decomposition, part)
-        prompts = group_metric_by_prompt(self.run, name, reward=self.reward, threshold=report.success_threshold)
+    def _of_groups(self, entry: Metric) -> MetricValue:
+        report = self._degeneracy()
         return MetricValue(
-            estimate=estimate, what=f"{name} of {report.num_groups} groups", hint=_see(name), prompts=prompts
+            estimate=_at(report, entry.path),
+            subject=f"{entry.name} of {report.num_groups} groups",
+            hint=_see(entry.name),
+            prompts=group_metric_by_prompt(
+                self.run, entry.name, reward=self.reward, threshold=report.success_threshold
+            ),
         )
 
     def _pass_at_k(self, name: str) -> MetricValue:
@@ -186,7 +169,7 @@ class MetricValues:
             formula = pass_at_k if catalog_name(name) == "pass_at_k" else pass_hat_k
             each = formula(samples.num_samples, samples.num_correct, budget).tolist()
             prompts = dict(zip(samples.prompts, each, strict=True))
-        return MetricValue(estimate=estimate, what=f"{name} of {samples.name}", hint=hint, prompts=prompts)
+        return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
     def _samples(self) -> Samples:
         *_, last = sample_files(self.run.path)
@@ -197,48 +180,59 @@ class MetricValues:
     def _logged(self, name: str) -> MetricValue:
         step = max(step for step, values in self.run.metrics.items() if name in values)
         estimate = Estimate.exact(self.run.metrics[step][name])
-        return MetricValue(estimate=estimate, what=f"{name} as the trainer logged it at step {step}")
+        return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
-    def _gradient(self, name: str) -> MetricValue:
-        report: RankReport = self._once("rank", self._rank)
+    def _gradient(self, entry: Metric) -> MetricValue:
+        report: RankReport = self._once("rank", self._measured_rank)
         last = report.steps[-1]
-        what = f"{name} at step {last.step}"
-        if name in _CURVE:
-            points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
-            if not points:
-                return MetricValue(estimate=Estimate.because("no group has a spectrum"), what=what, hint=_see(name))
-            largest = max(points, key=lambda point: point.group_size)
-            return MetricValue(
-                estimate=getattr(largest, name), what=f"{what}, G = {largest.group_size}", hint=_see(name)
-            )
-        if name in _GEOMETRY:
-            return MetricValue(estimate=getattr(last, name), what=what, hint=_see(name))
-        return MetricValue(estimate=last.sparsity[name.removeprefix("sparsity.")], what=what, hint=_see(name))
+        subject, hint = f"{entry.name} at step {last.step}", _see(entry.name)
+        sequence, _, path = entry.path.partition(".")
+        if sequence == "steps":
+            return MetricValue(estimate=_at(last, path), subject=subject, hint=hint)
+        points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
+        if not points:
+            return MetricValue(estimate=Estimate.because("no group has a spectrum"), subject=subject, hint=hint)
+        largest = max(points, key=lambda point: point.group_size)
+        return MetricValue(estimate=_at(largest, path), subject=f"{subject}, G = {largest.group_size}", hint=hint)
 
-    def _rank(self) -> RankReport:
+    def _measured_rank(self) -> RankReport:
         from gradscope.diagnostics.rank.measure import measure_rank
 
         return measure_rank(
             self.run.path, steps=self._last_step(), advantages=("logged",), read=self.read, engine=self.engine
         )
 
-    def _replay(self, name: str) -> MetricValue:
+    def _replay(self, entry: Metric) -> MetricValue:
         from gradscope.diagnostics.replay.measure import replay_run
 
-        report = self._once(
+        report: ReplayReport = self._once(
             "replay", lambda: replay_run(self.run.path, steps=self._last_step(), read=self.read, engine=self.engine)
         )
         last = report.steps[-1]
-        what, key = f"{name} at step {last.step}", _REPLAY[name]
-        if key not in last.relative_error:
-            causes = [quantity.cause for quantity in last.quantities if quantity.name == key and quantity.cause]
-            cause = next(iter(causes), last.cause) or f"{key} could not be recomputed"
-            return MetricValue(estimate=Estimate.because(cause), what=what, hint=_see(name))
-        return MetricValue(estimate=Estimate.exact(last.relative_error[key]), what=what)
+        subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
+        if quantity in last.relative_error:
+            return MetricValue(estimate=Estimate.exact(last.relative_error[quantity]), subject=subject)
+        causes = [one.cause for one in last.quantities if one.name == quantity and one.cause]
+        cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
+        return MetricValue(estimate=Estimate.because(cause), subject=subject, hint=_see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
         usable = [step for step in self.run.steps if self.run.weights_before(step) and step not in self.run.notes]
         return tuple(usable[-1:]) or None
+
+
+def _part_of_groups(name: str) -> str:
+    """The part of a degeneracy report that holds a metric; empty for a metric of another command."""
+    entry = CATALOG.get(name)
+    return entry.path.partition(".")[0] if entry is not None and entry.command == "degeneracy" else ""
+
+
+def _at(record: Any, path: str) -> Estimate:
+    """The number at a path of fields, and of keys where a field is a mapping."""
+    for name in path.split("."):
+        record = record[name] if isinstance(record, Mapping) else getattr(record, name)
+    estimate: Estimate = record
+    return estimate
 
 
 def _see(name: str) -> str:

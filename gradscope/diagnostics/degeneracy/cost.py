@@ -9,7 +9,6 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
-from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.signal import Starvation
 
 Array = NDArray[np.float64]
@@ -38,7 +37,7 @@ def measure_starvation(
         else Estimate.exact(float(tokens.sum() / size.sum()), num_units=int(size.sum())),
         batch_size=Estimate.exact(float(size.sum() / num_steps), num_units=num_steps),
         effective_batch_size=Estimate.exact(float(size[~table.dead].sum() / num_steps), num_units=num_steps),
-        dilution=_complement(rollouts),
+        dilution=rollouts.map(lambda lost: 1.0 - lost),
         resampling_factor=_resampling_factor(zero_std),
     )
 
@@ -74,23 +73,12 @@ def _share_lost(amount: Array, table: GroupTable, *, num_resamples: int, seed: i
     return share
 
 
-def _complement(share: Estimate) -> Estimate:
-    low, high = ends_of(share)
-    value = 1.0 - (share.value or 0.0)
-    if share.low is None:
-        return Estimate.exact(value, num_units=share.num_units)
-    return Estimate(value=value, low=1.0 - high, high=1.0 - low, num_units=share.num_units)
-
-
 def _resampling_factor(zero_std: Estimate) -> Estimate:
     value = zero_std.value or 0.0
     if value >= 1.0:
         return Estimate.because(
             "no group is alive, so no number of groups would give one", num_units=zero_std.num_units
         )
-    low, high = ends_of(zero_std)
-    if zero_std.low is None or high >= 1.0:
+    if zero_std.ends[1] >= 1.0:
         return Estimate.exact(1.0 / (1.0 - value), num_units=zero_std.num_units)
-    return Estimate(
-        value=1.0 / (1.0 - value), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high), num_units=zero_std.num_units
-    )
+    return zero_std.map(lambda share: 1.0 / (1.0 - share))

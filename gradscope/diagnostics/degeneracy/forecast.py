@@ -14,7 +14,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
 from gradscope.metrics.outcomes.mixture import beta_binomial_chances, binomial_chances
-from gradscope.metrics.uncertainty.closed_form import ends_of
+from gradscope.metrics.uncertainty.level import QUANTILES
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 
@@ -51,7 +51,7 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
 
     def mass(inside: NDArray[np.bool_]) -> Estimate:
         value = float(weights[inside].sum())
-        low, high = np.quantile(resampled[:, inside].sum(axis=1), [0.025, 0.975]).tolist()
+        low, high = np.quantile(resampled[:, inside].sum(axis=1), QUANTILES).tolist()
         return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=rates.num_prompts)
 
     return PassRateDistribution(
@@ -156,38 +156,28 @@ def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
 
 def _resampled(now: GroupSizeDegeneracy, target: float) -> Estimate:
     """Rollouts to sample for each group of a batch that holds no more than the target of degenerate ones."""
-    low, high = ends_of(now.degeneracy)
+    share = now.degeneracy
 
     def drawn(share: float) -> float:
         return now.group_size * max((1 - target) / (1 - share), 1.0)
 
-    value, units = drawn(now.degeneracy.value or 0.0), now.degeneracy.num_units
-    if now.degeneracy.low is None or high >= 1.0:
-        return Estimate.exact(value, num_units=units)
-    return Estimate(value=value, low=drawn(low), high=drawn(high), num_units=units)
+    if share.ends[1] >= 1.0:
+        return Estimate.exact(drawn(share.value or 0.0), num_units=share.num_units)
+    return share.map(drawn)
 
 
 def _times(number: Estimate, factor: Estimate) -> Estimate:
-    if number.value is None or factor.value is None:
+    """A number times another whose error is small beside its own."""
+    times = factor.value
+    if number.value is None or times is None:
         return number if number.value is None else factor
-    low, high = ends_of(number)
-    if number.low is None:
-        return Estimate.exact(number.value * factor.value, num_units=number.num_units)
-    return Estimate(
-        value=number.value * factor.value,
-        low=low * factor.value,
-        high=high * factor.value,
-        num_units=number.num_units,
-    )
+    return number.map(lambda value: value * times)
 
 
 def _less(share: Estimate, prediction: Estimate) -> Estimate:
     """A forecast gap: the interval is the forecast's, which is by far the wider one."""
-    if prediction.value is None:
-        return prediction
-    low, high = ends_of(share)
-    value = (share.value or 0.0) - prediction.value
-    return Estimate(value=value, low=low - prediction.value, high=high - prediction.value, num_units=share.num_units)
+    predicted = prediction.value
+    return prediction if predicted is None else share.map(lambda value: value - predicted)
 
 
 def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:

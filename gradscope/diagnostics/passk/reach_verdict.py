@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gradscope.metrics.uncertainty.closed_form import ends_of
 from gradscope.results.passk import PassAtKDifference
 
 Verdict = Literal["capacity expansion", "search compression", "undecided"]
@@ -25,7 +24,7 @@ def judge_reach(rows: Sequence[PassAtKDifference], *, ceiling: float) -> tuple[V
     if len(known) < 2:
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"
     small, large = known[0], known[-1]
-    (small_low, _), (large_low, large_high) = ends_of(small.difference), ends_of(large.difference)
+    (small_low, _), (large_low, large_high) = small.difference.ends, large.difference.ends
     both = f"{_difference(small)}, {_difference(large)}"
     if large_low > 0:
         return "capacity expansion", f"the second solves more at the largest budget: {both}"
@@ -41,5 +40,5 @@ def judge_reach(rows: Sequence[PassAtKDifference], *, ceiling: float) -> tuple[V
 
 
 def _difference(row: PassAtKDifference) -> str:
-    low, high = ends_of(row.difference)
+    low, high = row.difference.ends
     return f"{row.difference.value or 0.0:+.3f} [{low:+.3f}, {high:+.3f}] at k = {row.k}"

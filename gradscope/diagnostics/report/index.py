@@ -18,6 +18,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
+from gradscope.say import percent, with_interval
 
 __all__ = ["report_index", "runs_below"]
 
@@ -107,8 +108,8 @@ def _source(folder: str | Path, sources: Sequence[Source]) -> Source:
 def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Where most and fewest groups are dead, and where the reward rises; nothing is claimed where intervals meet."""
     known = [run for run in runs if run.frac_reward_zero_std.value is not None]
-    rising = [run for run in runs if run.reward_change.low is not None and run.reward_change.low > 0]
-    falling = [run for run in runs if run.reward_change.high is not None and run.reward_change.high < 0]
+    rising = [run for run in runs if run.reward_change.side_of_zero > 0]
+    falling = [run for run in runs if run.reward_change.side_of_zero < 0]
     sentences = [
         f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
         "line through its steps."
@@ -117,14 +118,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         most = max(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         least = min(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         sentences.append(
-            f"Groups without a gradient: most in {most.name} ({_share(most.frac_reward_zero_std)}), fewest in "
-            f"{least.name} ({_share(least.frac_reward_zero_std)})."
+            f"Groups without a gradient: most in {most.name} ({with_interval(most.frac_reward_zero_std, percent)}), "
+            f"fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."
         )
     return tuple(sentences)
-
-
-def _share(estimate: Estimate) -> str:
-    text = f"{100 * (estimate.value or 0.0):.1f} %"
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} [{100 * estimate.low:.1f} %, {100 * estimate.high:.1f} %]"

@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import checked_gram
 from gradscope.metrics.outcomes.draws import frac_draws_all
+from gradscope.metrics.uncertainty.level import NORMAL
 
 Array = NDArray[np.float64]
 
 MIN_GROUPS = 3
 """Fewer groups have no jackknife worth the name."""
-_Z = 1.959963984540054
 _NO_SIGNAL = "its mean over groups is not above its own noise at this step, so it has no direction"
 _ONE_GROUP = "it rests on a single group of this step"
 
@@ -148,9 +148,9 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
 
 
 def _jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """The first value with 1.96 jackknife standard errors from the others, cut at the bounds."""
+    """The first value with its normal interval by the jackknife standard error from the others, cut at the bounds."""
     num = len(values) - 1
     # the estimate of a cosine may exceed 1; cutting the replicates too would pass for certainty
-    error = _Z * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))
+    error = NORMAL * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))
     value, low, high = (float(np.clip(values[0] + side * error, *bounds)) for side in (0, -1, 1))
     return Estimate(value=value, low=low, high=high, num_units=num)

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX
+from gradscope.metrics.uncertainty.level import NORMAL
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 
 _BREAKDOWN = 1e-10
-_NORMAL = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,9 @@ def _jackknife(traces: Array, rank: Callable[[Array], float], num_rows: int) -> 
     whole, half = (rank(mean) for mean in traces.mean(axis=0))
     num_probes = len(traces)
     without = np.array([rank(np.delete(traces[:, 0], probe, axis=0).mean(axis=0)) for probe in range(num_probes)])
-    error = _NORMAL * float(np.sqrt((num_probes - 1) * np.mean((without - without.mean()) ** 2))) + abs(whole - half)
+    error = round(NORMAL, 2) * float(np.sqrt((num_probes - 1) * np.mean((without - without.mean()) ** 2))) + abs(
+        whole - half
+    )
     value = min(max(whole, 1.0), float(num_rows))
     return Estimate(
         value=value, low=max(1.0, value - error), high=min(float(num_rows), value + error), num_units=num_probes

@@ -28,6 +28,7 @@ from gradscope.metrics.outcomes.mixture import (
     fit_beta_binomials,
     fit_npmle,
 )
+from gradscope.metrics.uncertainty.level import QUANTILES
 from gradscope.metrics.uncertainty.studentized import merged_units
 
 Array = NDArray[np.float64]
@@ -102,9 +103,7 @@ class PassRates:
             reason = f"{what} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
             return Estimate.because(reason, num_units=self.num_prompts)
         value = float(share(self.beta))
-        ends = np.array(
-            [np.quantile(share(fits), [0.025, 0.975]) for fits in (self.resampled_beta, self.resampled_free)]
-        )
+        ends = np.array([np.quantile(share(fits), QUANTILES) for fits in (self.resampled_beta, self.resampled_free)])
         low, high = min(float(ends[:, 0].min()), value), max(float(ends[:, 1].max()), value)
         if high - low > MOST_UNCERTAIN:
             reason = f"a forecast at {what} could be anything from {low:.2f} to {high:.2f}"

@@ -25,7 +25,8 @@ from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_statistics,
     correlation_of_means,
 )
-from gradscope.metrics.uncertainty.closed_form import difference_interval, ends_of, image_of_interval
+from gradscope.metrics.uncertainty.closed_form import image_of_interval
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.studentized import merged_units
 
 Array = NDArray[np.float64]
@@ -104,17 +105,8 @@ def estimate_gap(
         )
         return Gap(prediction=by_step, gap=gap)
     prediction = _prediction(draws.size, pass_rate, base)
-    share, predicted = degenerate.value or 0.0, prediction.value or 0.0
-    value = share - predicted
-    ends = difference_interval(
-        share,
-        ends_of(degenerate),
-        predicted,
-        ends_of(prediction),
-        correlation=_correlation(draws, pass_rate) if base is None else 0.0,
-    )
-    gap = Estimate(value=value, low=ends[0], high=ends[1], num_units=degenerate.num_units)
-    return Gap(prediction=prediction, gap=gap)
+    correlation = _correlation(draws, pass_rate) if base is None else 0.0
+    return Gap(prediction=prediction, gap=difference_of(prediction, degenerate, correlation=correlation))
 
 
 def predict_at(
@@ -147,9 +139,9 @@ def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: float | Non
         return float(np.sum(counts * iid_prediction(p, distinct)) / counts.sum())
 
     value = predicted((pass_rate.value or 0.0) if base is None else base)
-    if base is not None or pass_rate.low is None or pass_rate.high is None:
+    if base is not None or pass_rate.interval is None:
         return Estimate.exact(value, num_units=pass_rate.num_units)
-    low, high = image_of_interval(predicted, (pass_rate.low, pass_rate.high), turns_at=0.5)
+    low, high = image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
 
 

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.closed_form import Interval, difference_interval, ends_of, wilson_interval
+from gradscope.metrics.uncertainty.closed_form import Interval, wilson_interval
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.studentized import (
     FEW_UNITS,
     MAX_UNITS,
@@ -196,18 +197,15 @@ def bootstrap_difference(
     units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
-        low, high = ends_of(mean)
+        low, high = mean.ends
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
         half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units))
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
     won, lost = bootstrap_means(parts, clusters, num_resamples=num_resamples, seed=seed)
-    correlation = correlation_of_means(parts, clusters)
-    ends = difference_interval(
-        won.value or 0.0, ends_of(won), lost.value or 0.0, ends_of(lost), correlation=correlation
-    )
-    return _estimate(float(gain.mean()), ends, len(units))
+    net = difference_of(lost, won, correlation=correlation_of_means(parts, clusters))
+    return _estimate(float(gain.mean()), net.ends, len(units))
 
 
 def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:

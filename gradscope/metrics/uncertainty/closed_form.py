@@ -1,4 +1,4 @@
-"""Intervals in closed form: of a share, of a prediction made from a share, of a difference of two estimates."""
+"""Intervals in closed form: of a share, and of a prediction made from a share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 from scipy.special import ndtri
 
-from gradscope.estimate import Estimate
-
-COVERAGE = 0.95
-"""The confidence of every interval."""
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
 Interval = tuple[float, float]
 
@@ -31,7 +28,7 @@ def wilson_interval(share: float, num_units: float) -> Interval:
         >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
         [0.0, 0.1135]
     """
-    z = float(ndtri((1 + COVERAGE) / 2))
+    z = float(ndtri(UPPER_TAIL))
     shrink = 1 + z * z / num_units
     center = (share + z * z / (2 * num_units)) / shrink
     half = z * math.sqrt(share * (1 - share) / num_units + (z / (2 * num_units)) ** 2) / shrink
@@ -39,34 +36,6 @@ def wilson_interval(share: float, num_units: float) -> Interval:
     low = 0.0 if share == 0.0 else max(center - half, 0.0)
     high = 1.0 if share == 1.0 else min(center + half, 1.0)
     return low, high
-
-
-def difference_interval(
-    first: float, first_ends: Interval, second: float, second_ends: Interval, *, correlation: float = 0.0
-) -> Interval:
-    """The interval of first - second from the intervals of both (Zou & Donner 2008, Statistics in Medicine 27).
-
-    Each end takes the distances on its own side, so the difference is as skewed as its parts are.
-
-    Args:
-        first: The minuend.
-        first_ends: Its interval.
-        second: The subtrahend.
-        second_ends: Its interval.
-        correlation: Of the two estimates.
-
-    Returns:
-        Both ends.
-
-    Example:
-        >>> difference_interval(0.75, (0.5, 1.0), 0.25, (0.25, 0.25))
-        (0.25, 0.75)
-    """
-    below, above = first - first_ends[0], first_ends[1] - first
-    second_below, second_above = second - second_ends[0], second_ends[1] - second
-    low = below**2 + second_above**2 - 2 * correlation * below * second_above
-    high = above**2 + second_below**2 - 2 * correlation * above * second_below
-    return first - second - math.sqrt(max(low, 0.0)), first - second + math.sqrt(max(high, 0.0))
 
 
 def image_of_interval(function: Callable[[float], float], ends: Interval, *, turns_at: float) -> Interval:
@@ -90,26 +59,3 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
     at_ends = (function(ends[0]), function(ends[1]))
     low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
     return low, max(at_ends)
-
-
-def ends_of(estimate: Estimate) -> Interval:
-    """The interval of an estimate.
-
-    Args:
-        estimate: A defined estimate.
-
-    Returns:
-        Both ends; the value twice where it has no interval.
-
-    Raises:
-        ValueError: It is undefined.
-
-    Example:
-        >>> ends_of(Estimate.exact(0.5))
-        (0.5, 0.5)
-    """
-    if estimate.value is None:
-        raise ValueError(f"an undefined estimate has no ends: {estimate.undefined}")
-    if estimate.low is None or estimate.high is None:
-        return estimate.value, estimate.value
-    return estimate.low, estimate.high

@@ -1,4 +1,4 @@
-"""The difference of two independent estimates, as an estimate."""
+"""The difference of two estimates, as an estimate."""
 
 from __future__ import annotations
 
@@ -7,32 +7,40 @@ import math
 from gradscope.estimate import Estimate
 
 
-def difference_of(first: Estimate, last: Estimate) -> Estimate:
-    """Last minus first of two independent estimates, from their own intervals.
+def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) -> Estimate:
+    """Last minus first from their own intervals (MOVER: Zou & Donner 2008, Statistics in Medicine 27).
 
-    With d = y - x the ends are d - sqrt((y - low y)^2 + (high x - x)^2) and likewise above (MOVER: Zou & Donner 2008,
-    Statistics in Medicine 27).
+    Each end takes the distances on its own side, so the difference is as skewed as its parts are. With values x and y,
+    d = y - x, a = y - low y, b = high x - x and correlation r the lower end is d - sqrt(a^2 + b^2 - 2 r a b); the upper
+    end likewise. A side without an interval is taken for exact.
 
     Args:
         first: x.
         last: y.
+        correlation: Of the two estimates; 0 where they are independent.
 
     Returns:
-        The difference; without an interval where either has none, undefined where either is.
+        The difference; without an interval where neither side has one, undefined where either is.
 
     Example:
-        >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).low
-        1.5
+        >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
+        (1.5, 2.5)
     """
     for side in (first, last):
         if side.undefined is not None:
             return Estimate.because(side.undefined)
     x, y = first.value or 0.0, last.value or 0.0
-    if first.low is None or first.high is None or last.low is None or last.high is None:
+    if first.interval is None and last.interval is None:
         return Estimate.exact(y - x)
+    (x_low, x_high), (y_low, y_high) = first.ends, last.ends
     return Estimate(
         value=y - x,
-        low=y - x - math.hypot(y - last.low, first.high - x),
-        high=y - x + math.hypot(last.high - y, x - first.low),
+        low=y - x - _reach(y - y_low, x_high - x, correlation),
+        high=y - x + _reach(y_high - y, x - x_low, correlation),
         num_units=min(first.num_units, last.num_units),
     )
+
+
+def _reach(last: float, first: float, correlation: float) -> float:
+    """How far the interval of the difference reaches, from how far those of both sides do."""
+    return math.sqrt(max(last**2 + first**2 - 2 * correlation * last * first, 0.0))

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
-_LEVEL = 0.95
 _FEWEST = 4
 """Units of a stratum below which leaving one out leaves too little."""
 
@@ -54,7 +54,7 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
     if any(np.isnan(values).any() for values in strata):
         return Estimate.because("it hangs on a single unit, without which it does not exist", num_units=fewest)
     variance = sum((len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in strata)
-    quantile = float(student.ppf((1 + _LEVEL) / 2, sum(len(values) - 1 for values in strata)))
+    quantile = float(student.ppf(UPPER_TAIL, sum(len(values) - 1 for values in strata)))
     half = quantile * math.sqrt(variance)
     return Estimate(
         value=value,

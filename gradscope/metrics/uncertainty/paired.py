@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
 Array = NDArray[np.float64]
 
-_TAIL = 0.975
 _EXACT = 16
 """Pairs up to which all 2^n sign flips are gone through."""
 _DRAWS = 100_000
@@ -42,7 +42,7 @@ def student_mean(values: ArrayLike) -> Estimate:
     mean = float(numbers.mean())
     if len(numbers) < 2 or np.ptp(numbers) <= _EQUAL:
         return Estimate.exact(mean, num_units=len(numbers))
-    half = float(stdtrit(len(numbers) - 1, _TAIL) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
+    half = float(stdtrit(len(numbers) - 1, UPPER_TAIL) * numbers.std(ddof=1) / np.sqrt(len(numbers)))
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=len(numbers))
 
 

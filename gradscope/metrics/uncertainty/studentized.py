@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from gradscope.metrics.uncertainty.closed_form import COVERAGE, Interval
+from gradscope.metrics.uncertainty.closed_form import Interval
+from gradscope.metrics.uncertainty.level import COVERAGE
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]

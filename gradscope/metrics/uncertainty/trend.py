@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-
-_COVERAGE = 0.95
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
 
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
@@ -45,5 +44,5 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     slope = float(x @ y) / spread
     residual = y - slope * x
     free = len(x) - 2
-    half = float(stdtrit(free, (1 + _COVERAGE) / 2)) * float(np.sqrt(residual @ residual / free / spread))
+    half = float(stdtrit(free, UPPER_TAIL)) * float(np.sqrt(residual @ residual / free / spread))
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=len(x))

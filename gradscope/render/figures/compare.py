@@ -118,7 +118,7 @@ def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:
     if difference.value is None:
         axes.text(0, place, " undefined", color=MUTED, fontsize=8, va="center")
         return
-    if difference.low is not None and difference.high is not None:
-        axes.plot([difference.low, difference.high], [place, place], color=BLUE, linewidth=1.4)
+    if difference.interval is not None:
+        axes.plot(difference.interval, [place, place], color=BLUE, linewidth=1.4)
     decided = pair.p_holm is not None and pair.p_holm < 0.05
     axes.plot([difference.value], [place], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")

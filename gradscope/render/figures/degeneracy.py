@@ -98,8 +98,8 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
 
 def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
     for place, share in zip(places, shares, strict=True):
-        if share.low is not None and share.high is not None:
-            axes.plot([place, place], [share.low, share.high], color=INK, linewidth=0.8, alpha=0.4)
+        if share.interval is not None:
+            axes.plot([place, place], share.interval, color=INK, linewidth=0.8, alpha=0.4)
 
 
 def _by_group_size(report: DegeneracyReport) -> Figure:
@@ -126,7 +126,8 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
             continue
         sizes, values = [size for size, _ in known], [e.value or 0.0 for _, e in known]
         axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        axes.fill_between(sizes, *_ends([e for _, e in known]), color=color, alpha=0.15, linewidth=0)
+        lows, highs = zip(*(share.ends for _, share in known), strict=True)
+        axes.fill_between(sizes, lows, highs, color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], name, color))
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
@@ -136,10 +137,3 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     axes.axhline(0, color=FAINT, linewidth=0.6)
     label_lines(axes, labels)
     return figure
-
-
-def _ends(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
-    """Lower and upper ends; the value itself where an estimate has no interval."""
-    lows = [e.low if e.low is not None else e.value or 0.0 for e in estimates]
-    highs = [e.high if e.high is not None else e.value or 0.0 for e in estimates]
-    return lows, highs

@@ -56,8 +56,7 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
             continue
         places, values = [k for k, _, _ in known], [value for _, value, _ in known]
         axes.plot(places, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows = [value if e.low is None else e.low for _, value, e in known]
-        highs = [value if e.high is None else e.high for _, value, e in known]
+        lows, highs = zip(*(share.ends for _, _, share in known), strict=True)
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], _label(table.name), color))
         ks.update(places)
@@ -93,9 +92,8 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     if not points:
         return
     places, values = [k for k, _, _ in points], [value for _, value, _ in points]
-    lows = [value if e.low is None else e.low for _, value, e in points]
-    highs = [value if e.high is None else e.high for _, value, e in points]
     axes.plot(places, values, color=INK, marker="o", markersize=3.5, linewidth=1.4)
+    lows, highs = zip(*(difference.ends for _, _, difference in points), strict=True)
     axes.fill_between(places, lows, highs, color=INK, alpha=0.12, linewidth=0)
     label_lines(axes, [(values[-1], _pair(comparison), INK)])
     if comparison.crossover_k is not None:

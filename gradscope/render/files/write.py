@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.render.files.csv_tables import render_csv, tidy_tables
-from gradscope.render.files.document import Report, command_of
+from gradscope.render.registry import draw_figures, load, spec_of
 from gradscope.results.envelope import render_json
-from gradscope.results.rank import GradientSpectrum, RankReport
 
 
-def write_files(result: Report, document: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Writes everything that a result has to give.
 
     Args:
@@ -24,35 +23,17 @@ def write_files(result: Report, document: Mapping[str, Any], folder: Path) -> li
         The files, in the order of reading: document, tables, arrays, figures.
     """
     from gradscope.render.figures.save import save_figure
-    from gradscope.render.figures_of import draw_figures
 
-    path = folder / f"{command_of(result)}.json"
+    spec = spec_of(result)
+    path = folder / f"{spec.name}.json"
     path.write_text(render_json(document), encoding="utf-8")
     written = [path]
     for stem, rows in tidy_tables(result).items():
         table = folder / f"{stem}.csv"
         table.write_text(render_csv(rows), encoding="utf-8")
         written.append(table)
-    if isinstance(result, RankReport) and result.spectra:
-        written.append(_write_spectra(result, folder / "rank_spectra.safetensors"))
+    if spec.arrays is not None:
+        written += load(spec.arrays)(result, folder)
     for stem, figure in draw_figures(result).items():
         written += save_figure(figure, folder / stem)
     return written
-
-
-def _write_spectra(result: RankReport, path: Path) -> Path:
-    """One array of singular values per spectrum, named for what it is of."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in result.spectra}
-    save_file(arrays, path, metadata={"rows": result.rows, "values": "singular values, descending"})
-    return path
-
-
-def _name(spectrum: GradientSpectrum) -> str:
-    whole = spectrum.tensor or spectrum.group_id or "step"
-    samples = "-".join(str(sample) for sample in spectrum.samples)
-    return "/".join(
-        part for part in (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples) if part
-    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gradscope.render.html.escape import text
+from markupsafe import Markup
+
 from gradscope.render.html.scale import Scale, place
+from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart
 
 _WIDTH, _LEFT, _RIGHT = 520.0, 176.0, 64.0
@@ -11,41 +13,47 @@ _ROW, _BAR = 18.0, 12.0
 _MOST_CHARACTERS = 20
 
 
-def draw_bars(chart: Chart) -> str:
-    """A chart of bars.
-
-    Args:
-        chart: Names and one series.
-
-    Returns:
-        An ``svg`` element.
-    """
+def draw_bars(chart: Chart) -> Markup:
+    """A chart of names and one series as an ``svg`` element."""
     values = [value or 0.0 for value in chart.series[0].values]
     low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     scale = Scale(
         low=low, high=high if high > low else low + 1.0, start=_LEFT + (56.0 if low < 0 else 0.0), end=_WIDTH - _RIGHT
     )
     height = _ROW * len(values) + 8.0
-    zero = place(scale(0.0))
     rows = [
         _row(str(name), value, scale, 4.0 + _ROW * number)
         for number, (name, value) in enumerate(zip(chart.places, values, strict=True))
     ]
-    label = f"{text(chart.title)}: {text(chart.x_label)}"
-    return (
-        f'<svg viewBox="0 0 {_WIDTH:g} {place(height)}" role="img" aria-label="{label}">{"".join(rows)}'
-        f'<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{place(height)}"/></svg>'
+    return Markup(
+        '<svg viewBox="0 0 {width:g} {height}" role="img" aria-label="{label}">{rows}'
+        '<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{height}"/></svg>'
+    ).format(
+        width=_WIDTH,
+        height=place(height),
+        label=plain(f"{chart.title}: {chart.x_label}"),
+        rows=Markup("").join(rows),
+        zero=place(scale(0.0)),
     )
 
 
-def _row(name: str, value: float, scale: Scale, top: float) -> str:
+def _row(name: str, value: float, scale: Scale, top: float) -> Markup:
     start, end = sorted((scale(0.0), scale(value)))
-    middle = place(top + _BAR / 2)
-    shown = name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
-    at, anchor = (place(end + 6), "start") if value >= 0 else (place(start - 6), "end")
-    kind = "b0" if value >= 0 else "b1"
-    return (
-        f'<text class="tick" x="{place(_LEFT - 8)}" y="{middle}" dy="4" text-anchor="end">{text(shown)}</text>'
-        f'<rect class="bar {kind}" x="{place(start)}" y="{place(top)}" width="{place(end - start)}" height="{_BAR:g}"/>'
-        f'<text class="tick" x="{at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
+    is_up = value >= 0
+    return Markup(
+        '<text class="tick" x="{name_at}" y="{middle}" dy="4" text-anchor="end">{name}</text>'
+        '<rect class="bar {kind}" x="{start}" y="{top}" width="{width}" height="{bar:g}"/>'
+        '<text class="tick" x="{value_at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
+    ).format(
+        name_at=place(_LEFT - 8),
+        middle=place(top + _BAR / 2),
+        name=plain(name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"),
+        kind="b0" if is_up else "b1",
+        start=place(start),
+        top=place(top),
+        width=place(end - start),
+        bar=_BAR,
+        value_at=place(end + 6 if is_up else start - 6),
+        anchor="start" if is_up else "end",
+        value=value,
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from markupsafe import Markup
+
 from gradscope.render.html.bars import draw_bars
-from gradscope.render.html.escape import text
 from gradscope.render.html.scale import Scale, place, ticks, widened
+from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 
 WIDTH, HEIGHT = 520.0, 200.0
@@ -19,44 +21,33 @@ _MOST_MARKERS = 40
 _NUM_STYLES = 4
 
 
-def render_chart(chart: Chart, identity: str) -> str:
-    """A chart as a figure of the page.
-
-    Args:
-        chart: The data.
-        identity: An id that no other chart of the page has.
-
-    Returns:
-        A ``figure`` element.
-    """
-    drawing = draw_bars(chart) if chart.kind == "bars" else _over_steps(chart, identity)
-    title = f'<figcaption id="{identity}">{text(chart.title)}</figcaption>'
-    return f"<figure>{title}{_legend(chart, identity)}{drawing}</figure>"
+def drawing(chart: Chart, identity: str) -> Markup:
+    """A chart as an ``svg`` element; its title stands outside, in an element of that id."""
+    return draw_bars(chart) if chart.kind == "bars" else _over_steps(chart, identity)
 
 
-def _legend(chart: Chart, identity: str) -> str:
-    """Which line or pattern is which; a chart of one series is named by its title."""
+def legend(chart: Chart, identity: str) -> Markup:
+    """Which line or pattern is which, as a list; nothing for a chart of one series, which its title names."""
     if len(chart.series) < 2:
-        return ""
+        return Markup("")
     draw = _stack_sample if chart.kind == "stack" else _line_sample
-    items = "".join(
-        f'<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{draw(number, identity)}</svg>'
-        f"{text(series.name)}</li>"
-        for number, series in enumerate(chart.series)
-    )
-    return f'<ul class="legend">{items}</ul>'
+    item = Markup('<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{}</svg>{}</li>')
+    items = [item.format(draw(number, identity), plain(series.name)) for number, series in enumerate(chart.series)]
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def _line_sample(number: int, identity: str) -> str:
+def _line_sample(number: int, identity: str) -> Markup:
     style = number % _NUM_STYLES
-    return f'<polyline class="line s{style}" points="1,6 29,6"/>{_marker(15.0, 6.0, style)}'
+    line = Markup('<polyline class="line s{}" points="1,6 29,6"/>').format(style)
+    return line + _marker(15.0, 6.0, style)
 
 
-def _stack_sample(number: int, identity: str) -> str:
-    return f'<rect class="bar b{number % 3}"{_fill(number, identity)} x="6" y="0.5" width="18" height="11"/>'
+def _stack_sample(number: int, identity: str) -> Markup:
+    bar = Markup('<rect class="bar b{}"{} x="6" y="0.5" width="18" height="11"/>')
+    return bar.format(number % 3, _fill(number, identity))
 
 
-def _over_steps(chart: Chart, identity: str) -> str:
+def _over_steps(chart: Chart, identity: str) -> Markup:
     """Lines or stacked bars over a number."""
     steps = [float(step) for step in chart.places]
     half = 0.5 if chart.kind == "stack" else 0.0
@@ -67,9 +58,8 @@ def _over_steps(chart: Chart, identity: str) -> str:
     bottom, top = chart.y_range or widened(_numbers(chart))
     up = Scale(low=bottom, high=top, start=HEIGHT - _BOTTOM, end=_TOP)
     body = _stack(chart, across, up, identity) if chart.kind == "stack" else _lines(chart, across, up)
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-labelledby="{identity}">'
-        f"{_frame(chart, across, up)}{body}</svg>"
+    return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-labelledby="{}">{}{}</svg>').format(
+        WIDTH, HEIGHT, plain(identity), _frame(chart, across, up), body
     )
 
 
@@ -78,26 +68,29 @@ def _numbers(chart: Chart) -> list[float]:
     return found or [0.0, 1.0]
 
 
-def _frame(chart: Chart, across: Scale, up: Scale) -> str:
+def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
     """Grid, ticks and the name of the horizontal axis."""
-    parts = []
-    for value in ticks(up.low, up.high):
-        y = place(up(value))
-        parts.append(f'<line class="grid" x1="{place(across.start)}" x2="{place(across.end)}" y1="{y}" y2="{y}"/>')
-        parts.append(
-            f'<text class="tick" x="{place(across.start - 6)}" y="{y}" dy="4" text-anchor="end">{value:g}</text>'
-        )
-    floor = up(up.low)
-    for value in _step_ticks(chart, across):
-        x = place(across(value))
-        parts.append(f'<text class="tick" x="{x}" y="{place(floor + 15)}" text-anchor="middle">{value:g}</text>')
-    ends, y = f'x1="{place(across.start)}" x2="{place(across.end)}"', place(floor)
-    parts.append(f'<line class="axis" {ends} y1="{y}" y2="{y}"/>')
-    middle = place((across.start + across.end) / 2)
-    parts.append(
-        f'<text class="tick" x="{middle}" y="{place(floor + 31)}" text-anchor="middle">{text(chart.x_label)}</text>'
+    start, end, floor = place(across.start), place(across.end), up(up.low)
+    grid = Markup(
+        '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
+        '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
     )
-    return "".join(parts)
+    label = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
+    axis = Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
+    return Markup("").join(
+        (
+            *(
+                grid.format(start, end, place(across.start - 6), value, y=place(up(value)))
+                for value in ticks(up.low, up.high)
+            ),
+            *(
+                label.format(place(across(value)), place(floor + 15), f"{value:g}")
+                for value in _step_ticks(chart, across)
+            ),
+            axis.format(start, end, y=place(floor)),
+            label.format(place((across.start + across.end) / 2), place(floor + 31), plain(chart.x_label)),
+        )
+    )
 
 
 def _step_ticks(chart: Chart, across: Scale) -> list[float]:
@@ -110,17 +103,14 @@ def _step_ticks(chart: Chart, across: Scale) -> list[float]:
     return [value for value in ticks(across.low, across.high, most=8) if value == int(value)]
 
 
-def _lines(chart: Chart, across: Scale, up: Scale) -> str:
-    parts = []
+def _lines(chart: Chart, across: Scale, up: Scale) -> Markup:
+    line, parts = Markup('<polyline class="line s{}" points="{}"/>'), []
     for number, series in enumerate(chart.series):
-        pieces = _pieces(chart, series, across, up)
-        style = f"s{number % _NUM_STYLES}"
-        for points in pieces:
-            path = " ".join(f"{place(x)},{place(y)}" for x, y in points)
-            parts.append(f'<polyline class="line {style}" points="{path}"/>')
+        pieces, style = _pieces(chart, series, across, up), number % _NUM_STYLES
+        parts += [line.format(style, " ".join(f"{place(x)},{place(y)}" for x, y in points)) for points in pieces]
         if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(points) == 1 for points in pieces):
-            parts += [_marker(x, y, number % _NUM_STYLES) for points in pieces for x, y in points]
-    return "".join(parts)
+            parts += [_marker(x, y, style) for points in pieces for x, y in points]
+    return Markup("").join(parts)
 
 
 def _pieces(chart: Chart, series: Series, across: Scale, up: Scale) -> list[list[tuple[float, float]]]:
@@ -134,25 +124,26 @@ def _pieces(chart: Chart, series: Series, across: Scale, up: Scale) -> list[list
     return [piece for piece in pieces if piece]
 
 
-def _marker(x: float, y: float, style: int) -> str:
+def _marker(x: float, y: float, style: int) -> Markup:
     """A circle, square, triangle or diamond."""
     if style == 0:
-        return f'<circle class="mark s0" cx="{place(x)}" cy="{place(y)}" r="3"/>'
+        return Markup('<circle class="mark s0" cx="{}" cy="{}" r="3"/>').format(place(x), place(y))
     corners = {
         1: ((-3, -3), (3, -3), (3, 3), (-3, 3)),
         2: ((0, -4), (4, 3), (-4, 3)),
         3: ((0, -4), (4, 0), (0, 4), (-4, 0)),
     }[style]
     points = " ".join(f"{place(x + dx)},{place(y + dy)}" for dx, dy in corners)
-    return f'<polygon class="mark s{style}" points="{points}"/>'
+    return Markup('<polygon class="mark s{}" points="{}"/>').format(style, points)
 
 
-def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> str:
+def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> Markup:
     """Bars of shares on top of each other, told apart by pattern."""
     steps = [float(step) for step in chart.places]
     gaps = [after - before for before, after in pairwise(steps)]
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
     floor = [0.0] * len(steps)
+    bar = Markup('<rect class="bar b{}"{} x="{}" y="{}" width="{}" height="{}"/>')
     parts = [_hatch(identity)]
     for number, series in enumerate(chart.series):
         fill = _fill(number, identity)
@@ -160,22 +151,20 @@ def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> str:
             if not value:
                 continue
             y, below = up(floor[index] + value), up(floor[index])
-            parts.append(
-                f'<rect class="bar b{number % 3}"{fill} x="{place(across(step) - width / 2)}" y="{place(y)}" '
-                f'width="{place(width)}" height="{place(below - y)}"/>'
-            )
+            left = place(across(step) - width / 2)
+            parts.append(bar.format(number % 3, fill, left, place(y), place(width), place(below - y)))
             floor[index] += value
-    return "".join(parts)
+    return Markup("").join(parts)
 
 
-def _fill(number: int, identity: str) -> str:
+def _fill(number: int, identity: str) -> Markup:
     """The third kind of bar is hatched, by the pattern of its own chart."""
-    return f' style="fill:url(#{identity}-hatch)"' if number % 3 == 2 else ""
+    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if number % 3 == 2 else Markup("")
 
 
-def _hatch(identity: str) -> str:
-    return (
-        f'<defs><pattern id="{identity}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+def _hatch(identity: str) -> Markup:
+    return Markup(
+        '<defs><pattern id="{}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><rect width="6" height="6" class="paper"/>'
         '<line class="hatch" x1="0" x2="0" y1="0" y2="6"/></pattern></defs>'
-    )
+    ).format(plain(identity))

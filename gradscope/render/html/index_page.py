@@ -4,43 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradscope.render.html.chart import render_chart
-from gradscope.render.html.escape import text
-from gradscope.render.html.page import document
+from gradscope.render.html.page import render_document
 from gradscope.render.html.scale import widened
-from gradscope.render.html.table import render_table
 from gradscope.results.report import Chart, Column, ReportTable, RunIndex, RunSummary, Series
 
-_CURVES = (
-    ("reward_by_step", "mean reward"),
-    ("degenerate_by_step", "groups without a gradient"),
-    ("grad_norm_by_step", "gradient norm, as logged"),
-)
+_CURVES = {
+    "reward_by_step": "mean reward",
+    "degenerate_by_step": "groups without a gradient",
+    "grad_norm_by_step": "gradient norm, as logged",
+}
 
 
 def render_index(index: RunIndex) -> str:
-    """The page of a folder of runs.
-
-    Args:
-        index: The runs.
-
-    Returns:
-        A complete HTML document.
-    """
-    first, *others = index.findings
-    more = "".join(f"<li>{text(finding)}</li>" for finding in others)
-    left_out = "".join(f"<li>not read: {text(name)}: {text(reason)}</li>" for name, reason in index.left_out)
-    facts = f"<li>{text(index.source.path)}: {text(index.source.recognized)}</li>{left_out}"
-    scales = {name: _scale(index.runs, name) for name, _ in _CURVES}
-    cards = "".join(_card(run, number, scales) for number, run in enumerate(index.runs, start=1))
-    body = (
-        f'<header><h1>{text(index.name)}</h1><ul class="facts">{facts}</ul>'
-        f'<p class="finding">{text(first)}</p><ul class="more">{more}</ul></header>'
-        f'<main><section id="table"><h2>Numbers</h2>{render_table(_table(index.runs), "runs-table")}</section>'
-        '<section id="runs"><h2>Curves</h2><p class="caption">Each kind of curve has one vertical scale on all runs. '
-        f'A run\'s own page: its command.</p><div class="runs">{cards}</div></section></main>'
-    )
-    return document(f"{index.name}: gradscope report", body)
+    """The page of a folder of runs, a complete HTML document."""
+    scales = {name: _scale(index.runs, name) for name in _CURVES}
+    cards = [(run, _charts(run, scales)) for run in index.runs]
+    return render_document("index.html", title=index.name, index=index, table=_table(index.runs), cards=cards)
 
 
 def _scale(runs: Sequence[RunSummary], name: str) -> tuple[float, float]:
@@ -49,22 +28,19 @@ def _scale(runs: Sequence[RunSummary], name: str) -> tuple[float, float]:
     return widened([value for run in runs for value in getattr(run, name) if value is not None] or [0.0, 1.0])
 
 
-def _card(run: RunSummary, number: int, scales: dict[str, tuple[float, float]]) -> str:
-    charts = "".join(
-        render_chart(
-            Chart(
-                title=title,
-                kind="lines",
-                places=run.steps,
-                series=(Series(name=title, values=getattr(run, name)),),
-                y_range=scales[name],
-            ),
-            f"run-{number}-{name}",
+def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, Chart]:
+    """The curves of a run by their names, without those that its log lacks."""
+    return {
+        name: Chart(
+            title=title,
+            kind="lines",
+            places=run.steps,
+            series=(Series(name=title, values=getattr(run, name)),),
+            y_range=scales[name],
         )
-        for name, title in _CURVES
+        for name, title in _CURVES.items()
         if any(value is not None for value in getattr(run, name))
-    )
-    return f'<article id="run-{number}"><h3>{text(run.name)}</h3>{charts}<code>{text(run.command)}</code></article>'
+    }
 
 
 def _table(runs: Sequence[RunSummary]) -> ReportTable:

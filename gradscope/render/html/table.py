@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gradscope.estimate import Estimate
-from gradscope.render.html.escape import block, text
 from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, Column, ReportTable
 
@@ -11,44 +12,43 @@ _LONG = 24
 """A longer text gets a wide cell, so that it does not stand as a column of single words."""
 
 
-def render_table(table: ReportTable, identity: str) -> str:
-    """A table with its caption and the reasons for what is undefined.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCell:
+    """One cell as the page shows it."""
 
-    The caption stands above the box that scrolls, so that it wraps where the table does not fit.
+    kind: str
+    """Its classes in the style sheet."""
+    text: str
+    """What it says, in lines."""
+    sort: str | None = None
+    """The unrounded number that it sorts by; None where it has none."""
 
-    Args:
-        table: The data.
-        identity: An id that no other table of the page has.
 
-    Returns:
-        A scrolling box with a ``table`` element, and its footnotes.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTable:
+    """What a table shows below its head."""
+
+    rows: tuple[tuple[PageCell, ...], ...]
+    """One cell a column."""
+    notes: tuple[str, ...]
+    """Why numbers are undefined, numbered as their cells are."""
+
+
+def page_table(table: ReportTable) -> PageTable:
+    """The cells of a table in words, and the reasons for what is undefined."""
     notes = Footnotes()
-    head = "".join(f'<th scope="col" class="{_kind(column)}">{text(column.title)}</th>' for column in table.columns)
-    rows = "".join(
-        f"<tr>{''.join(_cell(cell, column, notes) for cell, column in zip(row, table.columns, strict=True))}</tr>"
-        for row in table.rows
+    rows = tuple(
+        tuple(_cell(cell, column, notes) for cell, column in zip(row, table.columns, strict=True)) for row in table.rows
     )
-    reasons = "".join(f"<p>{text(line)}</p>" for line in notes.lines())
-    footnotes = f'<div class="notes">{reasons}</div>' if reasons else ""
-    return (
-        f'<p class="caption" id="{identity}">{text(table.caption)}</p>'
-        f'<div class="table" tabindex="0"><table aria-labelledby="{identity}">'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{footnotes}"
-    )
+    return PageTable(rows=rows, notes=notes.lines())
 
 
-def _kind(column: Column) -> str:
-    return "text" if column.style == "text" else "number"
-
-
-def _cell(cell: Cell, column: Column, notes: Footnotes) -> str:
-    kind = _kind(column)
+def _cell(cell: Cell, column: Column, notes: Footnotes) -> PageCell:
     if cell is None:
-        return f'<td class="{kind}"></td>'
+        return PageCell(kind="text" if column.style == "text" else "number", text="")
     if isinstance(cell, str) or column.style == "text":
-        return f'<td class="text{" long" if len(str(cell)) > _LONG else ""}">{block(str(cell))}</td>'
+        return PageCell(kind="text long" if len(str(cell)) > _LONG else "text", text=str(cell))
     if isinstance(cell, Estimate):
-        value = "" if cell.value is None else f' data-sort="{cell.value!r}"'
-        return f'<td class="{kind}"{value}>{text(format_estimate(cell, notes, column.style))}</td>'
-    return f'<td class="{kind}" data-sort="{float(cell)!r}">{text(format_number(float(cell), column.style))}</td>'
+        sort = None if cell.value is None else repr(cell.value)
+        return PageCell(kind="number", text=format_estimate(cell, notes, column.style), sort=sort)
+    return PageCell(kind="number", text=format_number(float(cell), column.style), sort=repr(float(cell)))

@@ -12,6 +12,7 @@ from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.render.words.verdict_condition import condition
 from gradscope.results.check import CheckReport, Verdict
+from gradscope.say import with_interval
 
 
 def check_table(report: CheckReport) -> Group:
@@ -41,7 +42,4 @@ def _value(verdict: Verdict) -> str:
     estimate = verdict.estimate
     if estimate.value is None:
         return UNDEFINED
-    text = format_number(estimate.value, "norm")
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} [{format_number(estimate.low, 'norm')}, {format_number(estimate.high, 'norm')}]"
+    return with_interval(estimate, lambda number: format_number(number, "norm"))

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.catalog.lookup import CATALOG, Metric, metric
+from gradscope.catalog.entry import Metric
+from gradscope.catalog.lookup import CATALOG, metric
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
 

@@ -82,14 +82,14 @@ def format_estimate(estimate: Estimate, notes: Footnotes, style: Style, *, inter
     if estimate.value is None:
         return notes.mark(estimate.undefined or "undefined")
     text = format_number(estimate.value, style)
-    if not interval or estimate.low is None or estimate.high is None:
+    if not interval or estimate.interval is None:
         return text
-    return f"{text} [{_end(estimate.low, estimate, style)}, {_end(estimate.high, estimate, style)}]"
+    low, high = (_end(end, estimate.interval, style) for end in estimate.interval)
+    return f"{text} [{low}, {high}]"
 
 
-def _end(value: float, estimate: Estimate, style: Style) -> str:
-    """One end of an interval: two decimals, three where the interval is narrow."""
-    if style in {"share", "gap"}:
-        wide = (estimate.high or 0.0) - (estimate.low or 0.0) >= 0.05
-        return f"{value:{'+' if style == 'gap' else ''}.2f}" if wide else format_number(value, style)
+def _end(value: float, interval: tuple[float, float], style: Style) -> str:
+    """One end of an interval: shares get two decimals, three where the interval is narrow."""
+    if style in {"share", "gap"} and interval[1] - interval[0] >= 0.05:
+        return f"{value:{'+' if style == 'gap' else ''}.2f}"
     return format_number(value, style)

@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+from gradscope.render.markdown import catalog_markdown
 from tests.cli.conftest import Cli
 
 
-def test_explain_lists_and_explains(cli: Cli) -> None:
+def test_the_catalogue_is_listed_and_one_metric_explained(cli: Cli) -> None:
     assert "effective_rank" in cli("explain").out
     page = cli("explain", "pass@4")
     assert page.code == 0
     assert "pass@k (pass@4)" in page.out
+
+
+def test_markdown_is_the_whole_catalogue_as_it_stands(cli: Cli) -> None:
+    done = cli("explain", "--markdown")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == catalog_markdown()
+
+
+def test_markdown_of_one_metric_is_refused(cli: Cli) -> None:
+    done = cli("explain", "stable_rank", "--markdown")
+    assert (done.code, done.out) == (2, "")
+    assert "--markdown prints the whole catalogue, not one metric." in done.err

@@ -96,7 +96,7 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
     def replay(**options: Any) -> str:
         said.clear()
         engine = EngineOptions(unfinished=tmp_path / "kept", notice=said.append, **options)
-        replay_run(run, steps=[1], engine=EngineOptions(engine=engine))
+        replay_run(run, steps=[1], engine=engine)
         return " ".join(said)
 
     assert replay() == ""

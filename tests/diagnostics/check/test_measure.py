@@ -157,7 +157,7 @@ def test_logged_metric_is_that_of_the_last_step_that_has_it() -> None:
     values = MetricValues(run=run)
     assert "kl" in values.names()
     value = values.value("kl")
-    assert (value.estimate.value, value.what) == (0.2, "kl as the trainer logged it at step 2")
+    assert (value.estimate.value, value.subject) == (0.2, "kl as the trainer logged it at step 2")
 
 
 def test_log_of_several_steps_has_no_pass_at_k() -> None:
@@ -177,7 +177,7 @@ def test_failure_is_found_once() -> None:
     values = MetricValues(run=run_of(group_of([None], step=1)))
     first, second = values.value("pass_rate"), values.value("jensen_gap")
     assert first.estimate.undefined == second.estimate.undefined
-    assert list(values.made) == ["degeneracy"]
+    assert list(values.cache) == ["degeneracy"]
 
 
 def rank_report() -> RankReport:
@@ -227,7 +227,7 @@ def rank_report() -> RankReport:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected", "what"),
+    ("name", "expected", "subject"),
     [
         ("effective_rank", 5.0, "effective_rank at step 6, G = 8"),
         ("grad_norm", 0.7, "grad_norm at step 6"),
@@ -236,10 +236,10 @@ def rank_report() -> RankReport:
         ("class_subspace_energy", None, "class_subspace_energy at step 6"),
     ],
 )
-def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float | None, what: str) -> None:
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), made={"rank": rank_report()})
+def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float | None, subject: str) -> None:
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank": rank_report()})
     value = values.value(name)
-    assert (value.estimate.value, value.what) == (expected, what)
+    assert (value.estimate.value, value.subject) == (expected, subject)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float
         frac_kl=None,
     )
     report = ReplayReport(source=SOURCE, steps=(step,), verdict=step.verdict, tolerance=1e-4, engine={})
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), made={"replay": report})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
     value = values.value("replay_grad_norm_error")
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
 
@@ -280,7 +280,7 @@ def test_an_undecided_replay_names_the_cause_of_its_own_quantity() -> None:
         frac_kl=None,
     )
     report = ReplayReport(source=SOURCE, steps=(step,), verdict="cannot", tolerance=1e-4, engine={})
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), made={"replay": report})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
     assert values.value("replay_grad_norm_error").estimate.undefined == causes["grad_norm"]
 
 

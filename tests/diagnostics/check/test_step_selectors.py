@@ -67,7 +67,7 @@ def test_numbers_of_some_steps(name: str, value: float) -> None:
 def test_a_mean_over_steps_has_the_interval_of_their_rollouts() -> None:
     value = MetricValues(run=RUN).value("frac_reward_zero_std@1-3")
     assert value.estimate.low is not None
-    assert value.what == "frac_reward_zero_std of 6 groups in steps 1 to 3"
+    assert value.subject == "frac_reward_zero_std of 6 groups in steps 1 to 3"
 
 
 @pytest.mark.parametrize(

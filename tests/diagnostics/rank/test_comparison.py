@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.estimate import Estimate
 from gradscope.findings.formulations import update_findings
 from gradscope.findings.rank import rank_findings
-from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GradientSpectrum
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 
@@ -44,19 +41,6 @@ def test_formulations_without_a_common_live_group_have_no_difference() -> None:
     both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
     (found,) = compare_formulations(both)
     assert found.difference.undefined == "no group is live under both"
-
-
-def test_the_difference_of_independent_intervals_is_that_of_mover() -> None:
-    difference = difference_of(
-        Estimate(value=1.0, low=0.7, high=1.3, num_units=9), Estimate(value=3.0, low=2.6, high=3.4, num_units=8)
-    )
-    assert (difference.value, difference.low, difference.high) == pytest.approx((2.0, 1.5, 2.5))
-    assert difference.num_units == 8
-
-
-def test_an_undefined_side_leaves_no_difference() -> None:
-    assert difference_of(Estimate.because("dead"), Estimate.exact(1.0)).undefined == "dead"
-    assert difference_of(Estimate.exact(1.0), Estimate.exact(3.0)).low is None
 
 
 def test_steps_are_told_apart_or_not() -> None:

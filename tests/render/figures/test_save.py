@@ -9,9 +9,9 @@ import pytest
 
 from gradscope.render.figures.save import DARK, for_dark_pages, save_figure
 from gradscope.render.figures.style import BLUE, FAINT, GREEN, INK, MUTED, ON_COLOR, ORANGE, PALE, PURPLE, RED, SLATE
-from gradscope.render.figures_of import draw_figures
+from gradscope.render.registry import draw_figures
 from tests.conftest import REPOSITORY
-from tests.render.test_figures_of import EXPECTED
+from tests.render.test_figures import EXPECTED
 
 PAPER = "#ffffff"
 

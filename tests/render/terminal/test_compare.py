@@ -8,10 +8,9 @@ import pytest
 from rich.console import Console
 
 from gradscope.render.figures.save import save_figure
-from gradscope.render.figures_of import draw_figures
 from gradscope.render.files.document import document_of
 from gradscope.render.files.write import write_files
-from gradscope.render.tables import render_table
+from gradscope.render.registry import draw_figures, render_table
 from gradscope.render.words.compare_labels import pair_label
 from tests.render.compare_example import comparison
 

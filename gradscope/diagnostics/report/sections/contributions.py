@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, cancellation, row_norms
 from gradscope.metrics.gram.row_shares import cosines_to_sum, projection_shares, top_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
+from gradscope.say import percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -42,7 +43,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     """
     steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
     if not steps:
-        return unanswered(NAME, QUESTION, inputs.no_grams)
+        return missing_section(NAME, QUESTION, inputs.no_grams)
     largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
     return ReportSection(
         name=NAME,

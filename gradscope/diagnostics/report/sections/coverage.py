@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 
@@ -25,7 +25,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
     """
     report = inputs.passk
     if isinstance(report, Absent):
-        return unanswered(NAME, QUESTION, report)
+        return missing_section(NAME, QUESTION, report)
     lost = _lost(inputs.samples)
     return ReportSection(
         name=NAME,

@@ -7,10 +7,11 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
+from gradscope.say import percent
 
 NAME = "dilution"
 QUESTION = "How much of the gradient is KL, and how much do dead groups dilute live ones?"
@@ -29,7 +30,7 @@ def dilution_section(inputs: ReportInputs) -> ReportSection:
     """
     run = inputs.run
     if isinstance(inputs.degeneracy, Absent):
-        return unanswered(NAME, QUESTION, inputs.degeneracy)
+        return missing_section(NAME, QUESTION, inputs.degeneracy)
     unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(run) else "rollouts"
     live = {step: _live_share(run, step, unit) for step in run.steps}
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}

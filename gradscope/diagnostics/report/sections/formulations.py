@@ -16,7 +16,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.rank.rollouts.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, gradient_gram
@@ -44,7 +44,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         Norm, cosine with the logged update, effective rank beside its null models, and dead share: means over steps.
     """
     if not inputs.grams:
-        return unanswered(NAME, QUESTION, inputs.no_grams)
+        return missing_section(NAME, QUESTION, inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]

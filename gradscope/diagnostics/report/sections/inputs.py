@@ -85,7 +85,7 @@ _OPTIONS = {
 """Which options of reading each command takes."""
 
 
-def unanswered(name: str, question: str, absent: Absent) -> ReportSection:
+def missing_section(name: str, question: str, absent: Absent) -> ReportSection:
     """A section whose data are missing.
 
     Args:
@@ -97,19 +97,3 @@ def unanswered(name: str, question: str, absent: Absent) -> ReportSection:
         The section, with the reason in place of an answer.
     """
     return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())
-
-
-def percent(share: float) -> str:
-    """A share as a person says it.
-
-    Args:
-        share: A number, usually in [0, 1].
-
-    Returns:
-        Percent with one decimal.
-
-    Example:
-        >>> percent(0.4125)
-        '41.2 %'
-    """
-    return f"{100 * share:.1f} %"

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
+from gradscope.say import interval, percent
 
 NAME = "length"
 QUESTION = "Does length or truncation drive the update?"
@@ -47,7 +48,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     found = _lengths(inputs.run)
     if not any(found.values):
         hint = "Log the completions (log_completions=True in TRL)."
-        return unanswered(NAME, QUESTION, Absent(reason="The log has no completions to measure.", hint=hint))
+        return missing_section(NAME, QUESTION, Absent(reason="The log has no completions to measure.", hint=hint))
     correlation = correlation_within(
         found.values,
         [rollout.reward or 0.0 for rollout in found.rollouts],
@@ -86,14 +87,14 @@ def _correlation(correlation: Estimate, unit: str) -> str:
     if correlation.value is None:
         return f"Length says nothing about the advantage: {correlation.undefined}."
     text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
-    if correlation.low is None or correlation.high is None:
+    if correlation.interval is None:
         return f"{text}."
-    text += f" [{correlation.low:+.2f}, {correlation.high:+.2f}]"
-    if correlation.low > 0:
-        return f"{text}: longer completions are rewarded more."
-    if correlation.high < 0:
-        return f"{text}: longer completions are rewarded less."
-    return f"{text}: no direction is certain."
+    conclusions = {
+        1: "longer completions are rewarded more",
+        -1: "longer completions are rewarded less",
+        0: "no direction is certain",
+    }
+    return f"{text}{interval(correlation, '+.2f')}: {conclusions[correlation.side_of_zero]}."
 
 
 def _truncation(run: Run) -> str:
@@ -128,12 +129,12 @@ def _mean(found: _Lengths) -> str:
 
 
 def _next_step(correlation: Estimate) -> str:
-    if correlation.low is not None and correlation.low > 0:
+    if correlation.side_of_zero > 0:
         return (
             "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not "
             "average over the tokens of each completion."
         )
-    if correlation.high is not None and correlation.high < 0:
+    if correlation.side_of_zero < 0:
         return (
             "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
             "completions, tells a short habit from a length limit."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 
@@ -33,7 +33,7 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
     """
     report = inputs.replay
     if isinstance(report, Absent):
-        return unanswered(NAME, QUESTION, report)
+        return missing_section(NAME, QUESTION, report)
     entry = metric("replay_grad_norm_error")
     return ReportSection(
         name=NAME,

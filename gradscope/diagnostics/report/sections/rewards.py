@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.outcomes.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.say import percent, with_interval
 
 NAME = "rewards"
 QUESTION = "Which reward function makes the advantage?"
@@ -45,11 +46,11 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
     if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
-        return unanswered(NAME, QUESTION, Absent(reason="The log has no reward per function.", hint=hint))
+        return missing_section(NAME, QUESTION, Absent(reason="The log has no reward per function.", hint=hint))
     groups = [group for group in run.groups if _is_complete(group, names)]
     if not groups:
         hint = "A group counts where each of its rollouts has every reward."
-        return unanswered(NAME, QUESTION, Absent(reason="No group has all rewards of all functions.", hint=hint))
+        return missing_section(NAME, QUESTION, Absent(reason="No group has all rewards of all functions.", hint=hint))
     functions = _functions(groups, names, _weights(run, names))
     return ReportSection(
         name=NAME,
@@ -123,10 +124,9 @@ def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *,
     if not known:
         return (f"No function makes an advantage: {functions[0].share.undefined}.",)
     top = max(known, key=lambda one: one.share.value or 0.0)
-    ends = "" if top.share.low is None else f" [{percent(top.share.low)}, {percent(top.share.high or 0.0)}]"
     sentences = [
-        f"{top.name} makes {percent(top.share.value or 0.0)}{ends} of what differs within groups, over "
-        f"{len(groups)} groups.",
+        f"{top.name} makes {with_interval(top.share, percent)} of what differs within groups, over {len(groups)} "
+        "groups.",
         *(
             f"{one.name} alone keeps {one.num_sole} of {len(groups)} groups alive: there, every other function is tied."
             for one in functions

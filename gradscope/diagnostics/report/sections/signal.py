@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.say import interval, points
 
 NAME = "signal"
 QUESTION = "How much of the batch carries a gradient?"
@@ -26,7 +27,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     """
     report = inputs.degeneracy
     if isinstance(report, Absent):
-        return unanswered(NAME, QUESTION, report)
+        return missing_section(NAME, QUESTION, report)
     entry = metric("frac_reward_zero_std")
     first, *others = report.findings
     return ReportSection(
@@ -64,11 +65,9 @@ def _trend(report: DegeneracyReport) -> str:
     change = trend(places, [value for _, value in known if value is not None])
     if change.value is None:
         return ""
-    text = f"From step {places[0]} to {places[-1]} the share changes by {100 * change.value:+.1f} points along its line"
-    if change.low is None or change.high is None:
-        return f"{text}."
-    sure = "" if change.low > 0 or change.high < 0 else ", so its direction is undecided"
-    return f"{text} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]{sure}."
+    text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"
+    undecided = ", so its direction is undecided" if change.interval and not change.side_of_zero else ""
+    return f"{text}{interval(change, points)}{undecided}."
 
 
 def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:

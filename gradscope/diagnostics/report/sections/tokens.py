@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, percent, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, ShadedText, ShadedToken
+from gradscope.say import interval, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
@@ -45,7 +46,7 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     """
     found = inputs.tokens
     if isinstance(found, Absent):
-        return unanswered(NAME, QUESTION, found)
+        return missing_section(NAME, QUESTION, found)
     correlation = _entropy_correlation(found)
     return ReportSection(
         name=NAME,
@@ -83,14 +84,15 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     if correlation.value is None:
         return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
     text = f"Within rollouts, a token's gradient norm rises with the policy's entropy at {correlation.value:+.2f}"
-    if correlation.low is None or correlation.high is None:
+    if correlation.interval is None:
         return f"{text} ({where})."
-    text += f" [{correlation.low:+.2f}, {correlation.high:+.2f}] by rank, over {where}"
-    if correlation.low > 0:
-        return f"{text}: tokens at which the policy was undecided pull hardest."
-    if correlation.high < 0:
-        return f"{text}: tokens at which the policy was sure pull hardest."
-    return f"{text}: no direction is certain."
+    conclusions = {
+        1: "tokens at which the policy was undecided pull hardest",
+        -1: "tokens at which the policy was sure pull hardest",
+        0: "no direction is certain",
+    }
+    ends = interval(correlation, "+.2f")
+    return f"{text}{ends} by rank, over {where}: {conclusions[correlation.side_of_zero]}."
 
 
 def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
@@ -112,7 +114,7 @@ def _direction(rollouts: Sequence[RolloutTokens]) -> str:
 
 
 def _next_step(correlation: Estimate) -> str:
-    if correlation.low is not None and correlation.low > 0:
+    if correlation.side_of_zero > 0:
         return (
             "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
             "most uncertain tokens alone (top_entropy_quantile in TRL) keeps most of this gradient."

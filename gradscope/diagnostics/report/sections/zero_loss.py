@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, unanswered
+from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
@@ -44,7 +44,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     steps = [step for step in run.steps if "grad_norm" in run.metrics.get(step, {}) and step not in run.notes]
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
-        return unanswered(
+        return missing_section(
             NAME, QUESTION, Absent(reason="The log has no grad_norm that belongs to one step.", hint=hint)
         )
     live = _live_groups(run)

@@ -86,8 +86,7 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: boo
             labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
     labels.append((_line(axes, measured, color=BLUE, line="-", marker="o", width=1.8), name, BLUE))
-    lows = [e.low if e.low is not None else e.value or 0.0 for _, e in measured]
-    highs = [e.high if e.high is not None else e.value or 0.0 for _, e in measured]
+    lows, highs = zip(*(rank.ends for _, rank in measured), strict=True)
     axes.fill_between([size for size, _ in measured], lows, highs, color=BLUE, alpha=0.15, linewidth=0)
     if last:
         label_lines(axes, labels, gap=0.075)

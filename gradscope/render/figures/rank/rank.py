@@ -112,8 +112,7 @@ def _panel(
             continue
         places, values = [step for step, _ in known], [e.value or 0.0 for _, e in known]
         axes.plot(places, values, color=color, linestyle=line, marker=marker)
-        lows = [e.low if e.low is not None else e.value or 0.0 for _, e in known]
-        highs = [e.high if e.high is not None else e.value or 0.0 for _, e in known]
+        lows, highs = zip(*(rank.ends for _, rank in known), strict=True)
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)

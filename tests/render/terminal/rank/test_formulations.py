@@ -7,13 +7,12 @@ import dataclasses
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.render.figures_of import draw_figures
 from gradscope.render.files.csv_tables import tidy_tables
-from gradscope.render.tables import render_table
+from gradscope.render.registry import draw_figures, render_table
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
-from tests.render.test_tables import printed
+from tests.render.printing import printed
 
 NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
 

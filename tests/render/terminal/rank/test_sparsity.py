@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from gradscope.estimate import Estimate
-from gradscope.render.figures_of import draw_figures
 from gradscope.render.files.csv_tables import tidy_tables
-from gradscope.render.tables import render_table
+from gradscope.render.registry import draw_figures, render_table
 from gradscope.results.rank import RankReport
 from gradscope.results.rank_tokens import GradientSparsity
 from tests.render import examples
-from tests.render.test_tables import printed
+from tests.render.printing import printed
 
 
 def sparsity(step: int, tensor: str | None = None) -> GradientSparsity:

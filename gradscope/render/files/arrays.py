@@ -1,0 +1,27 @@
+"""Arrays that are too long for a table, as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from gradscope.results.rank import GradientSpectrum, RankReport
+
+
+def write_spectra(report: RankReport, folder: Path) -> list[Path]:
+    """Writes the singular values of each spectrum under a name that says whose they are; no file without spectra."""
+    if not report.spectra:
+        return []
+    path = folder / "rank_spectra.safetensors"
+    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
+    save_file(arrays, path, metadata={"rows": report.rows, "values": "singular values, descending"})
+    return [path]
+
+
+def _name(spectrum: GradientSpectrum) -> str:
+    whole = spectrum.tensor or spectrum.group_id or "step"
+    samples = "-".join(map(str, spectrum.samples))
+    parts = (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples)
+    return "/".join(part for part in parts if part)

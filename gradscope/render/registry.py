@@ -1,0 +1,158 @@
+"""What becomes of each result: one row a command names its document, its table, its figures and its CSV files.
+
+A new command adds a row to ``SPECS`` and nothing else here. Drawing functions are named and not imported, so that a
+command loads matplotlib only where it draws, and only its own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gradscope.catalog.lookup import CATALOG
+from gradscope.render import csv_rows
+from gradscope.results.check import CheckReport
+from gradscope.results.compare import Comparison
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankReport
+from gradscope.results.replay import ReplayReport
+from gradscope.results.report import RunIndex, RunReport
+from gradscope.results.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSpec:
+    """How one type of result reaches its readers."""
+
+    result: type
+    """The type."""
+    name: str
+    """The command, which is also the schema's name and the stem of its files."""
+    table: str
+    """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints."""
+    csv: Callable[[Any], Mapping[str, Iterable[Any]]]
+    """From the result to its CSV tables: name -> records."""
+    figures: str | None = None
+    """``module:function``: from the result to its figures, file stem -> figure."""
+    arrays: str | None = None
+    """``module:function``: writes arrays into a folder and returns the files."""
+    definitions: Callable[[Any], Iterable[str]] | None = None
+    """From the result to the metrics whose formulas the document states; None: all that the command computes."""
+    sources: Callable[[Any], Sequence[Source]] = lambda result: (result.source,)
+    """From the result to its inputs, in the order given."""
+
+
+SPECS = (
+    ResultSpec(
+        result=CheckReport,
+        name="check",
+        table="terminal.check:check_table",
+        csv=csv_rows.attributes("verdicts"),
+        definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
+    ),
+    ResultSpec(
+        result=Comparison,
+        name="compare",
+        table="terminal.compare:compare_table",
+        figures="figures.compare:draw_comparison",
+        csv=csv_rows.comparison_rows,
+        definitions=lambda comparison: (*comparison.metrics, *metrics_of("compare")),
+    ),
+    ResultSpec(
+        result=DegeneracyReport,
+        name="degeneracy",
+        table="terminal.degeneracy:degeneracy_table",
+        figures="figures.degeneracy:draw_degeneracy",
+        csv=csv_rows.degeneracy_rows,
+    ),
+    ResultSpec(
+        result=PassAtKReport,
+        name="passk",
+        table="terminal.passk:pass_at_k_table",
+        figures="figures.passk:draw_pass_at_k",
+        csv=csv_rows.pass_at_k_rows,
+        sources=lambda report: [table.source for table in report.tables],
+    ),
+    ResultSpec(
+        result=RankReport,
+        name="rank",
+        table="terminal.rank.rank:rank_table",
+        figures="figures.rank.rank:draw_rank",
+        arrays="files.arrays:write_spectra",
+        csv=csv_rows.attributes(
+            *("curve", "token_curve", "spectra", "steps", "formulations", "shares", "baselines", "comparisons"),
+            *("sparsity", "updates", "gradient_updates"),
+        ),
+    ),
+    ResultSpec(
+        result=ReplayReport,
+        name="replay",
+        table="terminal.replay:replay_table",
+        figures="figures.replay:draw_replay",
+        csv=csv_rows.attributes("steps"),
+    ),
+    ResultSpec(result=RunReport, name="report", table="terminal.report:report_table", csv=csv_rows.section_rows),
+    ResultSpec(
+        result=RunIndex,
+        name="report_index",
+        table="terminal.report_index:report_index_table",
+        csv=csv_rows.run_rows,
+        definitions=lambda _: ("frac_reward_zero_std",),
+    ),
+)
+"""One row a type of result."""
+
+
+def spec_of(result: object) -> ResultSpec:
+    """The row of a result.
+
+    Args:
+        result: What a command found.
+
+    Returns:
+        How it reaches its readers.
+
+    Raises:
+        TypeError: No command finds such a thing: a caller's bug.
+    """
+    for spec in SPECS:
+        if type(result) is spec.result:
+            return spec
+    raise TypeError(f"no command finds a {type(result).__name__}")
+
+
+def metrics_of(command: str) -> list[str]:
+    """The metrics of the catalogue that a command computes."""
+    return [entry.name for entry in CATALOG.values() if entry.command == command]
+
+
+def render_table(result: object) -> Group:
+    """A result for a terminal, right at 80 columns."""
+    table: Group = load(spec_of(result).table)(result)
+    return table
+
+
+def draw_figures(result: object) -> dict[str, Figure]:
+    """The figures of a result, by file stem; none where it has nothing to draw."""
+    from gradscope.render.figures.style import figure_style
+
+    figures = spec_of(result).figures
+    if figures is None:
+        return {}
+    with figure_style():
+        drawn: dict[str, Figure] = load(figures)(result)
+    return drawn
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The function that a row names as ``module:function``, its module imported now."""
+    module, _, function = name.partition(":")
+    loaded: Callable[..., Any] = getattr(import_module(f"gradscope.render.{module}"), function)
+    return loaded

@@ -1,0 +1,84 @@
+"""Numbers in sentences: a value with its interval, a share in per cent, a difference in points.
+
+Tables have room for footnotes and columns and word their numbers in :mod:`gradscope.render.words.numbers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradscope.estimate import Estimate
+
+Form = str | Callable[[float], str]
+"""How one number reads: a format specification such as ``+.2f``, or a function such as :func:`percent`."""
+
+
+def with_interval(estimate: Estimate, form: Form) -> str:
+    """A defined number in a sentence.
+
+    Returns:
+        The number, with its interval where it has one.
+
+    Raises:
+        ValueError: The number is undefined, and the sentence should say why instead.
+
+    Example:
+        >>> with_interval(Estimate(value=0.41, low=0.33, high=0.49), ".2f")
+        '0.41 [0.33, 0.49]'
+        >>> with_interval(Estimate.exact(0.41), percent)
+        '41.0 %'
+    """
+    if estimate.value is None:
+        raise ValueError(f"an undefined number cannot be said: {estimate.undefined}")
+    return f"{_number(estimate.value, form)}{interval(estimate, form)}"
+
+
+def interval(estimate: Estimate, form: Form) -> str:
+    """What follows a number in a sentence: `` [0.33, 0.49]``, or nothing where there is no interval."""
+    if estimate.interval is None:
+        return ""
+    low, high = estimate.interval
+    return f" [{_number(low, form)}, {_number(high, form)}]"
+
+
+def percent(share: float) -> str:
+    """A share in per cent.
+
+    Returns:
+        Per cent with one decimal; a share that is not zero never reads as zero.
+
+    Example:
+        >>> percent(0.4906), percent(0.0001), percent(0.0)
+        ('49.1 %', 'less than 0.1 %', '0.0 %')
+    """
+    return "less than 0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares.
+
+    Returns:
+        Percentage points with their sign and one decimal.
+
+    Example:
+        >>> points(-0.051)
+        '-5.1'
+    """
+    return f"{100 * difference:+.1f}"
+
+
+def amount(value: float) -> str:
+    """A mean number of things.
+
+    Returns:
+        Whole and grouped from a thousand on, else with four digits.
+
+    Example:
+        >>> amount(12.5), amount(20480.4)
+        ('12.5', '20,480')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _number(value: float, form: Form) -> str:
+    return format(value, form) if isinstance(form, str) else form(value)

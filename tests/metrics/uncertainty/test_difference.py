@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.difference import difference_of
+
+
+def test_independent_intervals_add_in_squares_on_their_own_sides() -> None:
+    first = Estimate(value=1.0, low=0.7, high=1.3, num_units=9)
+    last = Estimate(value=3.0, low=2.6, high=3.4, num_units=8)
+    difference = difference_of(first, last)
+    assert (difference.value, *difference.ends) == pytest.approx((2.0, 1.5, 2.5))
+    assert difference.num_units == 8
+
+
+def test_a_skewed_side_makes_a_skewed_difference() -> None:
+    first, last = Estimate(value=0.0, low=-0.3, high=0.1), Estimate(value=1.0, low=0.6, high=1.8)
+    # Below: how far last may be lower and first higher, sqrt(0.4^2 + 0.1^2); above: sqrt(0.8^2 + 0.3^2).
+    assert difference_of(first, last).ends == pytest.approx((1 - 0.17**0.5, 1 + 0.73**0.5))
+
+
+def test_a_side_without_an_interval_only_shifts() -> None:
+    difference = difference_of(Estimate.exact(0.1), Estimate(value=0.5, low=0.3, high=0.8))
+    assert difference.ends == pytest.approx((0.2, 0.7))
+
+
+def test_two_facts_differ_by_a_fact() -> None:
+    assert difference_of(Estimate.exact(1.0), Estimate.exact(3.0)) == Estimate.exact(2.0)
+
+
+def test_correlation_narrows_a_difference_down_to_nothing() -> None:
+    first, last = Estimate(value=0.3, low=0.2, high=0.4), Estimate(value=0.5, low=0.4, high=0.6)
+    apart, together = difference_of(first, last), difference_of(first, last, correlation=0.9)
+    assert together.high - together.low < 0.5 * (apart.high - apart.low)
+    assert difference_of(first, last, correlation=1.0).ends == pytest.approx((0.2, 0.2))
+
+
+@pytest.mark.parametrize(("first", "last"), [("dead", None), (None, "dead"), ("dead", "later")])
+def test_an_undefined_side_leaves_no_difference(first: str | None, last: str | None) -> None:
+    sides = [Estimate.exact(1.0) if reason is None else Estimate.because(reason) for reason in (first, last)]
+    assert difference_of(*sides) == Estimate.because("dead")

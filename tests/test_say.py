@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.say import amount, interval, percent, points, with_interval
+
+SHARE = Estimate(value=0.25, low=0.0004, high=0.5)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (".2f", "0.25 [0.00, 0.50]"),
+        ("+.3f", "+0.250 [+0.000, +0.500]"),
+        (percent, "25.0 % [less than 0.1 %, 50.0 %]"),
+    ],
+)
+def test_a_number_and_its_ends_read_alike(form: object, text: str) -> None:
+    assert with_interval(SHARE, form) == text
+
+
+def test_a_fact_reads_without_brackets() -> None:
+    assert with_interval(Estimate.exact(0.5), ".1f") == "0.5"
+    assert interval(Estimate.exact(0.5), ".1f") == interval(Estimate.because("no data"), ".1f") == ""
+
+
+def test_an_undefined_number_cannot_be_said() -> None:
+    with pytest.raises(ValueError, match="an undefined number cannot be said: no data"):
+        with_interval(Estimate.because("no data"), ".1f")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0 %"), (0.0004, "less than 0.1 %"), (0.0005, "0.1 %"), (1.0, "100.0 %"), (-0.02, "-2.0 %")],
+)
+def test_only_nothing_reads_as_nothing(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_differences_of_shares_are_signed_points() -> None:
+    assert (points(0.051), points(-0.2), points(0.0)) == ("+5.1", "-20.0", "+0.0")
+
+
+def test_amounts_are_whole_from_a_thousand_on() -> None:
+    assert (amount(12.5), amount(999.96), amount(1000.4)) == ("12.5", "1000", "1,000")
