@@ -24,7 +24,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -80,14 +80,14 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: i
     return model.eval()
 
 
-def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> Policy:
+def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> MeasuredPolicy:
     return policy_of(tiny_model(name, lora=lora, dtype=dtype), lora=lora)
 
 
-def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Policy:
+def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> MeasuredPolicy:
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     first = next(iter(trainable.values()))
-    return Policy(
+    return MeasuredPolicy(
         model=model,
         tokenizer=None,
         trainable=trainable,
@@ -122,7 +122,7 @@ def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int 
     return groups
 
 
-def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
+def naive_rows(policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
     """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()
     parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
@@ -139,7 +139,7 @@ def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.
     return np.stack(rows)
 
 
-def naive_token_rows(policy: Policy, groups: list[RolloutGroup]) -> np.ndarray:
+def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.ndarray:
     """One float64 backward per token through the plain model, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()
     parameters = [p for name, p in model.named_parameters() if name in policy.trainable]

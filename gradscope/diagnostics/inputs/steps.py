@@ -20,7 +20,7 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.policy import Policy
+    from gradscope.gradients.model.policy import MeasuredPolicy
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.step.weight_spectra import WeightSpectrum
@@ -208,7 +208,7 @@ def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, op
     )
 
 
-def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> Policy:
+def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term.
 
     Args:
@@ -220,10 +220,10 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
     Returns:
         The policy.
     """
-    from gradscope.gradients.model.policy import load_policy
+    from gradscope.gradients.model.policy import load_measured_policy
 
     first = run.weights_before(1)
-    return load_policy(
+    return load_measured_policy(
         weights,
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
@@ -233,7 +233,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
     )
 
 
-def _what_the_disk_cannot_tell(run: Run, policy: Policy, objective: Objective, gram: StepGram) -> Iterator[str]:
+def _what_the_disk_cannot_tell(run: Run, policy: MeasuredPolicy, objective: Objective, gram: StepGram) -> Iterator[str]:
     """Where the trainer's forward pass may have been another one.
 
     Yields:

@@ -20,10 +20,10 @@ from transformers.pytorch_utils import Conv1D
 
 from gradscope.gradients.layers.adapters import adapter_rule, fits_adapter
 from gradscope.gradients.layers.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
-from gradscope.gradients.layers.factors import Contribution, OuterProduct
-from gradscope.gradients.layers.layer_use import Rule, Use, is_close, once
+from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
+from gradscope.gradients.layers.layer_call import LayerCall, Rule, is_close, once
 
-__all__ = ["Rule", "Use", "fits", "looks_up", "rule_for"]
+__all__ = ["LayerCall", "Rule", "fits", "looks_up", "rule_for"]
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -107,67 +107,67 @@ def looks_up(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding | lora.Embedding)
 
 
-def linear(use: Use) -> Mapping[str, Contribution]:
+def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
     """``nn.Linear``: dW = sum_t d_t a_t^T, db = sum_t d_t.
 
     Args:
-        use: One call, input [B, S, I] and output gradient [B, S, O].
+        call: One call, input [B, S, I] and output gradient [B, S, O].
 
     Returns:
-        Contributions to ``weight`` [O, I] and ``bias`` [O].
+        Factors of ``weight`` [O, I] and ``bias`` [O].
     """
-    weight = OuterProduct(left=use.tokens(use.grad), right=use.tokens(use.input))
-    return {"weight": weight, **_bias(use)}
+    weight = OuterProduct(left=call.tokens(call.grad), right=call.tokens(call.input))
+    return {"weight": weight, **_bias(call)}
 
 
-def conv1d(use: Use) -> Mapping[str, Contribution]:
+def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
     """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T.
 
     Args:
-        use: One call, input [B, S, I] and output gradient [B, S, O].
+        call: One call, input [B, S, I] and output gradient [B, S, O].
 
     Returns:
-        Contributions to ``weight`` [I, O] and ``bias`` [O].
+        Factors of ``weight`` [I, O] and ``bias`` [O].
     """
-    weight = OuterProduct(left=use.tokens(use.input), right=use.tokens(use.grad))
-    return {"weight": weight, **_bias(use)}
+    weight = OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
+    return {"weight": weight, **_bias(call)}
 
 
-def embedding(use: Use) -> Mapping[str, Contribution]:
+def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
     """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens.
 
     Args:
-        use: One call, ids [B, S] and output gradient [B, S, H].
+        call: One call, ids [B, S] and output gradient [B, S, H].
 
     Returns:
-        Contribution to ``weight`` [V, H].
+        GradientFactor to ``weight`` [V, H].
     """
-    module = use.module
+    module = call.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
-    scale = _embedding_scale(module, use.input)
+    scale = _embedding_scale(module, call.input)
     assert scale is not None, "checked by fits()"
-    return {"weight": use.lookup(use.grad * scale, module.padding_idx)}
+    return {"weight": call.lookup(call.grad * scale, module.padding_idx)}
 
 
-def norm(use: Use) -> Mapping[str, Contribution]:
+def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     """LayerNorm and RMSNorm in any variant: dw = sum_t x_hat_t d_t with x_hat = f(x; w=1) - f(x; w=0), db = sum_t d_t.
 
     Args:
-        use: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
+        call: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
 
     Returns:
-        Contributions to ``weight`` [H] and ``bias`` [H].
+        Factors of ``weight`` [H] and ``bias`` [H].
     """
-    wide = torch.promote_types(use.grad.dtype, torch.float32)
+    wide = torch.promote_types(call.grad.dtype, torch.float32)
 
     def normalized(given: torch.Tensor) -> torch.Tensor:
-        return (_with_weight(use.module, given, 1.0) - _with_weight(use.module, given, 0.0)).to(wide)
+        return (_with_weight(call.module, given, 1.0) - _with_weight(call.module, given, 0.0)).to(wide)
 
-    return {"weight": use.summed(once(use.input, normalized) * use.grad.to(wide)), **_bias(use)}
+    return {"weight": call.summed(once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
 
 
-def _bias(use: Use) -> Mapping[str, Contribution]:
-    return {} if getattr(use.module, "bias", None) is None else {"bias": use.summed(use.grad)}
+def _bias(call: LayerCall) -> Mapping[str, GradientFactor]:
+    return {} if getattr(call.module, "bias", None) is None else {"bias": call.summed(call.grad)}
 
 
 def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import Batch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
 from gradscope.rollouts.types import RolloutGroup
 
 
-def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget) -> RowPlan:
+def plan_step(
+    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
+) -> RowPlan:
     """The rows of one step.
 
     Args:
@@ -54,8 +56,8 @@ def plan_step(policy: Policy, groups: Sequence[RolloutGroup], objective: Objecti
 
 
 def batch_rows(
-    policy: Policy, plan: RowPlan, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right"
-) -> list[Batch]:
+    policy: MeasuredPolicy, plan: RowPlan, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right"
+) -> list[PaddedBatch]:
     """Some rows of a plan in batches.
 
     Args:
@@ -75,7 +77,7 @@ def batch_rows(
     ]
 
 
-def _router_reason(policy: Policy, objective: Objective) -> str | None:
+def _router_reason(policy: MeasuredPolicy, objective: Objective) -> str | None:
     """Why a mixture of experts whose load-balancing term was left to its configuration has no gradient of its own."""
     config = policy.model.config.get_text_config()
     coefficient = getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
@@ -85,7 +87,7 @@ def _router_reason(policy: Policy, objective: Objective) -> str | None:
 
 
 def _reference_logprobs(
-    policy: Policy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
+    policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
 ) -> list[torch.Tensor] | None:
     if not objective.beta:
         return None

@@ -18,9 +18,9 @@ from gradscope.gradients.engines.prompt import prompt_gram
 from gradscope.gradients.engines.shared_prompts import is_worth_sharing
 from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import stream_gram
-from gradscope.gradients.model.batches import Batch, PaddingSide
+from gradscope.gradients.model.batches import PaddedBatch, PaddingSide
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.plan_step import batch_rows, plan_step
@@ -37,7 +37,7 @@ Engine = Literal["auto", "loop", "stream", "prompt"]
 
 
 def measure_step(
-    policy: Policy,
+    policy: MeasuredPolicy,
     groups: Sequence[RolloutGroup],
     objective: Objective,
     *,
@@ -75,7 +75,7 @@ def measure_step(
     plan = plan_step(policy, groups, objective, budget)
     chosen = _choose(engine, policy, plan, max_row_bytes)
 
-    def batches(tokens: int) -> list[Batch]:
+    def batches(tokens: int) -> list[PaddedBatch]:
         return batch_rows(policy, plan, range(len(plan.rows)), tokens, padding_side)
 
     def compute(tokens: int) -> _Work:
@@ -120,7 +120,7 @@ def measure_step(
 class _Work:
     """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
 
-    def __init__(self, policy: Policy, plan: RowPlan, progress: ProgressCallback, max_row_bytes: int) -> None:
+    def __init__(self, policy: MeasuredPolicy, plan: RowPlan, progress: ProgressCallback, max_row_bytes: int) -> None:
         self._policy, self._plan, self._progress, self._max_bytes = policy, plan, progress, max_row_bytes
         self._accumulator = GramAccumulator(len(plan.rows), policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
@@ -129,7 +129,7 @@ class _Work:
     def loop(self) -> None:
         self._loop(self._policy.trainable)
 
-    def stream(self, batches: Sequence[Batch], max_kept_bytes: int) -> None:
+    def stream(self, batches: Sequence[PaddedBatch], max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
         slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
         self._add_slowly(slow)
@@ -168,7 +168,7 @@ class _Work:
         self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
 
 
-def _choose(engine: Engine, policy: Policy, plan: RowPlan, max_row_bytes: int) -> Chosen:
+def _choose(engine: Engine, policy: MeasuredPolicy, plan: RowPlan, max_row_bytes: int) -> Chosen:
     if engine not in ("auto", "loop", "stream", "prompt"):
         raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
     if engine != "auto":

@@ -16,7 +16,7 @@ import torch
 
 from gradscope.gradients.model.backward import backward
 from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32, without_tf32
 from gradscope.gradients.plan.rows import RowPlan
 
@@ -24,7 +24,7 @@ FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
 
 
-def relative_row_error(policy: Policy, plan: RowPlan, norms: Sequence[float], *, num_rows: int = 2) -> float:
+def relative_row_error(policy: MeasuredPolicy, plan: RowPlan, norms: Sequence[float], *, num_rows: int = 2) -> float:
     """Largest relative error of a row that the model's arithmetic explains.
 
     Args:
@@ -45,7 +45,7 @@ def relative_row_error(policy: Policy, plan: RowPlan, norms: Sequence[float], *,
     return max(_difference(a, b) for a, b in zip(coarse, fine, strict=True))
 
 
-def _row(policy: Policy, plan: RowPlan, number: int) -> dict[str, torch.Tensor]:
+def _row(policy: MeasuredPolicy, plan: RowPlan, number: int) -> dict[str, torch.Tensor]:
     row = plan.rows[number]
     batch = pad_batch([number], [plan.sequences[row.sequence]], policy.device)
     gradient: dict[str, torch.Tensor] = {}
@@ -71,7 +71,7 @@ def _difference(coarse: dict[str, torch.Tensor], fine: dict[str, torch.Tensor]) 
 
 
 @contextmanager
-def _in_float32(policy: Policy) -> Iterator[None]:
+def _in_float32(policy: MeasuredPolicy) -> Iterator[None]:
     """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so.
 
     Yields:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.model.backward import squared_norm
-from gradscope.gradients.model.batches import Batch, pad_batch
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.batches import PaddedBatch, pad_batch
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.rows import RowPlan
 
@@ -70,7 +70,7 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
 
 
 def verify_gram(
-    policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batches: Sequence[Batch], verify: Verify
+    policy: MeasuredPolicy, plan: RowPlan, gram: NDArray[np.float64], batches: Sequence[PaddedBatch], verify: Verify
 ) -> Verification:
     """Check a Gram matrix against ordinary backward passes.
 
@@ -114,7 +114,7 @@ def verify_gram(
     )
 
 
-def _error(policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batch: Batch) -> float:
+def _error(policy: MeasuredPolicy, plan: RowPlan, gram: NDArray[np.float64], batch: PaddedBatch) -> float:
     """Relative difference of 1'K1 over the batch's rows, on the scale of the rows where they cancel."""
     rows = list(batch.rows)
     block = gram[np.ix_(rows, rows)]
@@ -127,6 +127,6 @@ def _error(policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batch: Batc
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
 
 
-def _one_row(policy: Policy, plan: RowPlan, batch: Batch) -> Batch:
+def _one_row(policy: MeasuredPolicy, plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
     number = batch.rows[0]
     return pad_batch([number], [plan.sequences[plan.rows[number].sequence]], policy.device)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.backward import Weigh, backward
-from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.plan_step import batch_rows, plan_step
 from gradscope.gradients.plan.rows import RowPlan
@@ -45,7 +45,7 @@ class WeightSpectrum:
 
 
 def measure_weight_spectra(
-    policy: Policy,
+    policy: MeasuredPolicy,
     groups: Sequence[RolloutGroup],
     objective: Objective,
     *,
@@ -84,7 +84,7 @@ def measure_weight_spectra(
 
 
 def _step_gradient(
-    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
+    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
 ) -> dict[str, torch.Tensor]:
     """The gradient of the step's loss by parameter; a parameter that gets none is absent."""
     plan = plan_step(policy, groups, objective, budget)
@@ -96,7 +96,7 @@ def _step_gradient(
     return budget.fit([plan.lengths[row] for row in score_rows], attempt)
 
 
-def _added_up(policy: Policy, plan: RowPlan, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
+def _added_up(policy: MeasuredPolicy, plan: RowPlan, batches: Sequence[PaddedBatch]) -> dict[str, torch.Tensor]:
     """The gradients of some batches together."""
     gradient: dict[str, torch.Tensor] = {}
 
@@ -104,7 +104,7 @@ def _added_up(policy: Policy, plan: RowPlan, batches: Sequence[Batch]) -> dict[s
         part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
         gradient[name] = gradient[name] + part if name in gradient else part.clone()
 
-    def weigh(batch: Batch) -> Weigh:
+    def weigh(batch: PaddedBatch) -> Weigh:
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
     for batch in batches:

@@ -17,7 +17,7 @@ import numpy as np
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.model.budget import TokenBudget
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.plan_step import plan_step
 from gradscope.gradients.plan.rows import RowPlan
@@ -71,7 +71,7 @@ class TokenOperator:
 
 
 def measure_tokens(
-    policy: Policy,
+    policy: MeasuredPolicy,
     groups: Sequence[RolloutGroup],
     objective: Objective,
     step: StepGram,
@@ -123,7 +123,7 @@ def measure_tokens(
 
 
 def token_operators(
-    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, step: StepGram
+    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective, step: StepGram
 ) -> tuple[TokenOperator, ...]:
     """Products with the Gram matrix of all token rows of each group.
 
@@ -156,7 +156,7 @@ def token_operators(
     )
 
 
-def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
+def _gram(policy: MeasuredPolicy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
     """Inner products of all rows, and the names of parameters that went the slow way."""
     accumulator = GramAccumulator(len(rows), policy.device)
     chunks, temperature = chunks_of(rows, plan.sequences), plan.objective.temperature
@@ -172,7 +172,7 @@ def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Arra
 
 
 def _sketched(
-    policy: Policy, plan: RowPlan, rows: Sequence[TokenRow], num_buckets: int, seed: int
+    policy: MeasuredPolicy, plan: RowPlan, rows: Sequence[TokenRow], num_buckets: int, seed: int
 ) -> tuple[Array, frozenset[str]]:
     """Inner products of the sketches of all rows, and the names of parameters that went the slow way."""
     chunks = chunks_of(rows, plan.sequences)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gradscope.gradients.model.batches import pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.forward import completion_entropies
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.plan_step import plan_step
 from gradscope.gradients.plan.rows import RowPlan
@@ -47,7 +47,7 @@ class RolloutTokens:
 
 
 def measure_rollout_tokens(
-    policy: Policy,
+    policy: MeasuredPolicy,
     groups: Sequence[RolloutGroup],
     objective: Objective,
     step: StepGram,
@@ -89,7 +89,7 @@ def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
     return list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
 
 
-def _entropies(policy: Policy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
+def _entropies(policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
     found: dict[int, Array] = {}
     lengths = [plan.sequences[rollout].length for rollout in rollouts]
     for part in split_rows(lengths, batch_tokens):

@@ -15,7 +15,7 @@ import numpy as np
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.step_gram import Array, StepGram
@@ -55,7 +55,7 @@ class TokenVerification:
 
 
 def verify_token_gram(
-    policy: Policy, plan: RowPlan, table: TokenTable, gram: Array, step: StepGram
+    policy: MeasuredPolicy, plan: RowPlan, table: TokenTable, gram: Array, step: StepGram
 ) -> TokenVerification:
     """Check a Gram matrix of token rows.
 
@@ -79,7 +79,7 @@ def verify_token_gram(
 
 
 def verify_token_sketch(
-    policy: Policy, plan: RowPlan, table: TokenTable, gram: Array, num_buckets: int, seed: int
+    policy: MeasuredPolicy, plan: RowPlan, table: TokenTable, gram: Array, num_buckets: int, seed: int
 ) -> TokenVerification:
     """Check sketches of token rows: a sketch is a fixed linear map, so plain rows must have the same ones.
 
@@ -101,7 +101,7 @@ def verify_token_sketch(
     return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(policy))
 
 
-def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, products: TokenProducts) -> float:
+def verify_token_products(policy: MeasuredPolicy, plan: RowPlan, table: TokenTable, products: TokenProducts) -> float:
     """Check products with a few unit vectors, which are entries of the Gram matrix.
 
     Args:
@@ -118,12 +118,12 @@ def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, prod
     return _require_rows(policy, plan, table, np.stack([products(unit)[checked] for unit in units]))
 
 
-def _require_rows(policy: Policy, plan: RowPlan, table: TokenTable, found: Array) -> float:
+def _require_rows(policy: MeasuredPolicy, plan: RowPlan, table: TokenTable, found: Array) -> float:
     plain = _plain_gram(policy, plan, [table.rows[number] for number in _checked(len(table.rows))])
     return _require_close(policy, found, plain)
 
 
-def _require_close(policy: Policy, found: Array, plain: Array) -> float:
+def _require_close(policy: MeasuredPolicy, found: Array, plain: Array) -> float:
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
     error = _largest_relative(np.abs(found - plain), np.sqrt(np.maximum(squares, squares.mean())))
@@ -131,7 +131,7 @@ def _require_close(policy: Policy, found: Array, plain: Array) -> float:
     return error
 
 
-def _limit(policy: Policy) -> float:
+def _limit(policy: MeasuredPolicy) -> float:
     """The largest difference that passes."""
     return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
 
@@ -144,7 +144,7 @@ def _require(what: str, error: float, limit: float) -> None:
         )
 
 
-def _plain_gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> Array:
+def _plain_gram(policy: MeasuredPolicy, plan: RowPlan, rows: Sequence[TokenRow]) -> Array:
     """Inner products of a few rows by one plain backward pass each."""
     accumulator = GramAccumulator(len(rows), policy.device)
     chunks = chunks_of(rows, plan.sequences)

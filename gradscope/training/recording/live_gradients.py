@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.alignment import expected_updates
@@ -63,11 +63,11 @@ def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
     return [gram[np.ix_(index == group, index == group)] for group in range(int(index.max()) + 1)]
 
 
-def _policy(trainer: Any, model: Any) -> Policy:
+def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
     """The live model as the engine takes it."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     first = next(iter(trainable.values()))
-    return Policy(
+    return MeasuredPolicy(
         model=model,
         tokenizer=trainer.processing_class,
         trainable=trainable,

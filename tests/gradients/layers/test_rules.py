@@ -6,7 +6,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers.rules import Use, fits, rule_for
+from gradscope.gradients.layers.rules import LayerCall, fits, rule_for
 
 
 class Doubled(nn.Linear):
@@ -89,9 +89,9 @@ def test_tensors_without_row_or_token_axis_do_not_fit():
 def test_the_padding_row_of_an_embedding_gets_no_gradient():
     module = nn.Embedding(5, 2, padding_idx=0)
     ids, grad = torch.tensor([[0, 3, 0]]), torch.ones(1, 3, 2)
-    use = Use(module=module, input=ids, grad=grad, spans=((0, 3),), length=3)
+    call = LayerCall(module=module, input=ids, grad=grad, spans=((0, 3),), length=3)
     out = torch.zeros(5, 2)
-    rules.embedding(use)["weight"].add_to(0, 0, out)
+    rules.embedding(call)["weight"].add_to(0, 0, out)
     module(ids).backward(grad)
     assert torch.equal(out, module.weight.grad)
 
@@ -101,8 +101,8 @@ def test_norms_sum_over_tokens_and_heads(axes):
     module = nn.RMSNorm(4)
     nn.init.normal_(module.weight)
     given, grad = torch.randn(axes), torch.randn(axes)
-    use = Use(module=module, input=given, grad=grad, spans=((0, 3), (0, 3)), length=3)
-    found = rules.norm(use)["weight"]
+    call = LayerCall(module=module, input=given, grad=grad, spans=((0, 3), (0, 3)), length=3)
+    found = rules.norm(call)["weight"]
     for row in range(2):
         out = torch.zeros(4, 1)
         found.add_to(row, 0, out)
@@ -111,8 +111,10 @@ def test_norms_sum_over_tokens_and_heads(axes):
 
 
 def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
-    use = Use(module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5)
+    call = LayerCall(
+        module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5
+    )
     last_three = torch.arange(6.0).reshape(2, 3, 1)
-    first, second = use.tokens(last_three)
+    first, second = call.tokens(last_three)
     assert first.flatten().tolist() == [0.0, 1.0, 2.0]
     assert second.flatten().tolist() == [3.0]

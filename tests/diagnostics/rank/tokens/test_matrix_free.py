@@ -8,7 +8,7 @@ import pytest
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_tokens, token_operators
@@ -18,7 +18,7 @@ from tests.gradients.models import DAPO, VOCAB, tiny_policy
 
 NUM_ROLLOUTS, LENGTH = 6, 24
 
-Long = tuple[Policy, list[RolloutGroup], StepGram, StepRows, GradientSpectrum]
+Long = tuple[MeasuredPolicy, list[RolloutGroup], StepGram, StepRows, GradientSpectrum]
 
 
 def spectrum(long: Long, **options: object) -> GradientSpectrum:

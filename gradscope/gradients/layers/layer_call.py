@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradscope.gradients.layers.factors import Contribution, Scatter, Summed
+from gradscope.gradients.layers.factors import GradientFactor, Scatter, Summed
 
 Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class LayerCall:
     """One call of a module during one forward pass."""
 
     module: nn.Module
@@ -112,5 +112,5 @@ def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)
 
 
-Rule = Callable[[Use], Mapping[str, Contribution]]
-"""From a use to the contribution of each of the module's own parameters, by their local names."""
+Rule = Callable[[LayerCall], Mapping[str, GradientFactor]]
+"""From a call to the factor of each of the module's own parameters, by their local names."""
