@@ -7,7 +7,7 @@ each other way is repeated with several seeds and held to what its result states
 - ``embedded``: the model that ships with gradscope, which samples its own rollouts too;
 - ``llama``: a Llama of a few million parameters with random weights, on random tokens.
 
-Every other rollout has reward 1. `--rollouts` and `--completion` set the number of tokens: 72 rollouts of 56 make 4,032.
+Every other rollout has reward 1. `--rollouts` and `--completion` set the number of tokens: 72 times 56 make 4,032.
 The exact matrix of 4,000 rows takes about N^2 P operations in float64: a minute of the embedded model, half an hour of
 the Llama.
 """
@@ -29,6 +29,7 @@ from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import load_model
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
@@ -65,16 +66,16 @@ def main() -> None:
     policy = as_policy(build_model(arguments.model, arguments.updates))
     samples = arguments.model != "llama"
     groups = [sampled_group(policy.model, arguments.rollouts, arguments.completion, from_model=samples)]
-    objective = Objective(loss_type="dapo")
-    step = measure_step(policy, groups, objective)
+    prepared = prepare_step(policy, groups, Objective(loss_type="dapo"))
+    step = measure_step(prepared)
     rows = step_rows(step)
 
     def rows_of(seed: int, most: int | None, num_buckets: int | None = None) -> GradientSpectrum:
-        grams = measure_tokens(policy, groups, objective, step, most=most, num_buckets=num_buckets, seed=seed)
+        grams = measure_tokens(prepared, step, most=most, num_buckets=num_buckets, seed=seed)
         return token_spectra(rows, grams, "logged", None, seed=seed)[0][0]
 
     def matrix_free(seed: int) -> GradientSpectrum:
-        operators = token_operators(policy, groups, objective, step)
+        operators = token_operators(prepared, step)
         return matrix_free_spectra(rows, operators, ["logged"], seed=seed)["logged"][0]
 
     ways: dict[str, Any] = {}

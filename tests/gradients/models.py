@@ -24,8 +24,13 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.progress import no_notice
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 VOCAB = 23
@@ -96,6 +101,12 @@ def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Measu
         dtype=first.dtype,
         reference=reference,
     )
+
+
+def measured_step(policy, groups, objective, *, batch_tokens=None, notice=no_notice, **options: Any) -> StepGram:
+    """A step prepared and measured, as a run's steps are."""
+    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
+    return measure_step(prepare_step(policy, groups, objective, budget), **options)
 
 
 def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int = 1) -> list[RolloutGroup]:

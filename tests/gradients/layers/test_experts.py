@@ -8,9 +8,9 @@ from torch import nn
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers import experts, rules
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
-from tests.gradients.models import DAPO, naive_rows, policy_of, relative, tiny_experts, tiny_groups
+from tests.gradients.models import DAPO, measured_step, naive_rows, policy_of, relative, tiny_experts, tiny_groups
 from tests.gradients.tokens.test_measure import naive_token_rows
 
 MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
@@ -26,7 +26,7 @@ def weight_of(groups):
 def test_gram_equals_one_float64_backward_per_rollout(name, engine, batch_tokens):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
     rows = naive_rows(policy_of(tiny_experts(name, implementation="eager")), groups, weight_of(groups))
-    found = measure_step(policy, groups, DAPO, engine=engine, verify="all", batch_tokens=batch_tokens)
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert relative(found.score_gram, rows @ rows.T) < 1e-5
     assert found.slow_parameters == ()
     assert found.coverage == 1.0
@@ -35,7 +35,7 @@ def test_gram_equals_one_float64_backward_per_rollout(name, engine, batch_tokens
 @pytest.mark.parametrize("name", MIXTURES)
 def test_left_padding_changes_nothing(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
-    grams = [measure_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
+    grams = [measured_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
     assert relative(*grams) < 1e-5
 
 
@@ -52,7 +52,7 @@ def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
     monkeypatch.setattr(rules, "fits_experts", lambda *_: True)
     policy, groups = policy_of(tiny_experts("mixtral")), tiny_groups()
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
-        measure_step(policy, groups, DAPO, engine="stream")
+        measured_step(policy, groups, DAPO, engine="stream")
 
 
 def test_experts_with_another_activation_inside_get_no_rule():
@@ -95,7 +95,7 @@ def test_only_the_known_layout_counts_as_experts():
 def test_token_rows_equal_one_float64_backward_per_token(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
     rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
-    (found,) = measure_tokens(policy, groups, DAPO, measure_step(policy, groups, DAPO))
+    (found,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
     assert relative(found.gram, rows @ rows.T) < 1e-5
     assert found.slow_parameters == ()
     assert found.num_parameters == rows.shape[1]

@@ -12,7 +12,7 @@ from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import rules
 from gradscope.gradients.model.tokenize import token_sequences
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.loop import token_loop_rows
@@ -21,6 +21,7 @@ from gradscope.gradients.tokens.rows import TokenRow, chunks_of, sample_tokens
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    measured_step,
     naive_rows,
     naive_token_rows,
     policy_of,
@@ -31,7 +32,7 @@ from tests.gradients.models import (
 
 
 def measured(policy, groups, objective=DAPO, **options):
-    return measure_tokens(policy, groups, objective, measure_step(policy, groups, objective), **options)
+    return measure_tokens(prepare_step(policy, groups, objective), measured_step(policy, groups, objective), **options)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -202,30 +203,30 @@ def test_a_wrong_rule_is_caught(monkeypatch):
         return found | {"weight": dataclasses.replace(weight, left=tuple(0.99 * part for part in weight.left))}
 
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO, engine="loop")
+    step = measured_step(policy, groups, DAPO, engine="loop")
     monkeypatch.setattr(rules, "linear", shrunk)
     with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
-        measure_tokens(policy, groups, DAPO, step)
+        measure_tokens(prepare_step(policy, groups, DAPO), step)
 
 
 def test_rows_that_do_not_add_up_are_caught():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     with pytest.raises(VerificationError, match="token rows disagree with the rollouts' own gradients"):
-        measure_tokens(policy, groups, DAPO, dataclasses.replace(step, gram=step.gram * 1.01))
+        measure_tokens(prepare_step(policy, groups, DAPO), dataclasses.replace(step, gram=step.gram * 1.01))
 
 
 def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     monkeypatch.setattr(measure, "lockstep_gram", lambda *_: frozenset(list(policy.trainable)[:1]))
     with pytest.raises(VerificationError, match="token rows covers 368 of 5424 parameters"):
-        measure_tokens(policy, groups, DAPO, step)
+        measure_tokens(prepare_step(policy, groups, DAPO), step)
 
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    plain = measure_step(policy, groups, DAPO)
+    plain = measured_step(policy, groups, DAPO)
     rollouts = tuple(
         dataclasses.replace(rollout, advantage=1.0, logprobs=tuple(logprobs - 0.3))
         for rollout, logprobs in zip(groups[0].rollouts, plain.logprobs, strict=True)

@@ -32,7 +32,7 @@ def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientS
         One spectrum per matrix, beside that of a matrix of independent entries.
     """
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
-    for spectrum in measured.weight_spectra:
+    for spectrum in measured.answer:
         values = spectrum.singular_values
         yield spectrum_from_values(
             values,

@@ -9,12 +9,12 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from tests.gradients.models import DAPO, VOCAB, tiny_policy
+from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_policy
 
 NUM_ROLLOUTS, LENGTH = 6, 24
 
@@ -23,7 +23,7 @@ Long = tuple[MeasuredPolicy, list[RolloutGroup], StepGram, StepRows, GradientSpe
 
 def spectrum(long: Long, **options: object) -> GradientSpectrum:
     policy, groups, step, rows = long[:4]
-    found = measure_tokens(policy, groups, DAPO, step, **options)
+    found = measure_tokens(prepare_step(policy, groups, DAPO), step, **options)
     return token_spectra(rows, found, "logged", None, seed=0)[0][0]
 
 
@@ -47,9 +47,9 @@ def long() -> Long:
     )
     policy = tiny_policy("llama_untied_biases")
     groups = [RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=rollouts)]
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     rows = step_rows(step)
-    (exact,) = measure_tokens(policy, groups, DAPO, step)
+    (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     assert exact.num_parameters == policy.num_parameters
     return policy, groups, step, rows, token_spectra(rows, [exact], "logged", None, seed=0)[0][0]
 
@@ -83,7 +83,7 @@ def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) 
 
 def test_products_alone_keep_their_bounds_and_interval(long: Long) -> None:
     policy, groups, step, rows, truth = long
-    operators = token_operators(policy, groups, DAPO, step)
+    operators = token_operators(prepare_step(policy, groups, DAPO), step)
     (found,) = matrix_free_spectra(rows, operators, ["logged"], seed=0)["logged"]
     exact, known = np.array(truth.singular_values), np.array(found.singular_values)
     assert found.tokens is not None
