@@ -85,7 +85,7 @@ def main() -> None:
     for size in arguments.sketches:
         ways[f"--sketch {size}"] = lambda seed, size=size: rows_of(seed, None, size)
     truth, *seconds = timed(lambda: rows_of(0, None))
-    print(f"{truth.shape[0]} tokens, {truth.shape[1]} parameters, {arguments.threads} thread(s)\n")
+    print(f"{truth.label.shape[0]} tokens, {truth.label.shape[1]} parameters, {arguments.threads} thread(s)\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     print_row("all, exact", 0, truth, truth, "", "", *seconds)
     for way, measure in ways.items():
@@ -108,8 +108,8 @@ def print_row(
     largest, exact = spectrum.singular_values[0], truth.singular_values[0]
     cells = [
         f"{largest:.4g} ({largest / exact - 1:+.2%})",
-        compared(spectrum.effective_rank, truth.effective_rank),
-        compared(spectrum.stable_rank, truth.stable_rank),
+        compared(spectrum.ranks.effective_rank, truth.ranks.effective_rank),
+        compared(spectrum.ranks.stable_rank, truth.ranks.stable_rank),
     ]
     times = [f"{second:.1f}" for second in seconds]
     print(f"| {' | '.join([way, str(seed), *cells, stated, seen, *times])} |", flush=True)
@@ -133,7 +133,7 @@ def errors(spectrum: GradientSpectrum, truth: GradientSpectrum) -> tuple[str, st
     if spectrum.tokens.method == "matrix_free":
         norm = float(np.linalg.norm(exact))
         seen = float(np.max(np.abs(values - exact[: len(values)]), initial=0.0) / norm)
-        rank, exact_rank = spectrum.effective_rank, truth.effective_rank.value
+        rank, exact_rank = spectrum.ranks.effective_rank, truth.ranks.effective_rank.value
         assert rank.low is not None
         assert rank.high is not None
         assert exact_rank is not None

@@ -18,9 +18,9 @@ from gradscope.results.passk import PassAtK
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
-    GradientSpectrum,
     GroupShare,
     RankCurvePoint,
+    Ranks,
     StepGeometry,
 )
 from gradscope.results.rank_tokens import GradientSparsity
@@ -46,7 +46,7 @@ def estimates_of(result: type) -> set[str]:
         GroupSizeDegeneracy,
         StepDegeneracy,
         PassAtK,
-        GradientSpectrum,
+        Ranks,
         RankCurvePoint,
         StepGeometry,
         FormulationUpdate,

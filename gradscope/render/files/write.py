@@ -51,8 +51,16 @@ def _write_spectra(result: RankReport, path: Path) -> Path:
 
 
 def _name(spectrum: GradientSpectrum) -> str:
-    whole = spectrum.tensor or spectrum.group_id or "step"
-    samples = "-".join(str(sample) for sample in spectrum.samples)
+    whole = spectrum.label.tensor or spectrum.label.group_id or "step"
+    samples = "-".join(str(sample) for sample in spectrum.label.samples)
     return "/".join(
-        part for part in (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples) if part
+        part
+        for part in (
+            f"{spectrum.label.step:05d}",
+            spectrum.label.advantage,
+            f"G{spectrum.label.group_size}",
+            whole,
+            samples,
+        )
+        if part
     )

@@ -57,7 +57,7 @@ def long() -> Long:
 def test_all_tokens_are_exact(long: Long) -> None:
     assert long[4].tokens is not None
     assert long[4].tokens.method == "exact"
-    assert long[4].shape[0] == NUM_ROLLOUTS * LENGTH
+    assert long[4].label.shape[0] == NUM_ROLLOUTS * LENGTH
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -67,7 +67,7 @@ def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) 
     assert found.tokens is not None
     assert found.tokens.frac_seen == pytest.approx(1 / 3)
     assert np.all(np.array(found.singular_values) <= np.array(truth.singular_values[:48]) * (1 + 1e-5))
-    assert found.effective_rank.value <= 48
+    assert found.ranks.effective_rank.value <= 48
 
 
 @pytest.mark.parametrize("num_buckets", [256, 2048])
@@ -89,5 +89,5 @@ def test_products_alone_keep_their_bounds_and_interval(long: Long) -> None:
     assert found.tokens is not None
     assert len(known) >= 5
     assert np.max(np.abs(known - exact[: len(known)])) <= found.tokens.value_error * np.linalg.norm(exact) * (1 + 1e-3)
-    rank = found.effective_rank
-    assert rank.low <= truth.effective_rank.value <= rank.high
+    rank = found.ranks.effective_rank
+    assert rank.low <= truth.ranks.effective_rank.value <= rank.high
