@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from typing import Any
 
@@ -24,6 +25,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from gradscope.gradients.layers import rules
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
@@ -101,6 +103,16 @@ def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Measu
         dtype=first.dtype,
         reference=reference,
     )
+
+
+def break_rule(monkeypatch, name: str, change) -> None:
+    """Exchange what one layer rule, called by the name of its function, says that a call adds."""
+    changed = [
+        dataclasses.replace(rule, factors=change(rule.factors)) if rule.factors.__name__ == name else rule
+        for rule in rules.RULES
+    ]
+    assert changed != list(rules.RULES), f"there is no rule {name}"
+    monkeypatch.setattr(rules, "RULES", tuple(changed))
 
 
 def measured_step(policy, groups, objective, *, batch_tokens=None, notice=no_notice, **options: Any) -> StepGram:

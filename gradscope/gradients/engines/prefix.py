@@ -114,7 +114,7 @@ class Prefix:
             for call, grad in zip(calls, grads, strict=True):
                 if grad is not None:
                     rows = call.as_rows(grad, [self._length] * len(grad), self._length)
-                    factors = self._layers.rules[call.module](rows)
+                    factors = self._layers.rules[call.module].factors(rows)
                     for local, name in self._layers.covered_by(call.module).items():
                         found[name].append(factors[local])
             segments[number] = []

@@ -22,7 +22,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 
 from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
-from gradscope.gradients.layers.layer_call import LayerCall, Rule, is_close, once
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close, once
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -48,16 +48,9 @@ def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
-def adapter_rule(module: nn.Module) -> Rule | None:
-    """The rule of a layer of these two kinds.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        The rule where one adapter is active, else None.
-    """
-    return adapter if adapter_parameters(module) and len(_active(module)) == 1 else None
+def is_adapted(module: nn.Module) -> bool:
+    """Whether a module is a layer of these two kinds with one active adapter."""
+    return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
 
 
 def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
@@ -90,20 +83,12 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
     return found
 
 
-def fits_adapter(module: nn.Module, given: torch.Tensor, returned: torch.Tensor) -> bool:
-    """Whether a layer computes what the rule takes it to compute, on the first row.
-
-    Args:
-        module: A layer that has the rule.
-        given: Input.
-        returned: Output.
-
-    Returns:
-        True where the output can be computed again.
-    """
+def fits_adapter(call: ForwardCall) -> bool:
+    """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
     with torch.no_grad():
-        layer = _Layer.of(module)
-        return is_close(layer.bias + layer.gain * layer.adapted(given[:1].detach()), returned[:1].detach())
+        layer = _Layer.of(call.module)
+        rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
+        return is_close(rebuilt, call.output[:1].detach())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from torch import nn
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
 from gradscope.gradients.layers.factors import GradientFactor
-from gradscope.gradients.layers.layer_call import LayerCall
-from gradscope.gradients.layers.rules import fits, looks_up
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.rules import looks_up
 from gradscope.gradients.model.batches import PaddedBatch
 
 Sink = Callable[[str, list[GradientFactor]], None]
@@ -138,7 +138,7 @@ class Capture:
             spans=batch.spans,
             length=batch.length,
         )
-        factors = self._ask(lambda: self._layers.rules[module](call))
+        factors = self._ask(lambda: self._layers.rules[module].factors(call))
         for local, name in owned.items():
             self._arrived[name].append(factors[local])
             self._expected[name] -= 1
@@ -147,10 +147,17 @@ class Capture:
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         assert self._batch is not None, "only called while a batch is collected"
-        num_rows, length = len(self._batch.rows), self._batch.length
-        return bool(self._ask(lambda: fits(module, given[0], output, num_rows, length, given[1:])))
+        call = ForwardCall(
+            module=module,
+            input=given[0],
+            output=output,
+            beside=given[1:],
+            num_rows=len(self._batch.rows),
+            length=self._batch.length,
+        )
+        return bool(self._ask(lambda: self._layers.rules[module].fits(call)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Run something that may call a hooked module again, without collecting that call."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from gradscope.gradients.layers.adapters import adapter_parameters
-from gradscope.gradients.layers.rules import Rule, rule_for
+from gradscope.gradients.layers.layer_call import Rule
+from gradscope.gradients.layers.rules import rule_for
 
 
 class CoveredLayers:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gradscope.gradients.layers.factors import GradientFactor, Routed, Summed
-from gradscope.gradients.layers.layer_call import LayerCall, is_close
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close
 
 
 def is_expert_layer(module: nn.Module) -> bool:
@@ -105,49 +105,33 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": Summed(rows=torch.stack(rows))}
 
 
-def fits_experts(
-    module: nn.Module, given: torch.Tensor, beside: tuple[torch.Tensor, ...], returned: torch.Tensor, num_tokens: int
-) -> bool:
-    """Whether the experts compute what the rule takes them to compute, on the first tokens.
-
-    Args:
-        module: The experts.
-        given: Input.
-        beside: Experts of each token and their weights.
-        returned: Output.
-        num_tokens: B S.
-
-    Returns:
-        True where all tokens of the batch are rows, in order, and the output can be computed again.
-    """
-    if len(beside) != 2 or given.dim() != 2 or len(given) != num_tokens or returned.shape != given.shape:
+def fits_experts(call: ForwardCall) -> bool:
+    """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
+    num_tokens = call.num_rows * call.length
+    if len(call.beside) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
         return False
-    index, weights = beside
+    index, weights = call.beside
     if index.shape != weights.shape or len(index) != num_tokens:
         return False
     few = slice(0, 8)
-    numbers, _, _, _, inner = _pairs(module, given[few], index[few], weights[few], torch.zeros_like(returned[few]))
-    down = module.get_parameter("down_proj").detach()
+    none = torch.zeros_like(call.output[few])
+    numbers, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
+    down = call.module.get_parameter("down_proj").detach()
     outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[numbers], inner)
-    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), returned[few].detach())
+    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
-def fits_router(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_tokens: int) -> bool:
-    """Whether a router treats tokens one by one, on the first of them.
-
-    Args:
-        module: The router.
-        given: Input.
-        returned: The chosen experts' weights.
-        num_tokens: B S.
-
-    Returns:
-        True where all tokens of the batch are rows and the first come out the same alone.
-    """
-    if given.dim() != 2 or len(given) != num_tokens or len(returned) != num_tokens:
+def fits_router(call: ForwardCall) -> bool:
+    """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
+    num_tokens = call.num_rows * call.length
+    if call.beside or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
         return False
-    alone = returned_by(module, module(given[:8]))
-    return isinstance(alone, torch.Tensor) and is_close(alone, returned[:8].detach())
+    alone = returned_by(call.module, call.module(call.input[:8]))
+    return isinstance(alone, torch.Tensor) and is_close(alone, call.output[:8].detach())
+
+
+def _is_of_tokens(call: ForwardCall, num_tokens: int) -> bool:
+    return call.input.dim() == 2 and len(call.input) == num_tokens
 
 
 def _rows(call: LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -16,8 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.layer_call import LayerCall
-from gradscope.gradients.layers.rules import fits
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
@@ -200,13 +199,16 @@ class Tracer:
         call = TracedCall(module=module, input=given[0], beside=given[1:], output=output)
         self._trace.segments[self._segment].append(call)
 
-    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         """Whether the rule is exact here; asking may call the module again."""
         assert self._trace is not None, "only called while a trace is made"
+        call = ForwardCall(
+            module=module, input=given[0], output=output, beside=given[1:], num_rows=1, length=self._trace.length
+        )
         self._asking = True
         try:
             with torch.no_grad():
-                return fits(module, given[0], output, 1, self._trace.length, given[1:])
+                return self.layers.rules[module].fits(call)
         finally:
             self._asking = False
 

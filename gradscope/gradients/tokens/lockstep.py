@@ -24,7 +24,7 @@ from torch import nn
 from gradscope.errors import UsageError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers.factors import GradientFactor, Part
-from gradscope.gradients.layers.rules import LayerCall, fits
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
 from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
 from gradscope.gradients.tokens.common_basis import add_token_parameter
 from gradscope.gradients.tokens.rows import Chunk
@@ -124,7 +124,7 @@ class _Line:
             if rows is None:
                 self._tracer.layers.uncovered.update(owned.values())
                 continue
-            factors = self._tracer.layers.rules[call.module](rows)
+            factors = self._tracer.layers.rules[call.module].factors(rows)
             for local, name in owned.items():
                 found[name].append(factors[local])
         self.trace.segments[segment] = []
@@ -181,7 +181,8 @@ class _Line:
             return None
         spans = ((0, 1),) * len(places)
         given, returned = call.input[0, places].unsqueeze(1), call.output.detach()[0, places].unsqueeze(1)
-        if not fits(call.module, given, returned, len(places), 1):
+        alone = ForwardCall(module=call.module, input=given, output=returned, num_rows=len(places), length=1)
+        if not self._tracer.layers.rules[call.module].fits(alone):
             return None
         return LayerCall(module=call.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 
 from gradscope.errors import VerificationError
-from gradscope.gradients.layers import adapters, rules
-from gradscope.gradients.layers.adapters import adapter_parameters, adapter_rule, fits_adapter
+from gradscope.gradients.layers import rules
+from gradscope.gradients.layers.adapters import adapter_parameters, fits_adapter, is_adapted
+from gradscope.gradients.layers.layer_call import ForwardCall
 from gradscope.gradients.layers.rules import rule_for
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
 from tests.gradients.adapters import KINDS, adapt, adapted, adapted_experts
 from tests.gradients.models import (
     DAPO,
+    break_rule,
     measured_step,
     naive_rows,
     naive_token_rows,
@@ -92,9 +96,9 @@ def test_two_active_adapters_of_these_kinds_go_the_slow_way():
 
 def test_an_adapter_that_is_off_or_merged_has_no_rule():
     module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
-    assert rule_for(module) is adapters.adapter
+    assert rule_for(module) is rules.ADAPTER
     module.enable_adapters(False)
-    assert adapter_rule(module) is None
+    assert not is_adapted(module)
     module.enable_adapters(True)
     module.merge()
     assert adapter_parameters(module) == ()
@@ -103,7 +107,7 @@ def test_an_adapter_that_is_off_or_merged_has_no_rule():
 def test_plain_lora_keeps_the_rule_of_its_linear_layers():
     module = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
     assert rule_for(module) is None
-    assert rule_for(module.lora_A["default"]) is rules.linear
+    assert rule_for(module.lora_A["default"]) is rules.LINEAR
     assert adapter_parameters(nn.Linear(2, 2)) == ()
 
 
@@ -111,12 +115,13 @@ def test_a_layer_that_computes_something_else_does_not_fit():
     module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
     given = torch.randn(2, 3, 16)
     returned = module(given)
-    assert fits_adapter(module, given, returned)
-    assert not fits_adapter(module, given, 1.01 * returned)
+    call = ForwardCall(module=module, input=given, output=returned, num_rows=2, length=3)
+    assert fits_adapter(call)
+    assert not fits_adapter(dataclasses.replace(call, output=1.01 * returned))
 
 
 class Nothing:
-    """A contribution that adds nothing."""
+    """A factor that adds nothing."""
 
     def add_to(self, row, start, out):
         pass
@@ -124,12 +129,10 @@ class Nothing:
 
 @pytest.mark.parametrize("part", ["lora_A", "lora_B", "magnitude", "bias"])
 def test_a_dropped_part_is_caught(monkeypatch, part):
-    honest = adapters.adapter
+    def silenced(honest):
+        return lambda call: {name: Nothing() if part in name else factor for name, factor in honest(call).items()}
 
-    def silent(use):
-        return {name: Nothing() if part in name else found for name, found in honest(use).items()}
-
-    monkeypatch.setattr(adapters, "adapter", silent)
+    break_rule(monkeypatch, "adapter", silenced)
     policy = policy_of(adapted("dora, rslora, biases"), lora=True)
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
         measured_step(policy, GROUPS, DAPO, engine="stream")

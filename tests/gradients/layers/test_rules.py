@@ -6,7 +6,15 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers.rules import LayerCall, fits, rule_for
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.rules import rule_for
+from tests.gradients.adapters import adapted
+from tests.gradients.models import ARCHITECTURES, tiny_experts, tiny_model
+
+
+def fits(module, given, returned, *, num_rows, length):
+    call = ForwardCall(module=module, input=given, output=returned, num_rows=num_rows, length=length)
+    return rule_for(module).fits(call)
 
 
 class Doubled(nn.Linear):
@@ -43,11 +51,11 @@ class Scaled(nn.Embedding):
 
 
 def test_rules_are_chosen_by_what_a_module_computes():
-    assert rule_for(nn.Linear(2, 3)) is rules.linear
-    assert rule_for(Conv1D(3, 2)) is rules.conv1d
-    assert rule_for(nn.Embedding(3, 2)) is rules.embedding
-    assert rule_for(nn.LayerNorm(3)) is rules.norm
-    assert rule_for(nn.RMSNorm(3)) is rules.norm
+    assert rule_for(nn.Linear(2, 3)) is rules.LINEAR
+    assert rule_for(Conv1D(3, 2)) is rules.CONV1D
+    assert rule_for(nn.Embedding(3, 2)) is rules.EMBEDDING
+    assert rule_for(nn.LayerNorm(3)) is rules.NORM
+    assert rule_for(nn.RMSNorm(3)) is rules.NORM
     for module in (
         Doubled(2, 3),
         nn.Embedding(3, 2, max_norm=1.0),
@@ -55,6 +63,23 @@ def test_rules_are_chosen_by_what_a_module_computes():
         nn.PReLU(),
     ):
         assert rule_for(module) is None
+
+
+def test_adapted_layers_experts_and_routers_have_rules_of_their_own():
+    dora = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
+    table = adapted("embedding").base_model.model.model.embed_tokens
+    assert rule_for(dora) is rule_for(table) is rules.ADAPTER
+    mixture = tiny_experts("mixtral").model.layers[0].mlp
+    assert rule_for(mixture.experts) is rules.EXPERTS
+    assert rule_for(mixture.gate) is rules.ROUTER
+    plain = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
+    assert rule_for(plain) is None  # A and B are linear layers of their own
+
+
+def test_no_module_of_a_model_matches_two_rules():
+    for model in (adapted("dora"), adapted("embedding"), tiny_experts("mixtral"), *map(tiny_model, ARCHITECTURES)):
+        for module in model.modules():
+            assert sum(rule.matches(module) for rule in rules.RULES) <= 1
 
 
 @pytest.mark.parametrize("module", [nn.Linear(2, 3), nn.LayerNorm(3), nn.Embedding(3, 2)])

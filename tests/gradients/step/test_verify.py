@@ -7,11 +7,11 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import rules
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
-from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
 
 
 def silent(rule, *names):
-    """The rule with some parameters' contributions scaled away: what a forgotten rule looks like."""
+    """The rule with some parameters' factors scaled away: what a forgotten rule looks like."""
 
     def broken(use):
         zero = {
@@ -39,7 +39,7 @@ def silent(rule, *names):
     ],
 )
 def test_a_dropped_rule_is_caught(monkeypatch, name, rule, parameter):
-    monkeypatch.setattr(rules, rule, silent(getattr(rules, rule), parameter))
+    break_rule(monkeypatch, rule, lambda honest: silent(honest, parameter))
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
         measured_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
 
@@ -69,12 +69,11 @@ def test_a_wrong_embedding_scale_is_caught(monkeypatch):
 
 def test_an_error_in_a_later_batch_is_caught_by_checking_all(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
-    honest = rules.linear
 
-    def wrong_on_short_sequences(use):
-        return silent(honest, "weight")(use) if use.length < 6 else honest(use)
+    def wrong_on_short_sequences(honest):
+        return lambda call: silent(honest, "weight")(call) if call.length < 6 else honest(call)
 
-    monkeypatch.setattr(rules, "linear", wrong_on_short_sequences)
+    break_rule(monkeypatch, "linear", wrong_on_short_sequences)
     assert measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream").verification.num_batches == 1
     with pytest.raises(VerificationError, match="a batch"):
         measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream", verify="all")
