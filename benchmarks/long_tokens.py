@@ -1,8 +1,15 @@
 """Exact, sampled, sketched and matrix-free token rows of one long group, and whether the stated errors hold.
 
-Run `python benchmarks/long_tokens.py`. A small model is trained on text of a random Markov chain and samples one group
-of long rollouts from itself, half of them with reward 1. The exact matrix of all tokens is the truth; each other way is
-repeated with several seeds and held to what its result states.
+Run `python benchmarks/long_tokens.py [--model trained|embedded|llama]`. The exact matrix of all tokens is the truth;
+each other way is repeated with several seeds and held to what its result states. Three models:
+
+- ``trained``: a small Qwen3 trained on text of a random Markov chain, which samples its own rollouts;
+- ``embedded``: the model that ships with gradscope, which samples its own rollouts too;
+- ``llama``: a Llama of a few million parameters with random weights, on random tokens.
+
+Every other rollout has reward 1. `--rollouts` and `--completion` set the number of tokens: 72 times 56 make 4,032.
+The exact matrix of 4,000 rows takes about N^2 P operations in float64: a minute of the embedded model, half an hour of
+the Llama.
 """
 
 from __future__ import annotations
@@ -13,91 +20,150 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from gradscope.diagnostics.rank.rollouts.step_rows import step_rows
 from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
-from gradscope.gradients.model.policy import Policy
+from gradscope.estimate import Estimate
+from gradscope.gradients.model.checkpoint import load_model
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 
 VOCAB, PROMPT = 128, 8
+COLUMNS = (
+    "way",
+    "seed",
+    "s1",
+    "effective rank",
+    "stable rank",
+    "stated error",
+    "largest error seen",
+    "CPU s",
+    "wall s",
+)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=("trained", "embedded", "llama"), default="trained")
     parser.add_argument("--rollouts", type=int, default=4)
     parser.add_argument("--completion", type=int, default=160)
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sketches", type=int, nargs="*", default=(1024, 4096, 16384))
+    parser.add_argument("--samples", type=int, nargs="*", default=(512, 128))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    policy = trained_policy(arguments.updates)
-    groups = [sampled_group(policy.model, arguments.rollouts, arguments.completion)]
-    objective = Objective(loss_type="dapo")
-    step = measure_step(policy, groups, objective)
+    torch.set_num_threads(arguments.threads)
+    policy = as_policy(build_model(arguments.model, arguments.updates))
+    samples = arguments.model != "llama"
+    groups = [sampled_group(policy.model, arguments.rollouts, arguments.completion, from_model=samples)]
+    prepared = prepare_step(policy, groups, Objective(loss_type="dapo"))
+    step = measure_step(prepared)
     rows = step_rows(step)
 
-    def exact_rows(seed: int, most: int | None, num_buckets: int | None = None) -> GradientSpectrum:
-        found = measure_tokens(policy, groups, objective, step, most=most, num_buckets=num_buckets, seed=seed)
-        return token_spectra(rows, found, "logged", None, seed=seed)[0][0]
+    def rows_of(seed: int, most: int | None, num_buckets: int | None = None) -> GradientSpectrum:
+        grams = measure_tokens(prepared, step, most=most, num_buckets=num_buckets, seed=seed)
+        return token_spectra(rows, grams, "logged", None, seed=seed)[0][0]
 
     def matrix_free(seed: int) -> GradientSpectrum:
-        operators = token_operators(policy, groups, objective, step)
+        operators = token_operators(prepared, step)
         return matrix_free_spectra(rows, operators, ["logged"], seed=seed)["logged"][0]
 
-    ways: dict[str, Any] = {"--tokens 512": lambda seed: exact_rows(seed, 512)}
-    ways |= {"--tokens 128": lambda seed: exact_rows(seed, 128), "--matrix-free": matrix_free}
-    for size in (1024, 4096, 16384):
-        ways[f"--sketch {size}"] = lambda seed, size=size: exact_rows(seed, None, size)
-    started = time.process_time()
-    truth = exact_rows(0, None)
-    passed = time.process_time() - started
-    print(f"{truth.shape[0]} tokens, {truth.shape[1]} parameters\n")
-    print("| way | seed | s1 | effective rank | participation | stated error | largest error seen | CPU seconds |")
-    print("|---|---|---|---|---|---|---|---|")
-    print_row("all, exact", 0, truth, "", "", passed)
+    ways: dict[str, Any] = {}
+    for most in arguments.samples:
+        ways[f"--tokens {most}"] = lambda seed, most=most: rows_of(seed, most)
+    ways["--matrix-free"] = matrix_free
+    for size in arguments.sketches:
+        ways[f"--sketch {size}"] = lambda seed, size=size: rows_of(seed, None, size)
+    truth, *seconds = timed(lambda: rows_of(0, None))
+    print(f"{truth.label.shape[0]} tokens, {truth.label.shape[1]} parameters, {arguments.threads} thread(s)\n")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    print_row("all, exact", 0, truth, truth, "", "", *seconds)
     for way, measure in ways.items():
         for seed in range(arguments.seeds):
-            started = time.process_time()
-            found = measure(seed)
-            passed = time.process_time() - started
-            print_row(way, seed, found, *errors(found, truth), passed)
+            spectrum, *seconds = timed(lambda measure=measure, seed=seed: measure(seed))
+            print_row(way, seed, spectrum, truth, *errors(spectrum, truth), *seconds)
 
 
-def print_row(way: str, seed: int, found: GradientSpectrum, stated: str, seen: str, passed: float) -> None:
-    """One line of the table."""
-    rank = found.effective_rank
-    interval = f" [{rank.low:.1f}, {rank.high:.1f}]" if found.tokens and found.tokens.method == "matrix_free" else ""
-    values = f"{found.singular_values[0]:.4f} | {rank.value:.1f}{interval} | {found.participation_ratio.value:.1f}"
-    print(f"| {way} | {seed} | {values} | {stated} | {seen} | {passed:.1f} |", flush=True)
+def timed(measure: Any) -> tuple[Any, float, float]:
+    """A result, the CPU seconds and the wall seconds that it took."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = measure()
+    return result, time.process_time() - cpu, time.perf_counter() - wall
 
 
-def errors(found: GradientSpectrum, truth: GradientSpectrum) -> tuple[str, str]:
+def print_row(
+    way: str, seed: int, spectrum: GradientSpectrum, truth: GradientSpectrum, stated: str, seen: str, *seconds: float
+) -> None:
+    """One line of the table; a rank has its distance from the exact one behind it."""
+    largest, exact = spectrum.singular_values[0], truth.singular_values[0]
+    cells = [
+        f"{largest:.4g} ({largest / exact - 1:+.2%})",
+        compared(spectrum.ranks.effective_rank, truth.ranks.effective_rank),
+        compared(spectrum.ranks.stable_rank, truth.ranks.stable_rank),
+    ]
+    times = [f"{second:.1f}" for second in seconds]
+    print(f"| {' | '.join([way, str(seed), *cells, stated, seen, *times])} |", flush=True)
+
+
+def compared(rank: Estimate, truth: Estimate) -> str:
+    """A rank, its interval where it has one, and its relative distance from the exact rank."""
+    assert rank.value is not None
+    assert truth.value is not None
+    interval = "" if rank.low is None or rank.high is None else f" [{rank.low:.1f}, {rank.high:.1f}]"
+    return f"{rank.value:.1f}{interval} ({rank.value / truth.value - 1:+.1%})"
+
+
+def errors(spectrum: GradientSpectrum, truth: GradientSpectrum) -> tuple[str, str]:
     """What a result states of its error, and what is so."""
-    assert found.tokens is not None
-    exact, values = np.array(truth.singular_values), np.array(found.singular_values)
-    if found.tokens.energy_error is not None:
+    assert spectrum.tokens is not None
+    exact, values = np.array(truth.singular_values), np.array(spectrum.singular_values)
+    if spectrum.tokens.energy_error is not None:
         seen = float(np.max(np.abs(values**2 - exact**2)) / np.sum(exact**2))
-        return f"s^2 to {found.tokens.energy_error:.2%} of their sum", f"{seen:.2%}"
-    if found.tokens.method == "matrix_free":
+        return f"s^2 to {spectrum.tokens.energy_error:.2%} of their sum", f"{seen:.2%}"
+    if spectrum.tokens.method == "matrix_free":
         norm = float(np.linalg.norm(exact))
-        seen = float(np.max(np.abs(values - exact[: len(values)])) / norm)
-        inside = found.effective_rank.low <= truth.effective_rank.value <= found.effective_rank.high
-        word = "inside" if inside else "outside"
-        return f"{len(values)} values to {found.tokens.value_error:.1e} |X|", f"{seen:.1e}; rank {word} its interval"
-    above = (
-        "no value above the whole's" if np.all(values <= exact[: len(values)] * (1 + 1e-5)) else "interlacing broken"
+        seen = float(np.max(np.abs(values - exact[: len(values)]), initial=0.0) / norm)
+        rank, exact_rank = spectrum.ranks.effective_rank, truth.ranks.effective_rank.value
+        assert rank.low is not None
+        assert rank.high is not None
+        assert exact_rank is not None
+        word = "inside" if rank.low <= exact_rank <= rank.high else "outside"
+        return f"{len(values)} values to {spectrum.tokens.value_error:.1e} |X|", f"{seen:.1e}; rank {word} its interval"
+    is_below = bool(np.all(values <= exact[: len(values)] * (1 + 1e-5)))
+    above = "no value above the whole's" if is_below else "interlacing broken"
+    return f"{spectrum.tokens.frac_seen:.0%} of the tokens", above
+
+
+def build_model(name: str, updates: int) -> Any:
+    """One of the three models, in evaluation mode and float32."""
+    if name == "trained":
+        return trained_model(updates)
+    if name == "embedded":
+        return load_model(EMBEDDED_FOLDER, torch.float32).eval()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
     )
-    return f"{found.tokens.frac_seen:.0%} of the tokens", above
+    model: Any = LlamaForCausalLM(config)
+    return model.eval()
 
 
-def trained_policy(updates: int) -> Policy:
+def trained_model(updates: int) -> Any:
     """A Qwen3-shaped model that has learned a Markov chain."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -122,20 +188,26 @@ def trained_policy(updates: int) -> Policy:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    model.eval()
-    trainable = dict(model.named_parameters())
-    cpu = torch.device("cpu")
-    return Policy(model=model, tokenizer=None, trainable=trainable, kind="full", device=cpu, dtype=torch.float32)
+    return model.eval()
 
 
-def sampled_group(model: Any, size: int, length: int) -> RolloutGroup:
-    """Rollouts that the model samples from itself, every other one with reward 1."""
+def as_policy(model: Any) -> MeasuredPolicy:
+    """The model as the engine takes it, all of its parameters trained."""
+    cpu, trainable = torch.device("cpu"), dict(model.named_parameters())
+    return MeasuredPolicy(
+        model=model, tokenizer=None, trainable=trainable, kind="full", device=cpu, dtype=torch.float32
+    )
+
+
+def sampled_group(model: Any, size: int, length: int, *, from_model: bool) -> RolloutGroup:
+    """Rollouts of one prompt, every other one with reward 1, sampled from the model or at random."""
     torch.manual_seed(1)
-    prompt = torch.randint(VOCAB, (1, PROMPT)).expand(size, -1)
-    ids = prompt
+    vocab = model.config.vocab_size
+    ids = torch.randint(vocab, (1, PROMPT)).expand(size, -1)
     with torch.no_grad():
         while ids.shape[1] < PROMPT + length:
-            ids = torch.cat([ids, torch.multinomial(torch.softmax(model(ids).logits[:, -1], -1), 1)], dim=1)
+            shares = torch.softmax(model(ids).logits[:, -1], -1) if from_model else torch.ones(size, vocab)
+            ids = torch.cat([ids, torch.multinomial(shares, 1)], dim=1)
     rollouts = tuple(
         Rollout(
             group_id="g",

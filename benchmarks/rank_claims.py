@@ -97,8 +97,8 @@ def print_ranks(title: str, by_size: dict[int, Steps], advantage: str) -> None:
     for step in sorted(by_size[SIZES[0]]):
         for size in SIZES:
             points, spectra = zip(*(_of_size(rows, advantage, size) for rows in by_size[size][step]), strict=True)
-            live = [spectrum for run in spectra for spectrum in run if spectrum.effective_rank.value is not None]
-            names = [f"{place}/{s.group_id}" for place, run in enumerate(spectra) for s in run if s in live]
+            live = [spectrum for run in spectra for spectrum in run if spectrum.ranks.effective_rank.value is not None]
+            names = [f"{place}/{s.label.group_id}" for place, run in enumerate(spectra) for s in run if s in live]
             ranks = bootstrap_mean([s.effective_rank.value or 0.0 for s in live], names, share=False)
             two = np.mean(
                 [np.sum(np.square(s.singular_values[:2])) / np.sum(np.square(s.singular_values)) for s in live]

@@ -73,9 +73,9 @@ def _ranks_by_step(run: Path, rows: RowKind, group_size: int) -> dict[int, tuple
     )
     ranks: dict[tuple[int, str], dict[str, float]] = {}
     for spectrum in report.spectra:
-        if spectrum.group_id is not None and spectrum.effective_rank.value is not None:
-            of_group = ranks.setdefault((spectrum.step, spectrum.group_id), {})
-            of_group[spectrum.advantage] = spectrum.effective_rank.value
+        if spectrum.label.group_id is not None and spectrum.ranks.effective_rank.value is not None:
+            of_group = ranks.setdefault((spectrum.label.step, spectrum.label.group_id), {})
+            of_group[spectrum.label.advantage] = spectrum.ranks.effective_rank.value
     pairs: dict[int, list[tuple[float, float]]] = {}
     for (step, _), of_group in ranks.items():
         if len(of_group) == 2:

@@ -63,8 +63,9 @@ def print_matrices(updates: RankReport, gradients: RankReport) -> None:
 
 def gradient_after(gradients: RankReport, num_updates: int) -> str:
     """Effective rank and share of the largest direction of the gradient of the next step."""
-    spectra = [s for s in gradients.spectra if s.step == num_updates + 1 and s.effective_rank.value is not None]
-    ranks = [spectrum.effective_rank.value or 0.0 for spectrum in spectra]
+    at_step = [spectrum for spectrum in gradients.spectra if spectrum.label.step == num_updates + 1]
+    spectra = [spectrum for spectrum in at_step if spectrum.ranks.effective_rank.value is not None]
+    ranks = [spectrum.ranks.effective_rank.value or 0.0 for spectrum in spectra]
     tops = [s.singular_values[0] ** 2 / np.sum(np.square(s.singular_values)) for s in spectra]
     return f"{np.mean(ranks):.1f} | {np.mean(tops):.3f}" if spectra else "- | -"
 

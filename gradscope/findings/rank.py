@@ -165,12 +165,13 @@ def _against_log(steps: Sequence[StepGeometry]) -> list[str]:
 
 def _of_matrices(spectra: Sequence[GradientSpectrum]) -> str:
     """For rows = weight or group: the range of effective ranks."""
-    ranked = [s for s in spectra if s.effective_rank.value is not None]
+    ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
     if not ranked:
         return "Every gradient matrix is zero: no rank can be stated."
-    low = min(ranked, key=lambda s: s.effective_rank.value or 0.0)
-    high = max(ranked, key=lambda s: s.effective_rank.value or 0.0)
+    low = min(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
+    high = max(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
+    first, last = (spectrum.label.tensor or f"step {spectrum.label.step}" for spectrum in (low, high))
     return (
-        f"Effective ranks run from {low.effective_rank.value:.2f} ({low.tensor or f'step {low.step}'}) to "
-        f"{high.effective_rank.value:.2f} ({high.tensor or f'step {high.step}'})."
+        f"Effective ranks run from {low.ranks.effective_rank.value:.2f} ({first}) to "
+        f"{high.ranks.effective_rank.value:.2f} ({last})."
     )

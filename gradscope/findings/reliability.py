@@ -33,7 +33,7 @@ def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object
     """Whether float32 would tell more than the arithmetic that was used."""
     if engine.get("precision") != "reduced":
         return ()
-    defined = [spectrum for spectrum in spectra if spectrum.effective_rank.value is not None]
+    defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
     shares = [_share_below(spectrum) for spectrum in defined]
     doubted = [share for share in shares if share > NEAR_FLOOR]
     if not doubted:

@@ -18,6 +18,9 @@ from gradscope.version import __version__
 
 SCHEMA_VERSION = 1
 
+FLATTENED = {"flattened": True}
+"""Metadata of a field whose own fields stand in its place in the document."""
+
 
 def to_jsonable(value: Any) -> Any:
     """A result object as plain JSON types.
@@ -32,7 +35,11 @@ def to_jsonable(value: Any) -> Any:
         TypeError: Something else is in there: a caller's bug.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        document: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            item = to_jsonable(getattr(value, field.name))
+            document |= item if field.metadata.get("flattened") else {field.name: item}
+        return document
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

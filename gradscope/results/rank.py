@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.envelope import FLATTENED
 from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
@@ -16,12 +17,12 @@ RowKind = Literal["rollout", "group", "token", "weight", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSpectrum:
-    """The singular values of one gradient matrix and what they count as."""
+class SpectrumLabel:
+    """Which gradient matrix a spectrum is of."""
 
     step: int
     """The trainer's step."""
-    group_id: str | None
+    group_id: str | None = None
     """The group whose rollouts are the rows; None for a whole step."""
     rows: RowKind
     """What a row of the matrix is."""
@@ -29,18 +30,20 @@ class GradientSpectrum:
     """``logged``, or the formulation that weighs the rows."""
     group_size: int
     """Rollouts over which an advantage was computed."""
-    samples: tuple[int, ...]
+    samples: tuple[int, ...] = ()
     """Which samples of the group are the rows; empty for a whole step."""
-    tensor: str | None
+    tensor: str | None = None
     """For ``rows = weight``: the parameter's name."""
     shape: tuple[int, int]
     """Rows and columns of the matrix."""
-    centered: bool
+    centered: bool = False
     """Whether the mean row was subtracted."""
-    singular_values: tuple[float, ...]
-    """Descending."""
-    noise_floor: float
-    """Singular values below this are arithmetic, not signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What the singular values s of a matrix count as; the catalogue has each formula."""
+
     effective_rank: Estimate
     """exp H(s / sum s)."""
     spectral_entropy_rank: Estimate
@@ -57,6 +60,20 @@ class GradientSpectrum:
     """Fewest singular values with 90 % of sum s^2."""
     energy_rank_99: Estimate
     """Fewest singular values with 99 % of sum s^2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSpectrum:
+    """The singular values of one gradient matrix and what they count as."""
+
+    label: SpectrumLabel = field(metadata=FLATTENED)
+    """Which matrix it is."""
+    singular_values: tuple[float, ...]
+    """Descending."""
+    noise_floor: float
+    """Singular values below this are arithmetic, not signal."""
+    ranks: Ranks = field(metadata=FLATTENED)
+    """The eight ranks."""
     nulls: Mapping[str, Estimate] = field(default_factory=dict)
     """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
     tokens: TokenRows | None = None

@@ -22,10 +22,10 @@ from gradscope.results.passk import PassAtK
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
-    GradientSpectrum,
     GroupShare,
     RankCurvePoint,
     RankReport,
+    Ranks,
     StepGeometry,
 )
 from gradscope.results.rank_tokens import GradientSparsity
@@ -52,7 +52,7 @@ def estimates_of(result: type) -> set[str]:
         GroupSizeDegeneracy,
         StepDegeneracy,
         PassAtK,
-        GradientSpectrum,
+        Ranks,
         RankCurvePoint,
         StepGeometry,
         FormulationUpdate,

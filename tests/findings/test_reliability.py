@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
+from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.findings.reliability import reliability_findings
+from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.replay import LogprobDifference
 from tests.render.examples import rank_report
 
@@ -13,21 +14,14 @@ REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}
 
 
 def spectrum(*values: float):
-    return spectrum_from_values(
-        values,
-        step=1,
-        advantage="logged",
-        group_size=len(values),
-        shape=(len(values), 100),
-        noise_floor=0.1,
-        rows="rollout",
-    )
+    label = SpectrumLabel(step=1, rows="rollout", advantage="logged", group_size=len(values), shape=(len(values), 100))
+    return GradientSpectrum(label=label, singular_values=values, noise_floor=0.1, ranks=ranks_of(values, 0.1))
 
 
 def test_a_rank_near_the_floor_is_to_be_confirmed():
     spectra = [spectrum(3.0, 0.05, 0.05), spectrum(3.0, 1.0), spectrum(0.0, 0.0)]
-    assert spectra[0].numerical_rank.value == 1
-    assert spectra[0].frac_energy_below_floor.value == pytest.approx(0.005 / 9.005)
+    assert spectra[0].ranks.numerical_rank.value == 1
+    assert spectra[0].ranks.frac_energy_below_floor.value == pytest.approx(0.005 / 9.005)
     (sentence,) = reliability_findings(spectra, (), REDUCED)
     assert sentence.startswith("At 1 of 2 spectra singular values lie under the noise floor of bfloat16, up to 3% of")
     assert sentence.endswith("use --precision high.")

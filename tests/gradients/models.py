@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from typing import Any
 
@@ -24,8 +25,14 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.layers import rules
+from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.progress import no_notice
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 VOCAB = 23
@@ -80,14 +87,14 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: i
     return model.eval()
 
 
-def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> Policy:
+def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> MeasuredPolicy:
     return policy_of(tiny_model(name, lora=lora, dtype=dtype), lora=lora)
 
 
-def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Policy:
+def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> MeasuredPolicy:
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     first = next(iter(trainable.values()))
-    return Policy(
+    return MeasuredPolicy(
         model=model,
         tokenizer=None,
         trainable=trainable,
@@ -96,6 +103,22 @@ def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Polic
         dtype=first.dtype,
         reference=reference,
     )
+
+
+def break_rule(monkeypatch, name: str, change) -> None:
+    """Exchange what one layer rule, called by the name of its function, says that a call adds."""
+    changed = [
+        dataclasses.replace(rule, factors=change(rule.factors)) if rule.factors.__name__ == name else rule
+        for rule in rules.RULES
+    ]
+    assert changed != list(rules.RULES), f"there is no rule {name}"
+    monkeypatch.setattr(rules, "RULES", tuple(changed))
+
+
+def measured_step(policy, groups, objective, *, batch_tokens=None, notice=no_notice, **options: Any) -> StepGram:
+    """A step prepared and measured, as a run's steps are."""
+    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
+    return measure_step(prepare_step(policy, groups, objective, budget), **options)
 
 
 def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int = 1) -> list[RolloutGroup]:
@@ -122,7 +145,7 @@ def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int 
     return groups
 
 
-def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
+def naive_rows(policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
     """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()
     parameters = [p for name, p in model.named_parameters() if name in policy.trainable]
@@ -139,7 +162,7 @@ def naive_rows(policy: Policy, groups: list[RolloutGroup], weight: float) -> np.
     return np.stack(rows)
 
 
-def naive_token_rows(policy: Policy, groups: list[RolloutGroup]) -> np.ndarray:
+def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.ndarray:
     """One float64 backward per token through the plain model, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()
     parameters = [p for name, p in model.named_parameters() if name in policy.trainable]

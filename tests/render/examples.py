@@ -25,7 +25,15 @@ from gradscope.results.passk import (
     PassAtKTable,
     Solved,
 )
-from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.rank import (
+    GradientSpectrum,
+    NullRank,
+    RankCurvePoint,
+    RankReport,
+    Ranks,
+    SpectrumLabel,
+    StepGeometry,
+)
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
@@ -303,25 +311,28 @@ def spectrum(
     num = 24 if group_id is None and tensor is None else size
     values = tuple(3.0 * (1 + hash_of(group_id or "", tensor or "")) * 0.7**place for place in range(num))
     return GradientSpectrum(
-        step=step,
-        group_id=group_id,
-        rows="weight" if tensor else "rollout",
-        advantage=advantage,
-        group_size=size,
-        samples=tuple(range(size)) if group_id else (),
-        tensor=tensor,
-        shape=(num, 64 if tensor else 99_264),
-        centered=False,
+        label=SpectrumLabel(
+            step=step,
+            group_id=group_id,
+            rows="weight" if tensor else "rollout",
+            advantage=advantage,
+            group_size=size,
+            samples=tuple(range(size)) if group_id else (),
+            tensor=tensor,
+            shape=(num, 64 if tensor else 99_264),
+        ),
         singular_values=values,
         noise_floor=1e-3,
-        effective_rank=around(1 + 0.45 * num, 0.3),
-        spectral_entropy_rank=around(1 + 0.3 * num, 0.3),
-        stable_rank=around(1 + 0.1 * num, 0.3),
-        participation_ratio=around(1 + 0.2 * num, 0.3),
-        numerical_rank=Estimate.exact(num),
-        frac_energy_below_floor=Estimate.exact(0.0),
-        energy_rank_90=Estimate.exact(max(1, num // 2)),
-        energy_rank_99=Estimate.exact(max(1, num - 1)),
+        ranks=Ranks(
+            effective_rank=around(1 + 0.45 * num, 0.3),
+            spectral_entropy_rank=around(1 + 0.3 * num, 0.3),
+            stable_rank=around(1 + 0.1 * num, 0.3),
+            participation_ratio=around(1 + 0.2 * num, 0.3),
+            numerical_rank=Estimate.exact(num),
+            frac_energy_below_floor=Estimate.exact(0.0),
+            energy_rank_90=Estimate.exact(max(1, num // 2)),
+            energy_rank_99=Estimate.exact(max(1, num - 1)),
+        ),
         nulls=_spectrum_nulls(num, tensor) if group_id is None else {},
     )
 

@@ -50,9 +50,9 @@ class KeptStep:
         Returns:
             The step; None where it must be computed.
         """
-        from gradscope.gradients.step.step_file import read_step
+        from gradscope.gradients.step.step_file import read_step_gram
 
-        gram = read_step(self._path, self._key)
+        gram = read_step_gram(self._path, self._key)
         if gram is not None:
             self._notice(f"step {self._step} was finished before the interruption and is used again")
         elif self._path.exists():
@@ -65,9 +65,9 @@ class KeptStep:
         Args:
             gram: What was computed.
         """
-        from gradscope.gradients.step.step_file import write_step
+        from gradscope.gradients.step.step_file import write_step_gram
 
-        write_step(self._path, gram, self._key)
+        write_step_gram(self._path, gram, self._key)
 
 
 def _digests(run: Run, step: int) -> Iterator[tuple[str, str]]:

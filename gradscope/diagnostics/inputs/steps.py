@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
+from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
@@ -20,11 +21,9 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.policy import Policy
+    from gradscope.gradients.model.policy import MeasuredPolicy
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.weight_spectra import WeightSpectrum
-    from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +40,8 @@ class MeasuredStep:
     """Gram matrix of the step's score vectors."""
     reason: str | None
     """Why there is no Gram matrix."""
-    weight_spectra: tuple[WeightSpectrum, ...] = ()
-    """Spectra of dL/dW by tensor, where they were asked for."""
-    tokens: tuple[TokenGram, ...] = ()
-    """Gram matrices of token rows by group, where they were asked for."""
-    token_operators: tuple[TokenOperator, ...] = ()
-    """Products with all token rows by group, where they were asked for; they hold the weights in memory."""
+    answer: tuple[Any, ...] = ()
+    """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
 
 
 def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
@@ -91,7 +86,11 @@ def missing_weights(run: Run, step: int) -> str:
 
 
 def measure_steps(
-    run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
+    run: Run,
+    steps: Sequence[int],
+    options: EngineOptions,
+    progress: ProgressCallback,
+    question: RowQuestion | None = None,
 ) -> Iterator[MeasuredStep]:
     """The Gram matrix of each step, as soon as it is there.
 
@@ -100,14 +99,18 @@ def measure_steps(
         steps: Steps of the log.
         options: How the gradients are computed.
         progress: Told after each step.
+        question: What else is asked of each step while its weights are loaded; None: nothing.
 
     Yields:
         One result per step, in the order given.
     """
+    from gradscope.gradients.plan.objective import Objective
+
+    objective = Objective.from_settings(run.settings)
     with _arithmetic(options):
         for done, step in enumerate(steps):
             progress(done, len(steps), f"step {step}")
-            yield _measure(run, step, options)
+            yield _measure(run, step, objective, options, question)
     progress(len(steps), len(steps), "steps")
 
 
@@ -120,16 +123,27 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
     return without_tf32()
 
 
-def _measure(run: Run, step: int, options: EngineOptions) -> MeasuredStep:
-    """One step: refuse with a reason, or load the weights and compute."""
-    from gradscope.gradients.plan.objective import Objective
+def _measure(
+    run: Run, step: int, objective: Objective, options: EngineOptions, question: RowQuestion | None
+) -> MeasuredStep:
+    """One step: refused with a reason, taken as an earlier call kept it, or computed."""
+    from gradscope.gradients.model.budget import names_out_of_memory
 
     groups, weights = run.groups_at(step), run.weights_before(step)
-    objective = Objective.from_settings(run.settings)
+    measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
     reason = _reason_against(run, step, objective)
     if reason is not None or weights is None:
-        return MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
-    return _compute(run, step, weights, objective, options)
+        return replace(measured, reason=reason)
+    # only the Gram matrix of the rollouts is kept, so a question needs the weights again
+    kept = _kept(run, step, objective, options) if question is None else None
+    gram = kept.read() if kept else None
+    if gram is not None:
+        return replace(measured, gram=gram)
+    with names_out_of_memory(f"step {step}"):
+        gram, answer = _compute(run, step, weights, objective, options, question)
+    if kept:
+        kept.write(gram)
+    return replace(measured, gram=gram, answer=answer)
 
 
 def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
@@ -146,69 +160,40 @@ def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
     return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
 
 
-def _compute(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
-    """Take the step as it was kept by an earlier call, or load the weights and compute."""
-    from gradscope.gradients.model.budget import names_out_of_memory
-
-    kept = _kept(run, step, objective, options)
-    gram = kept.read() if kept else None
-    if gram is not None:
-        return MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=gram, reason=None)
-    with names_out_of_memory(f"step {step}"):
-        measured = _computed(run, step, weights, objective, options)
-    if kept and measured.gram is not None:
-        kept.write(measured.gram)
-    return measured
-
-
 def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> KeptStep | None:
-    """Where the step is kept; only a Gram matrix of rollouts is, not what else may be wanted."""
-    if options.unfinished is None or options.weight_spectra or options.most_tokens or options.matrix_free:
+    """Where the step is kept; None where nothing is."""
+    if options.unfinished is None:
         return None
     choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
     return KeptStep(options.unfinished, run, step, objective, choices, options.notice)
 
 
-def _computed(run: Run, step: int, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredStep:
-    """The step's Gram matrix, and what else is wanted of it."""
-    from gradscope.gradients.model.budget import TokenBudget
+def _compute(
+    run: Run,
+    step: int,
+    weights: WeightsRef,
+    objective: Objective,
+    options: EngineOptions,
+    question: RowQuestion | None,
+) -> tuple[StepGram, tuple[Any, ...]]:
+    """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
+    from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
+    from gradscope.gradients.plan.prepared_step import prepare_step
     from gradscope.gradients.step.measure import measure_step
-    from gradscope.gradients.step.weight_spectra import measure_weight_spectra
-    from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 
-    groups, policy = run.groups_at(step), policy_of(run, weights, objective, options)
-    gram = measure_step(
-        policy,
-        groups,
-        objective,
-        engine=options.engine,
-        verify=options.verify,
-        batch_tokens=options.batch_tokens,
+    policy = policy_of(run, weights, objective, options)
+    budget = TokenBudget(
+        options.batch_tokens or first_batch_tokens(policy),
+        fixed=options.batch_tokens is not None,
         notice=options.notice,
     )
+    prepared = prepare_step(policy, run.groups_at(step), objective, budget)
+    gram = measure_step(prepared, engine=options.engine, verify=options.verify)
     gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, policy, objective, gram)))
-    spectra: tuple[WeightSpectrum, ...] = ()
-    if options.weight_spectra:
-        budget = TokenBudget(gram.batch_tokens, fixed=options.batch_tokens is not None, notice=options.notice)
-        spectra = measure_weight_spectra(policy, groups, objective, budget=budget)
-    tokens: tuple[TokenGram, ...] = ()
-    if options.most_tokens or options.num_buckets:
-        most, buckets = options.most_tokens or None, options.num_buckets
-        tokens = measure_tokens(policy, groups, objective, gram, most=most, num_buckets=buckets, seed=options.seed)
-    operators = token_operators(policy, groups, objective, gram) if options.matrix_free else ()
-    return MeasuredStep(
-        step=step,
-        groups=groups,
-        weights=weights,
-        gram=gram,
-        reason=None,
-        weight_spectra=spectra,
-        tokens=tokens,
-        token_operators=operators,
-    )
+    return gram, question.measure(prepared, gram) if question else ()
 
 
-def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> Policy:
+def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term.
 
     Args:
@@ -220,10 +205,10 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
     Returns:
         The policy.
     """
-    from gradscope.gradients.model.policy import load_policy
+    from gradscope.gradients.model.policy import load_measured_policy
 
     first = run.weights_before(1)
-    return load_policy(
+    return load_measured_policy(
         weights,
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
@@ -233,7 +218,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
     )
 
 
-def _what_the_disk_cannot_tell(run: Run, policy: Policy, objective: Objective, gram: StepGram) -> Iterator[str]:
+def _what_the_disk_cannot_tell(run: Run, policy: MeasuredPolicy, objective: Objective, gram: StepGram) -> Iterator[str]:
     """Where the trainer's forward pass may have been another one.
 
     Yields:

@@ -24,15 +24,15 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
     Returns:
         One comparison per formulation whose ranks are not the same numbers; empty where no group has a spectrum.
     """
-    groups = [spectrum for spectrum in spectra if spectrum.group_id is not None]
+    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
     if not groups:
         return ()
-    step, size = max((spectrum.step, spectrum.group_size) for spectrum in groups)
+    step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in groups)
     ranks: dict[str, _Ranks] = {}
     for spectrum in groups:
-        if (spectrum.step, spectrum.group_size) == (step, size) and spectrum.effective_rank.value is not None:
-            of_name = ranks.setdefault(spectrum.advantage, {})
-            of_name[spectrum.group_id, spectrum.samples] = spectrum.effective_rank.value
+        label, rank = spectrum.label, spectrum.ranks.effective_rank.value
+        if (label.step, label.group_size) == (step, size) and rank is not None:
+            ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
     first, *others = ranks or {"": {}}
     return tuple(
         RankComparison(

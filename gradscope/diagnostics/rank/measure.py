@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, TokenProductQuestion, TokenQuestion, WeightQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
@@ -61,8 +62,8 @@ MOST_TOKENS = 512
 
 
 @dataclass(slots=True)
-class _Findings:
-    """What has been computed so far."""
+class _Collected:
+    """What has been computed so far, over the steps."""
 
     spectra: list[GradientSpectrum] = field(default_factory=list)
     curve: list[RankCurvePoint] = field(default_factory=list)
@@ -79,16 +80,23 @@ class _Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """What is asked of each step."""
+class RankRequest:
+    """What is asked of every step."""
 
     rows: RowKind
+    """What a row of the matrix is."""
     advantages: tuple[str, ...]
+    """``logged`` and formulations that exist."""
     group_sizes: tuple[int, ...]
+    """Sizes to regroup into, beside the logged one."""
     centered: bool
+    """Whether to subtract the mean row first."""
     matrix_free: bool
+    """Whether token rows are known by products alone."""
     seed: int
+    """Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``."""
     output: Path | None
+    """Folder for the Gram matrices; None: they are not written."""
 
 
 def measure_rank(
@@ -154,7 +162,7 @@ def measure_rank(
     chosen = select_steps(run, steps)
     if steps is None:
         chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
-    question = _Question(
+    request = RankRequest(
         rows=rows,
         advantages=_known_advantages((LOGGED,) if matrix_free and advantages is None else advantages),
         group_sizes=() if rows == "token" and not group_sizes else _possible_sizes(run, group_sizes),
@@ -163,21 +171,27 @@ def measure_rank(
         seed=seed,
         output=Path(output) if output else None,
     )
-    found = _Findings()
-    wanted = replace(
-        engine,
-        weight_spectra=rows == "weight",
-        most_tokens=(tokens or MOST_TOKENS) if rows == "token" and not matrix_free and sketch is None else 0,
-        num_buckets=sketch,
-        matrix_free=matrix_free,
-        seed=seed,
-    )
-    for measured in measure_steps(run, chosen, wanted, progress):
-        _examine(run, measured, question, found)
-    if not found.steps:
-        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(found.skipped.items())[:3])
+    collected = _Collected()
+    question = _row_question(rows, tokens or MOST_TOKENS, sketch, matrix_free=matrix_free, seed=seed)
+    for measured in measure_steps(run, chosen, engine, progress, question):
+        _examine(run, measured, request, collected)
+    if not collected.steps:
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=_hint(run))
-    return _report(run, question, found)
+    return _report(run, request, collected)
+
+
+def _row_question(
+    rows: RowKind, most: int, num_buckets: int | None, *, matrix_free: bool, seed: int
+) -> RowQuestion | None:
+    """What needs the weights of a step beside the Gram matrix of its rollouts."""
+    if rows == "weight":
+        return WeightQuestion()
+    if rows != "token":
+        return None
+    if matrix_free:
+        return TokenProductQuestion()
+    return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=seed)
 
 
 def _hint(run: Run) -> str:
@@ -187,47 +201,47 @@ def _hint(run: Run) -> str:
     return "Point at a run folder with checkpoints, or pass the model before the first update: --initial FOLDER"
 
 
-def _report(run: Run, question: _Question, found: _Findings) -> RankReport:
+def _report(run: Run, request: RankRequest, collected: _Collected) -> RankReport:
     """The findings as a result object."""
-    baselines = measure_baselines(found.baseline_groups)
-    comparisons = compare_formulations(found.spectra)
-    beside = gradients_and_updates(run, found.spectra) if question.rows == "weight" else ()
+    baselines = measure_baselines(collected.baseline_groups)
+    comparisons = compare_formulations(collected.spectra)
+    beside = gradients_and_updates(run, collected.spectra) if request.rows == "weight" else ()
     return RankReport(
         source=run.source,
-        rows=question.rows,
-        spectra=tuple(found.spectra),
-        curve=tuple(found.curve),
-        steps=tuple(found.steps),
-        skipped=found.skipped,
-        refused=found.refused,
-        gram=found.gram,
-        engine=found.engine,
-        formulations=tuple(found.formulations),
-        shares=tuple(found.shares),
+        rows=request.rows,
+        spectra=tuple(collected.spectra),
+        curve=tuple(collected.curve),
+        steps=tuple(collected.steps),
+        skipped=collected.skipped,
+        refused=collected.refused,
+        gram=collected.gram,
+        engine=collected.engine,
+        formulations=tuple(collected.formulations),
+        shares=tuple(collected.shares),
         baselines=baselines,
         comparisons=comparisons,
-        token_curve=tuple(found.token_curve),
-        sparsity=tuple(found.sparsity),
+        token_curve=tuple(collected.token_curve),
+        sparsity=tuple(collected.sparsity),
         gradient_updates=beside,
-        findings=(*_sentences(question, found, comparisons, baselines), *gradient_update_findings(beside)),
+        findings=(*_sentences(request, collected, comparisons, baselines), *gradient_update_findings(beside)),
     )
 
 
 def _sentences(
-    question: _Question,
-    found: _Findings,
+    request: RankRequest,
+    collected: _Collected,
     comparisons: Sequence[RankComparison],
     baselines: Sequence[BaselineNoise],
 ) -> tuple[str, ...]:
-    reliability = reliability_findings(found.spectra, found.steps, found.engine)
-    if question.rows == "token":
-        seen = (*token_findings(found.token_curve), *sparsity_findings(found.sparsity))
-        return (*seen, *rank_findings((), found.steps, ()), *reliability)
-    if question.rows == "weight":
-        ranks = rank_findings((), found.steps, found.spectra)
-        return (*ranks, *sparsity_findings(found.sparsity), *reliability)
-    ranks = rank_findings(found.curve, found.steps, found.spectra, comparisons)
-    return (*ranks, *reliability, *update_findings(found.formulations, baselines))
+    reliability = reliability_findings(collected.spectra, collected.steps, collected.engine)
+    if request.rows == "token":
+        seen = (*token_findings(collected.token_curve), *sparsity_findings(collected.sparsity))
+        return (*seen, *rank_findings((), collected.steps, ()), *reliability)
+    if request.rows == "weight":
+        ranks = rank_findings((), collected.steps, collected.spectra)
+        return (*ranks, *sparsity_findings(collected.sparsity), *reliability)
+    ranks = rank_findings(collected.curve, collected.steps, collected.spectra, comparisons)
+    return (*ranks, *reliability, *update_findings(collected.formulations, baselines))
 
 
 def _known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -252,73 +266,78 @@ def _possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes)) if sizes else tuple(size for size in GROUP_SIZES if size < largest)
 
 
-def _examine(run: Run, measured: MeasuredStep, question: _Question, found: _Findings) -> None:
+def _examine(run: Run, measured: MeasuredStep, request: RankRequest, collected: _Collected) -> None:
     """Everything that is asked of one step."""
     gram = measured.gram
     if gram is None or measured.weights is None:
-        found.skipped[measured.step] = measured.reason or "unknown"
+        collected.skipped[measured.step] = measured.reason or "unknown"
         return
     rows = step_rows(gram)
-    found.engine = describe_engine(gram, found.engine)
+    collected.engine = describe_engine(gram, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
-    found.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
-    if question.output:
-        found.gram[str(measured.step)] = write_gram(question.output, rows)
-    if question.rows == "weight":
-        found.spectra.extend(weight_spectra(measured, gram))
-        found.sparsity.extend(weight_sparsity(measured.step, measured.weight_spectra))
+    collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
+    if request.output:
+        collected.gram[str(measured.step)] = write_gram(request.output, rows)
+    if request.rows == "weight":
+        collected.spectra.extend(weight_spectra(measured, gram))
+        collected.sparsity.extend(weight_sparsity(measured.step, measured.answer))
         return
-    found.formulations.extend(measure_formulations(rows, question.advantages))
-    found.shares.extend(measure_shares(rows))
-    found.baseline_groups.extend(baseline_groups(rows))
-    found.sparsity.extend(token_sparsity(measured.step, measured.tokens))
-    if question.matrix_free:
-        _answer_matrix_free(measured, rows, question, found)
+    collected.formulations.extend(measure_formulations(rows, request.advantages))
+    collected.shares.extend(measure_shares(rows))
+    collected.baseline_groups.extend(baseline_groups(rows))
+    if request.matrix_free:
+        _answer_matrix_free(measured, rows, request, collected)
         return
-    for advantage, size in _pairs(question, rows):
-        if advantage in found.refused:
+    collected.sparsity.extend(token_sparsity(measured.step, measured.answer))
+    for advantage, size in _pairs(request, rows):
+        if advantage in collected.refused:
             continue
         try:
-            _answer(measured, rows, advantage, size, question, found)
+            _answer(measured, rows, advantage, size, request, collected)
         except GradscopeError as error:
-            found.refused[advantage] = error.message
+            collected.refused[advantage] = error.message
 
 
 def _answer(
-    measured: MeasuredStep, rows: StepRows, advantage: str, size: int | None, question: _Question, found: _Findings
+    measured: MeasuredStep,
+    rows: StepRows,
+    advantage: str,
+    size: int | None,
+    request: RankRequest,
+    collected: _Collected,
 ) -> None:
     """The spectra of one step under one advantage, at one group size."""
-    if question.rows == "token":
+    if request.rows == "token":
         spectra, points = token_spectra(
-            rows, measured.tokens, advantage, size, seed=question.seed, centered=question.centered
+            rows, measured.answer, advantage, size, seed=request.seed, centered=request.centered
         )
-        found.token_curve.extend(points)
+        collected.token_curve.extend(points)
     else:
         spectra, curve = step_spectra(
-            rows, advantage, size, by_group=question.rows == "group", centered=question.centered
+            rows, advantage, size, by_group=request.rows == "group", centered=request.centered
         )
-        found.curve.extend(curve)
-    found.spectra.extend(spectra)
+        collected.curve.extend(curve)
+    collected.spectra.extend(spectra)
 
 
-def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, question: _Question, found: _Findings) -> None:
+def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, request: RankRequest, collected: _Collected) -> None:
     """The spectra of all token rows of one step, by products alone."""
     from gradscope.gradients.model.budget import names_out_of_memory
 
     with names_out_of_memory(f"products with the token rows of step {measured.step}"):
-        found_by_advantage = matrix_free_spectra(
-            rows, measured.token_operators, question.advantages, seed=question.seed, centered=question.centered
+        by_advantage = matrix_free_spectra(
+            rows, measured.answer, request.advantages, seed=request.seed, centered=request.centered
         )
-    for spectra in found_by_advantage.values():
-        found.spectra.extend(spectra)
-        found.token_curve.extend(token_points(spectra))
+    for spectra in by_advantage.values():
+        collected.spectra.extend(spectra)
+        collected.token_curve.extend(token_points(spectra))
 
 
-def _pairs(question: _Question, rows: StepRows) -> Iterator[tuple[str, int | None]]:
+def _pairs(request: RankRequest, rows: StepRows) -> Iterator[tuple[str, int | None]]:
     """Advantage and group size, the logged size first. Logged advantages belong to the logged groups alone."""
     logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
-    for advantage in question.advantages:
+    for advantage in request.advantages:
         yield advantage, None
         if advantage != LOGGED:
             fewest = formulation(advantage).min_group_size
-            yield from ((advantage, size) for size in question.group_sizes if size >= fewest and logged_sizes != {size})
+            yield from ((advantage, size) for size in request.group_sizes if size >= fewest and logged_sizes != {size})

@@ -54,7 +54,9 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
+    from gradscope.gradients.model.budget import TokenBudget
     from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.prepared_step import prepare_step
     from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
@@ -64,6 +66,5 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
     objective = Objective.from_settings(run.settings)
     policy = policy_of(run, measured.weights, objective, options)
-    return measure_rollout_tokens(
-        policy, measured.groups, objective, measured.gram, order, most=most, seed=options.seed
-    )
+    prepared = prepare_step(policy, measured.groups, objective, TokenBudget(measured.gram.batch_tokens))
+    return measure_rollout_tokens(prepared, measured.gram, order, most=most)

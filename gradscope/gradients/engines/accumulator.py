@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradscope.gradients.layers.factors import Contribution, Scatter
+from gradscope.gradients.layers.factors import GradientFactor, Scatter
 
 SLICE_BYTES = 64 * 2**20
 """Memory for the slice of all rows' gradients that exists at one time."""
@@ -60,31 +60,34 @@ class GramAccumulator:
         self._lower += self.products(rows)
 
     def add_parameter(
-        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]
     ) -> None:
         """Add one parameter's gradients.
 
         Args:
             shape: The parameter's shape.
             dtype: The parameter's dtype.
-            parts: Per batch the indices of its rows and the contributions of all uses of the parameter.
+            parts: Per batch the indices of its rows and the factors of all calls with the parameter.
         """
         length = shape[0]
         width = shape.numel() // length
-        if all(isinstance(contribution, Scatter) for _, uses in parts for contribution in uses):
+        if all(isinstance(factor, Scatter) for _, factors in parts for factor in factors):
             parts, length, width = _renumber(parts)
         self.add_slices((length, width), dtype, parts)
         self.num_parameters += shape.numel()
 
     def add_slices(
-        self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]]
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
     ) -> None:
         """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one.
 
         Args:
             shape: Rows and columns of a matrix.
             dtype: The parameter's dtype.
-            parts: Per batch the indices of its rows and their contributions.
+            parts: Per batch the indices of its rows and their factors.
         """
         length, width = shape
         working = torch.promote_types(dtype, torch.float32)
@@ -93,10 +96,10 @@ class GramAccumulator:
         for start in range(0, length, step):
             stop = min(start + step, length)
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width).zero_()
-            for rows, uses in parts:
+            for rows, factors in parts:
                 for local, row in enumerate(rows):
-                    for contribution in uses:
-                        contribution.add_to(local, start, slices[row])
+                    for factor in factors:
+                        factor.add_to(local, start, slices[row])
             self._lower += self.products(slices.flatten(1))
 
     def add_products(self, products: torch.Tensor) -> None:
@@ -127,11 +130,14 @@ class GramAccumulator:
 
 
 def _renumber(
-    parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]],
-) -> tuple[list[tuple[Sequence[int], list[Contribution]]], int, int]:
+    parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
+) -> tuple[list[tuple[Sequence[int], list[GradientFactor]]], int, int]:
     """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
-    scatters = [use for _, uses in parts for use in uses if isinstance(use, Scatter)]
-    seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids]))
-    renumbered = [(rows, [use.renumbered(seen) for use in uses if isinstance(use, Scatter)]) for rows, uses in parts]
+    scatters = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
+    seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
+    renumbered = [
+        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
+        for rows, factors in parts
+    ]
     width = scatters[0].grads[0].shape[1]  # of a row of the table, whichever way the parameter holds it
-    return [(rows, list(uses)) for rows, uses in renumbered], max(1, int(seen.numel())), width
+    return [(rows, list(factors)) for rows, factors in renumbered], max(1, int(seen.numel())), width

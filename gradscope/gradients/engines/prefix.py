@@ -17,8 +17,8 @@ import torch
 from transformers import DynamicCache
 
 from gradscope.errors import UsageError
-from gradscope.gradients.layers.factors import Contribution
-from gradscope.gradients.layers.trace import TracedUse, Tracer, decoder_layers
+from gradscope.gradients.layers.factors import GradientFactor
+from gradscope.gradients.layers.trace import TracedCall, Tracer, decoder_layers
 from gradscope.gradients.model.forward import Past, activations_kept, forward_arguments
 
 _NEEDS = (
@@ -95,7 +95,7 @@ class Prefix:
         self._expanded.append(leaves)
         return Past(cache=cache, length=self._length)
 
-    def descend(self) -> Iterator[tuple[set[str], dict[str, list[Contribution]]]]:
+    def descend(self) -> Iterator[tuple[set[str], dict[str, list[GradientFactor]]]]:
         """Send the cotangents of all batches down the prefix.
 
         Yields:
@@ -106,17 +106,17 @@ class Prefix:
         last = {name: number for number in reversed(range(len(segments))) for name in self._names(segments[number])}
         hidden: torch.Tensor | None = None
         for number in reversed(range(len(segments))):
-            uses = [use for use in segments[number] if self._layers.covered_by(use.module)]
-            grads: list[torch.Tensor | None] = [None] * len(uses)
+            calls = [call for call in segments[number] if self._layers.covered_by(call.module)]
+            grads: list[torch.Tensor | None] = [None] * len(calls)
             if number <= len(self._past):  # above the last layer nothing reaches the completions
-                hidden, grads = self._through(number, hidden, uses)
-            found: dict[str, list[Contribution]] = defaultdict(list)
-            for use, grad in zip(uses, grads, strict=True):
+                hidden, grads = self._through(number, hidden, calls)
+            found: dict[str, list[GradientFactor]] = defaultdict(list)
+            for call, grad in zip(calls, grads, strict=True):
                 if grad is not None:
-                    rows = use.as_rows(grad, [self._length] * len(grad), self._length)
-                    contributions = self._layers.rules[use.module](rows)
-                    for local, name in self._layers.covered_by(use.module).items():
-                        found[name].append(contributions[local])
+                    rows = call.as_rows(grad, [self._length] * len(grad), self._length)
+                    factors = self._layers.rules[call.module].factors(rows)
+                    for local, name in self._layers.covered_by(call.module).items():
+                        found[name].append(factors[local])
             segments[number] = []
             yield {name for name, lowest in last.items() if lowest == number}, found
 
@@ -128,14 +128,14 @@ class Prefix:
             for part in pair
         )
 
-    def _names(self, uses: Sequence[TracedUse]) -> Iterator[str]:
-        for use in uses:
-            yield from self._layers.owned[use.module].values()
+    def _names(self, calls: Sequence[TracedCall]) -> Iterator[str]:
+        for call in calls:
+            yield from self._layers.owned[call.module].values()
 
     def _through(
-        self, number: int, hidden: torch.Tensor | None, uses: Sequence[TracedUse]
+        self, number: int, hidden: torch.Tensor | None, calls: Sequence[TracedCall]
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """All rows through one segment: the cotangents of the hidden state below, and of the uses' outputs."""
+        """All rows through one segment: the cotangents of the hidden state below, and of the calls' outputs."""
         cuts = self._trace.cuts
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         if hidden is not None:
@@ -143,9 +143,9 @@ class Prefix:
         if number > 0:
             pairs += [pair for pair in self._of_past(number - 1) if pair[0].requires_grad]
         goes_on = number > 0 and cuts[number - 1].requires_grad
-        targets = [*([cuts[number - 1]] if goes_on else []), *(use.output for use in uses)]
+        targets = [*([cuts[number - 1]] if goes_on else []), *(call.output for call in calls)]
         if not pairs or not targets:
-            return None, [None] * len(uses)
+            return None, [None] * len(calls)
         grads = _row_by_row(pairs, targets)
         return (grads.pop(0) if goes_on else None), grads
 

@@ -19,16 +19,16 @@ import torch
 from torch import nn
 
 from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.pending_parts import PendingParts
 from gradscope.gradients.engines.prefix import Prefix
 from gradscope.gradients.engines.shared_prompts import PromptGroup, group_by_prompt
 from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import OnSequence, capture_batch
-from gradscope.gradients.engines.waiting_parts import Gatherer
 from gradscope.gradients.layers.capture import Capture
-from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.trace import Tracer
 from gradscope.gradients.model.backward import gradients_on
-from gradscope.gradients.model.batches import Batch, pad_batch, split_rows
+from gradscope.gradients.model.batches import PaddedBatch, pad_batch, split_rows
 from gradscope.gradients.plan.rows import RowPlan
 
 PREFIX_SHARE = 4
@@ -63,7 +63,7 @@ def prompt_gram(
     """
     capture, tracer = Capture(model, trainable), Tracer(model, trainable, plan.objective.temperature)
     groups = group_by_prompt(plan)
-    with Gatherer(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as gatherer:
+    with PendingParts(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as pending:
         for group in groups:
             batches = completion_batches(plan, group, batch_tokens, accumulator.device)
             with gradients_on(trainable, on=False):
@@ -71,22 +71,22 @@ def prompt_gram(
                 capture.uncovered.update(tracer.layers.uncovered)
                 for batch in batches:
 
-                    def take(name: str, uses: list[Contribution], rows: tuple[int, ...] = batch.rows) -> None:
-                        gatherer.take(name, rows, uses)
+                    def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
+                        pending.take(name, rows, factors)
 
                     past = prefix.expanded(len(batch.rows)) if prefix else None
                     capture_batch(model, plan, batch, capture, take, on_sequence, past)
             rows = [row for batch in batches for row in batch.rows]
             for complete, found in prefix.descend() if prefix else ():
-                for name, uses in found.items():
-                    gatherer.take(name, rows, uses)
+                for name, factors in found.items():
+                    pending.take(name, rows, factors)
                 for name in complete - capture.uncovered if len(groups) == 1 else ():
-                    gatherer.combine(name)
-        gatherer.combine_all(capture.uncovered)
+                    pending.combine(name)
+        pending.combine_all(capture.uncovered)
     return frozenset(capture.uncovered)
 
 
-def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[Batch]:
+def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[PaddedBatch]:
     """The completions of a group, each behind the last token of its prompt.
 
     Args:

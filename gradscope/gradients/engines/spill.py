@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self, cast
 
 import torch
 
-from gradscope.gradients.layers.factors import Contribution, Part
+from gradscope.gradients.layers.factors import GradientFactor, Part
 
 KEPT_BYTES = 4 * 2**30
 """Memory for what waits, where nothing else is said."""
@@ -36,16 +36,16 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spilled:
-    """A contribution in the file."""
+    """A factor in the file."""
 
-    kind: Callable[..., Contribution]
+    kind: Callable[..., GradientFactor]
     """Its class."""
     places: dict[str, Any]
     """Its fields, with places for tensors."""
 
 
 class PartStore:
-    """Contributions by parameter, on the CPU or on disk.
+    """Factors by parameter, on the CPU or on disk.
 
     Args:
         max_bytes: Memory for them; what comes later goes to a temporary file.
@@ -53,7 +53,7 @@ class PartStore:
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._left = max_bytes
-        self._parts: dict[str, list[tuple[tuple[int, ...], list[Contribution | _Spilled]]]] = defaultdict(list)
+        self._parts: dict[str, list[tuple[tuple[int, ...], list[GradientFactor | _Spilled]]]] = defaultdict(list)
         self._open = ExitStack()
         self._file: BinaryIO | None = None
 
@@ -71,15 +71,15 @@ class PartStore:
         """The parameters of which something is kept."""
         return list(self._parts)
 
-    def keep(self, name: str, rows: tuple[int, ...], uses: Sequence[Contribution]) -> None:
+    def keep(self, name: str, rows: tuple[int, ...], factors: Sequence[GradientFactor]) -> None:
         """Keep what one batch adds to a parameter.
 
         Args:
             name: The parameter.
             rows: The batch's rows.
-            uses: What each use adds.
+            factors: What each call adds.
         """
-        self._parts[name].append((rows, [self._stored(use) for use in uses]))
+        self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
 
     def take(self, name: str, device: torch.device) -> list[Part]:
         """Hand out what was kept of a parameter, and forget it.
@@ -91,20 +91,22 @@ class PartStore:
         Returns:
             One part per batch.
         """
-        return [(rows, [self._loaded(use).to(device) for use in uses]) for rows, uses in self._parts.pop(name)]
+        return [
+            (rows, [self._loaded(factor).to(device) for factor in factors]) for rows, factors in self._parts.pop(name)
+        ]
 
-    def _stored(self, use: Contribution) -> Contribution | _Spilled:
-        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(use))
+    def _stored(self, factor: GradientFactor) -> GradientFactor | _Spilled:
+        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(factor))
         if size <= self._left:
             self._left -= size
-            return use.to(torch.device("cpu"))
-        values = {name: _mapped(value, self._write) for name, value in _values(use).items()}
-        return _Spilled(kind=type(use), places=values)
+            return factor.to(torch.device("cpu"))
+        values = {name: _mapped(value, self._write) for name, value in _values(factor).items()}
+        return _Spilled(kind=type(factor), places=values)
 
-    def _loaded(self, use: Contribution | _Spilled) -> Contribution:
-        if not isinstance(use, _Spilled):
-            return use
-        return use.kind(**{name: _mapped(value, self._read) for name, value in use.places.items()})
+    def _loaded(self, factor: GradientFactor | _Spilled) -> GradientFactor:
+        if not isinstance(factor, _Spilled):
+            return factor
+        return factor.kind(**{name: _mapped(value, self._read) for name, value in factor.places.items()})
 
     def _write(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -131,12 +133,12 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.flatten().view(torch.uint8).numpy()
 
 
-def _values(use: Contribution) -> dict[str, Any]:
-    return {field.name: getattr(use, field.name) for field in fields(cast(Any, use))}
+def _values(factor: GradientFactor) -> dict[str, Any]:
+    return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
 
 
-def _tensors(use: Contribution) -> list[torch.Tensor]:
-    values = [part for value in _values(use).values() for part in (value if isinstance(value, tuple) else (value,))]
+def _tensors(factor: GradientFactor) -> list[torch.Tensor]:
+    values = [part for value in _values(factor).values() for part in (value if isinstance(value, tuple) else (value,))]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.engines.pending_parts import PendingParts
 from gradscope.gradients.engines.spill import KEPT_BYTES
-from gradscope.gradients.engines.waiting_parts import Gatherer
 from gradscope.gradients.layers.capture import Capture, Sink
-from gradscope.gradients.layers.factors import Contribution
+from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.model.backward import backpropagate, gradients_on
-from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import Past, completion_logprobs
 from gradscope.gradients.plan.rows import RowPlan
 
@@ -33,7 +33,7 @@ def stream_gram(
     model: Any,
     trainable: Mapping[str, nn.Parameter],
     plan: RowPlan,
-    batches: Sequence[Batch],
+    batches: Sequence[PaddedBatch],
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
@@ -54,24 +54,24 @@ def stream_gram(
         Names of the parameters that no rule covers; nothing was added for them.
     """
     capture, waits = Capture(model, trainable), len(batches) > 1
-    with Gatherer(trainable, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as gatherer:
+    with PendingParts(trainable, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
         for batch in batches:
 
-            def take(name: str, uses: list[Contribution], rows: tuple[int, ...] = batch.rows) -> None:
-                gatherer.take(name, rows, uses)
+            def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
+                pending.take(name, rows, factors)
                 if not waits:
-                    gatherer.combine(name)
+                    pending.combine(name)
 
             with gradients_on(trainable, on=False):
                 capture_batch(model, plan, batch, capture, take, on_sequence)
-        gatherer.combine_all(capture.uncovered)
+        pending.combine_all(capture.uncovered)
     return frozenset(capture.uncovered)
 
 
 def capture_batch(
     model: Any,
     plan: RowPlan,
-    batch: Batch,
+    batch: PaddedBatch,
     capture: Capture,
     sink: Sink,
     on_sequence: OnSequence,
@@ -84,7 +84,7 @@ def capture_batch(
         plan: The rows.
         batch: Some of them.
         capture: Takes what its layers are given and get back.
-        sink: Gets the contributions of each complete parameter.
+        sink: Gets the factors of each complete parameter.
         on_sequence: Called with each sequence's index and its log-probabilities.
         past: What ran before the batch; None where it holds whole sequences.
     """

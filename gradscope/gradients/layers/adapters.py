@@ -21,8 +21,8 @@ from peft.tuners import lora
 from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 
-from gradscope.gradients.layers.factors import Contribution, OuterProduct
-from gradscope.gradients.layers.layer_use import Rule, Use, is_close, once
+from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close, once
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -48,62 +48,47 @@ def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
-def adapter_rule(module: nn.Module) -> Rule | None:
-    """The rule of a layer of these two kinds.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        The rule where one adapter is active, else None.
-    """
-    return adapter if adapter_parameters(module) and len(_active(module)) == 1 else None
+def is_adapted(module: nn.Module) -> bool:
+    """Whether a module is a layer of these two kinds with one active adapter."""
+    return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
 
 
-def adapter(use: Use) -> Mapping[str, Contribution]:
+def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
     """The whole layer at once: A, B, and with DoRA the magnitudes and the base layer's bias.
 
     With g = s (m / n) d: dB = sum_t g (A x)^T, dA = sum_t B^T g x^T, dm = sum_t d (y - b + s B A x) / n, db = sum_t d.
 
     Args:
-        use: One call, input [B, S, I] or ids [B, S], and output gradient [B, S, O].
+        call: One call, input [B, S, I] or ids [B, S], and output gradient [B, S, O].
 
     Returns:
-        Contributions to A [r, I], B [O, r], m [O] and b [O]; that of an embedding's A as a table by id, [I, r].
+        Factors of A [r, I], B [O, r], m [O] and b [O]; that of an embedding's A as a table by id, [I, r].
     """
     with torch.no_grad():
-        layer = _Layer.of(use.module)
-        inner = once(use.input, layer.inner)
-        grad = use.grad * layer.gain * layer.scale
+        layer = _Layer.of(call.module)
+        inner = once(call.input, layer.inner)
+        grad = call.grad * layer.gain * layer.scale
         below = grad @ layer.up
-        found: dict[str, Contribution] = {
-            layer.names[1]: OuterProduct(left=use.tokens(grad), right=use.tokens(inner)),
-            layer.names[0]: use.lookup(below, layer.padding)
+        found: dict[str, GradientFactor] = {
+            layer.names[1]: OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
+            layer.names[0]: call.lookup(below, layer.padding)
             if layer.is_lookup
-            else OuterProduct(left=use.tokens(below), right=use.tokens(use.input)),
+            else OuterProduct(left=call.tokens(below), right=call.tokens(call.input)),
         }
         if layer.norm is not None:
-            adapted = once(use.input, layer.adapted)
-            found[layer.names[2]] = use.summed(use.grad * (adapted / layer.norm))
+            adapted = once(call.input, layer.adapted)
+            found[layer.names[2]] = call.summed(call.grad * (adapted / layer.norm))
         if isinstance(layer.bias, torch.Tensor):
-            found["base_layer.bias"] = use.summed(use.grad)
+            found["base_layer.bias"] = call.summed(call.grad)
     return found
 
 
-def fits_adapter(module: nn.Module, given: torch.Tensor, returned: torch.Tensor) -> bool:
-    """Whether a layer computes what the rule takes it to compute, on the first row.
-
-    Args:
-        module: A layer that has the rule.
-        given: Input.
-        returned: Output.
-
-    Returns:
-        True where the output can be computed again.
-    """
+def fits_adapter(call: ForwardCall) -> bool:
+    """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
     with torch.no_grad():
-        layer = _Layer.of(module)
-        return is_close(layer.bias + layer.gain * layer.adapted(given[:1].detach()), returned[:1].detach())
+        layer = _Layer.of(call.module)
+        rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
+        return is_close(rebuilt, call.output[:1].detach())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

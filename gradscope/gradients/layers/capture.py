@@ -1,8 +1,8 @@
-"""Hooks: each use of a layer is joined with the gradient of its output, and handed on when its parameter is complete.
+"""Hooks: each call of a layer is joined with the gradient of its output, and handed on when its parameter is complete.
 
 Weight gradients stay off. The hooks take a layer's input in the forward pass and the gradient of its output in the
-backward pass; they are joined per use, not by a stack, so modules may be called many times and in any order. Once all
-uses of a parameter have arrived (a tied weight has several), its contributions go to the sink and can be dropped.
+backward pass; they are joined per call, not by a stack, so modules may be called many times and in any order. Once all
+calls with a parameter have arrived (a tied weight has several), its factors go to the sink and can be dropped.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.gradients.layers.coverage import RuledLayers
+from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.factors import Contribution
-from gradscope.gradients.layers.layer_use import Use
-from gradscope.gradients.layers.rules import fits, looks_up
-from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.layers.factors import GradientFactor
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.rules import looks_up
+from gradscope.gradients.model.batches import PaddedBatch
 
-Sink = Callable[[str, list[Contribution]], None]
-"""Called with a parameter's name and the contributions of all its uses."""
+Sink = Callable[[str, list[GradientFactor]], None]
+"""Called with a parameter's name and the factors of all calls with it."""
 
 
 class Capture:
@@ -35,10 +35,10 @@ class Capture:
     """
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
-        self._layers = RuledLayers(model, trainable)
-        self._batch: Batch | None = None
+        self._layers = CoveredLayers(model, trainable)
+        self._batch: PaddedBatch | None = None
         self._expected: dict[str, int] = defaultdict(int)
-        self._arrived: dict[str, list[Contribution]] = defaultdict(list)
+        self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
         self._sink: Sink | None = None
         self._asking = False
 
@@ -66,14 +66,14 @@ class Capture:
                 handle.remove()
 
     @contextmanager
-    def batch(self, batch: Batch, sink: Sink) -> Iterator[None]:
+    def batch(self, batch: PaddedBatch, sink: Sink) -> Iterator[None]:
         """Collect the forward and backward pass that run inside.
 
-        A parameter of which not every use got a gradient is uncovered from here on: it must be computed another way.
+        A parameter of which not every call got a gradient is uncovered from here on: it must be computed another way.
 
         Args:
             batch: The rows of the pass.
-            sink: Gets the contributions of each complete parameter.
+            sink: Gets the factors of each complete parameter.
 
         Yields:
             Nothing.
@@ -128,9 +128,9 @@ class Capture:
         owned: Mapping[str, str],
         given: tuple[torch.Tensor, ...],
         grad: torch.Tensor,
-        batch: Batch,
+        batch: PaddedBatch,
     ) -> None:
-        use = Use(
+        call = LayerCall(
             module=module,
             input=given[0],
             beside=given[1:],
@@ -138,19 +138,26 @@ class Capture:
             spans=batch.spans,
             length=batch.length,
         )
-        contributions = self._ask(lambda: self._layers.rules[module](use))
+        factors = self._ask(lambda: self._layers.rules[module].factors(call))
         for local, name in owned.items():
-            self._arrived[name].append(contributions[local])
+            self._arrived[name].append(factors[local])
             self._expected[name] -= 1
             if self._expected[name] == 0 and name not in self.uncovered:
                 self._expected[name] = -1
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         assert self._batch is not None, "only called while a batch is collected"
-        num_rows, length = len(self._batch.rows), self._batch.length
-        return bool(self._ask(lambda: fits(module, given[0], output, num_rows, length, given[1:])))
+        call = ForwardCall(
+            module=module,
+            input=given[0],
+            output=output,
+            beside=given[1:],
+            num_rows=len(self._batch.rows),
+            length=self._batch.length,
+        )
+        return bool(self._ask(lambda: self._layers.rules[module].fits(call)))
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Run something that may call a hooked module again, without collecting that call."""

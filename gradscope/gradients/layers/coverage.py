@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from gradscope.gradients.layers.adapters import adapter_parameters
-from gradscope.gradients.layers.rules import Rule, rule_for
+from gradscope.gradients.layers.layer_call import Rule
+from gradscope.gradients.layers.rules import rule_for
 
 
-class RuledLayers:
+class CoveredLayers:
     """The modules whose parameters are computed by a layer rule.
 
     Args:
@@ -35,7 +36,7 @@ class RuledLayers:
             self.owned[module], self.rules[module] = owned, rule
             ruled.update(owned.values())
         self.uncovered: set[str] = set(trainable) - (ruled - unruled)
-        """Names of the parameters of which some use has no rule; engines add what they find on the way."""
+        """Names of the parameters of which some call has no rule; engines add what they find on the way."""
 
     def covered_by(self, module: nn.Module) -> dict[str, str]:
         """The parameters that a module's rule covers.

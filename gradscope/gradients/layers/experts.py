@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from gradscope.gradients.layers.factors import Contribution, Routed, Summed
-from gradscope.gradients.layers.layer_use import Use, is_close
+from gradscope.gradients.layers.factors import GradientFactor, Routed, Summed
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close
 
 
 def is_expert_layer(module: nn.Module) -> bool:
@@ -62,21 +62,21 @@ def returned_by(module: nn.Module, output: Any) -> Any:
     return output[1] if is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
 
 
-def experts(use: Use) -> Mapping[str, Contribution]:
+def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
     """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
 
     Args:
-        use: One call, input [B S, H], beside it the experts [B S, K] and their weights [B S, K], output gradient
+        call: One call, input [B S, H], beside it the experts [B S, K] and their weights [B S, K], output gradient
             [B S, H].
 
     Returns:
-        Contributions to ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
+        Factors of ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
     """
-    index, weights = use.beside
+    index, weights = call.beside
     pairs = [
-        _pairs(use.module, given, chosen, share, grad)
+        _pairs(call.module, given, chosen, share, grad)
         for given, chosen, share, grad in zip(
-            _rows(use, use.input), _rows(use, index), _rows(use, weights), _rows(use, use.grad), strict=True
+            _rows(call, call.input), _rows(call, index), _rows(call, weights), _rows(call, call.grad), strict=True
         )
     ]
     numbers = tuple(pair[0] for pair in pairs)
@@ -86,73 +86,57 @@ def experts(use: Use) -> Mapping[str, Contribution]:
     }
 
 
-def router(use: Use) -> Mapping[str, Contribution]:
+def router(call: LayerCall) -> Mapping[str, GradientFactor]:
     """A router's matrix, by a backward pass of the router alone for each row.
 
     Args:
-        use: One call, input [B S, H] and the gradient of the chosen experts' weights [B S, K].
+        call: One call, input [B S, H] and the gradient of the chosen experts' weights [B S, K].
 
     Returns:
-        Contribution to ``weight`` [E, H].
+        GradientFactor to ``weight`` [E, H].
     """
     rows = []
-    for given, grad in zip(_rows(use, use.input), _rows(use, use.grad), strict=True):
+    for given, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
         with torch.enable_grad():
-            weight = use.module.get_parameter("weight").detach().requires_grad_(True)
-            shares = returned_by(use.module, functional_call(use.module, {"weight": weight}, (given,)))
+            weight = call.module.get_parameter("weight").detach().requires_grad_(True)
+            shares = returned_by(call.module, functional_call(call.module, {"weight": weight}, (given,)))
             (gradient,) = torch.autograd.grad(shares, weight, grad)
         rows.append(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
     return {"weight": Summed(rows=torch.stack(rows))}
 
 
-def fits_experts(
-    module: nn.Module, given: torch.Tensor, beside: tuple[torch.Tensor, ...], returned: torch.Tensor, num_tokens: int
-) -> bool:
-    """Whether the experts compute what the rule takes them to compute, on the first tokens.
-
-    Args:
-        module: The experts.
-        given: Input.
-        beside: Experts of each token and their weights.
-        returned: Output.
-        num_tokens: B S.
-
-    Returns:
-        True where all tokens of the batch are rows, in order, and the output can be computed again.
-    """
-    if len(beside) != 2 or given.dim() != 2 or len(given) != num_tokens or returned.shape != given.shape:
+def fits_experts(call: ForwardCall) -> bool:
+    """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
+    num_tokens = call.num_rows * call.length
+    if len(call.beside) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
         return False
-    index, weights = beside
+    index, weights = call.beside
     if index.shape != weights.shape or len(index) != num_tokens:
         return False
     few = slice(0, 8)
-    numbers, _, _, _, inner = _pairs(module, given[few], index[few], weights[few], torch.zeros_like(returned[few]))
-    down = module.get_parameter("down_proj").detach()
+    none = torch.zeros_like(call.output[few])
+    numbers, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
+    down = call.module.get_parameter("down_proj").detach()
     outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[numbers], inner)
-    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), returned[few].detach())
+    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
-def fits_router(module: nn.Module, given: torch.Tensor, returned: torch.Tensor, num_tokens: int) -> bool:
-    """Whether a router treats tokens one by one, on the first of them.
-
-    Args:
-        module: The router.
-        given: Input.
-        returned: The chosen experts' weights.
-        num_tokens: B S.
-
-    Returns:
-        True where all tokens of the batch are rows and the first come out the same alone.
-    """
-    if given.dim() != 2 or len(given) != num_tokens or len(returned) != num_tokens:
+def fits_router(call: ForwardCall) -> bool:
+    """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
+    num_tokens = call.num_rows * call.length
+    if call.beside or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
         return False
-    alone = returned_by(module, module(given[:8]))
-    return isinstance(alone, torch.Tensor) and is_close(alone, returned[:8].detach())
+    alone = returned_by(call.module, call.module(call.input[:8]))
+    return isinstance(alone, torch.Tensor) and is_close(alone, call.output[:8].detach())
 
 
-def _rows(use: Use, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _is_of_tokens(call: ForwardCall, num_tokens: int) -> bool:
+    return call.input.dim() == 2 and len(call.input) == num_tokens
+
+
+def _rows(call: LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A folded tensor [B S, ...] as each row's tokens, [B][T, ...]."""
-    return use.tokens(tensor.reshape(len(use.spans), use.length, *tensor.shape[1:]))
+    return call.tokens(tensor.reshape(len(call.spans), call.length, *tensor.shape[1:]))
 
 
 def _pairs(

@@ -1,7 +1,7 @@
-"""What one use of a parameter adds to the gradient of each row, kept in factors until a slice of it is asked for.
+"""What one call with a parameter adds to the gradient of each row, kept in factors until a slice of it is asked for.
 
 A row's weight gradient is never stored whole: it is formed for a slice of the parameter's first dimension, added to a
-buffer, and dropped. Tied weights need no rule of their own: their uses add to the same buffer.
+buffer, and dropped. Tied weights need no rule of their own: their calls add to the same buffer.
 
 Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width.
 """
@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 
 
-class Contribution(Protocol):
-    """The gradient of one parameter through one use, row by row."""
+class GradientFactor(Protocol):
+    """The gradient of one parameter through one call, row by row."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add a slice of one row's gradient.
@@ -26,14 +26,14 @@ class Contribution(Protocol):
             out: Where to add; its first dimension is the slice, the rest the parameter's other dimensions, flat.
         """
 
-    def to(self, device: torch.device) -> Contribution:
-        """The same contribution on another device.
+    def to(self, device: torch.device) -> GradientFactor:
+        """The same factor on another device.
 
         Args:
             device: Where its tensors go.
 
         Returns:
-            The contribution; itself where nothing moves.
+            The factor; itself where nothing moves.
         """
 
 
@@ -64,7 +64,7 @@ class OuterProduct:
             device: Where they go.
 
         Returns:
-            The contribution.
+            The factor.
         """
         return OuterProduct(
             left=tuple(part.to(device) for part in self.left), right=tuple(part.to(device) for part in self.right)
@@ -99,7 +99,7 @@ class Scatter:
             device: Where they go.
 
         Returns:
-            The contribution.
+            The factor.
         """
         return Scatter(
             ids=tuple(part.to(device) for part in self.ids), grads=tuple(part.to(device) for part in self.grads)
@@ -112,7 +112,7 @@ class Scatter:
             seen: All ids that occur, sorted, on the device of ``ids``.
 
         Returns:
-            The contribution to the table's rows ``seen``.
+            The factor to the table's rows ``seen``.
         """
         return Scatter(ids=tuple(torch.searchsorted(seen, ids) for ids in self.ids), grads=self.grads)
 
@@ -150,7 +150,7 @@ class Routed:
             device: Where they go.
 
         Returns:
-            The contribution.
+            The factor.
         """
         experts, left, right = (
             tuple(part.to(device) for part in parts) for parts in (self.experts, self.left, self.right)
@@ -182,10 +182,10 @@ class Summed:
             device: Where it goes.
 
         Returns:
-            The contribution.
+            The factor.
         """
         return Summed(rows=self.rows.to(device))
 
 
-Part = tuple[tuple[int, ...], list[Contribution]]
-"""The indices of some rows among the step's, and what each use of a parameter adds to them."""
+Part = tuple[tuple[int, ...], list[GradientFactor]]
+"""The indices of some rows among the step's, and what each call with a parameter adds to them."""

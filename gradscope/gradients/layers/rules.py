@@ -1,8 +1,8 @@
-"""The rule of each layer kind: from its input and output gradient to what each row adds to its parameters.
+"""The layer rules: from a layer's input and output gradient to what each row adds to its parameters.
 
-A rule applies only where it is exact. A module whose forward is not what the rule assumes (a subclass that computes
-something else, a norm that is not affine in its weight, tensors without a batch and token axis) gets no rule, and its
-parameters go the slow exact way.
+:data:`RULES` lists them; :func:`rule_for` picks the first that matches a module. A rule applies only where it is exact.
+A module whose forward is not what the rule assumes (a subclass that computes something else, a norm that is not affine
+in its weight, tensors without a batch and token axis) gets no rule, and its parameters go the slow exact way.
 
 Shapes: B rows, S padded length, I inputs, O outputs, H width.
 """
@@ -13,86 +13,19 @@ from collections.abc import Mapping
 
 import torch
 from peft.tuners import lora
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from gradscope.gradients.layers.adapters import adapter_rule, fits_adapter
+from gradscope.gradients.layers.adapters import adapter, fits_adapter, is_adapted
 from gradscope.gradients.layers.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
-from gradscope.gradients.layers.factors import Contribution, OuterProduct
-from gradscope.gradients.layers.layer_use import Rule, Use, is_close, once
-
-__all__ = ["Rule", "Use", "fits", "looks_up", "rule_for"]
+from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Rule, is_close, once
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule of a module that owns parameters.
-
-    Args:
-        module: The module.
-
-    Returns:
-        Its rule, or None where there is none.
-    """
-    own = dict(module.named_parameters(recurse=False))
-    if isinstance(module, BaseTunerLayer):
-        return adapter_rule(module)
-    if is_expert_layer(module):
-        return experts
-    if is_router(module):
-        return router
-    if not own.keys() <= {"weight", "bias"}:
-        return None
-    forward = type(module).forward
-    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
-        return linear
-    if isinstance(module, Conv1D) and forward is Conv1D.forward:
-        return conv1d
-    if isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq:
-        return embedding
-    if "Norm" in type(module).__name__ and "weight" in own and all(part.dim() == 1 for part in own.values()):
-        return norm
-    return None
-
-
-def fits(
-    module: nn.Module,
-    given: torch.Tensor,
-    returned: torch.Tensor,
-    num_rows: int,
-    length: int,
-    beside: tuple[torch.Tensor, ...] = (),
-) -> bool:
-    """Whether a rule's assumptions hold for one call.
-
-    Args:
-        module: A module that has a rule.
-        given: Its input.
-        returned: Its output.
-        num_rows: B.
-        length: S.
-        beside: What it was given beside its input.
-
-    Returns:
-        True where rows are the first axis and, except for norms, tokens the second; and where a norm is affine in its
-        weight and an embedding only scales what it looks up.
-    """
-    rule = rule_for(module)
-    if rule is experts:
-        return fits_experts(module, given, beside, returned, num_rows * length)
-    if rule is router:
-        return not beside and fits_router(module, given, returned, num_rows * length)
-    if beside or given.shape[0] != num_rows or returned.shape[0] != num_rows:
-        return False
-    if rule is norm:
-        return _is_affine(module, given, returned)
-    by_token = given.dim() == (2 if looks_up(module) else 3) and returned.dim() == 3
-    if not by_token or given.shape[1] > length or returned.shape[1] != given.shape[1]:
-        return False
-    if isinstance(module, BaseTunerLayer):
-        return fits_adapter(module, given, returned)
-    return not isinstance(module, nn.Embedding) or _embedding_scale(module, given) is not None
+    """The rule of a module that owns parameters; None where there is none."""
+    return next((rule for rule in RULES if rule.matches(module)), None)
 
 
 def looks_up(module: nn.Module) -> bool:
@@ -107,67 +40,105 @@ def looks_up(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding | lora.Embedding)
 
 
-def linear(use: Use) -> Mapping[str, Contribution]:
+def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
     """``nn.Linear``: dW = sum_t d_t a_t^T, db = sum_t d_t.
 
     Args:
-        use: One call, input [B, S, I] and output gradient [B, S, O].
+        call: One call, input [B, S, I] and output gradient [B, S, O].
 
     Returns:
-        Contributions to ``weight`` [O, I] and ``bias`` [O].
+        Factors of ``weight`` [O, I] and ``bias`` [O].
     """
-    weight = OuterProduct(left=use.tokens(use.grad), right=use.tokens(use.input))
-    return {"weight": weight, **_bias(use)}
+    weight = OuterProduct(left=call.tokens(call.grad), right=call.tokens(call.input))
+    return {"weight": weight, **_bias(call)}
 
 
-def conv1d(use: Use) -> Mapping[str, Contribution]:
+def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
     """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T.
 
     Args:
-        use: One call, input [B, S, I] and output gradient [B, S, O].
+        call: One call, input [B, S, I] and output gradient [B, S, O].
 
     Returns:
-        Contributions to ``weight`` [I, O] and ``bias`` [O].
+        Factors of ``weight`` [I, O] and ``bias`` [O].
     """
-    weight = OuterProduct(left=use.tokens(use.input), right=use.tokens(use.grad))
-    return {"weight": weight, **_bias(use)}
+    weight = OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
+    return {"weight": weight, **_bias(call)}
 
 
-def embedding(use: Use) -> Mapping[str, Contribution]:
+def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
     """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens.
 
     Args:
-        use: One call, ids [B, S] and output gradient [B, S, H].
+        call: One call, ids [B, S] and output gradient [B, S, H].
 
     Returns:
-        Contribution to ``weight`` [V, H].
+        GradientFactor to ``weight`` [V, H].
     """
-    module = use.module
+    module = call.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
-    scale = _embedding_scale(module, use.input)
+    scale = _embedding_scale(module, call.input)
     assert scale is not None, "checked by fits()"
-    return {"weight": use.lookup(use.grad * scale, module.padding_idx)}
+    return {"weight": call.lookup(call.grad * scale, module.padding_idx)}
 
 
-def norm(use: Use) -> Mapping[str, Contribution]:
+def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     """LayerNorm and RMSNorm in any variant: dw = sum_t x_hat_t d_t with x_hat = f(x; w=1) - f(x; w=0), db = sum_t d_t.
 
     Args:
-        use: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
+        call: One call, input and output gradient [B, ..., H]; all axes between are summed, heads included.
 
     Returns:
-        Contributions to ``weight`` [H] and ``bias`` [H].
+        Factors of ``weight`` [H] and ``bias`` [H].
     """
-    wide = torch.promote_types(use.grad.dtype, torch.float32)
+    wide = torch.promote_types(call.grad.dtype, torch.float32)
 
     def normalized(given: torch.Tensor) -> torch.Tensor:
-        return (_with_weight(use.module, given, 1.0) - _with_weight(use.module, given, 0.0)).to(wide)
+        return (_with_weight(call.module, given, 1.0) - _with_weight(call.module, given, 0.0)).to(wide)
 
-    return {"weight": use.summed(once(use.input, normalized) * use.grad.to(wide)), **_bias(use)}
+    return {"weight": call.summed(once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
 
 
-def _bias(use: Use) -> Mapping[str, Contribution]:
-    return {} if getattr(use.module, "bias", None) is None else {"bias": use.summed(use.grad)}
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_known_parameters(module)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_known_parameters(module)
+
+
+def _is_embedding(module: nn.Module) -> bool:
+    if not isinstance(module, nn.Embedding) or not _has_known_parameters(module):
+        return False
+    return module.max_norm is None and not module.scale_grad_by_freq
+
+
+def _is_norm(module: nn.Module) -> bool:
+    own = dict(module.named_parameters(recurse=False))
+    is_flat = "weight" in own and all(part.dim() == 1 for part in own.values())
+    return "Norm" in type(module).__name__ and is_flat and _has_known_parameters(module)
+
+
+def _has_known_parameters(module: nn.Module) -> bool:
+    """Whether a module owns nothing but a weight and a bias: one more parameter may enter its output anywhere."""
+    return {name for name, _ in module.named_parameters(recurse=False)} <= {"weight", "bias"}
+
+
+def _is_by_row(call: ForwardCall) -> bool:
+    """Whether rows are the first axis of the input and the output, and nothing else is given."""
+    return not call.beside and call.input.shape[0] == call.output.shape[0] == call.num_rows
+
+
+def _is_by_token(call: ForwardCall) -> bool:
+    """Whether tokens are the second axis too."""
+    num_axes = 2 if looks_up(call.module) else 3
+    if not _is_by_row(call) or call.input.dim() != num_axes or call.output.dim() != 3:
+        return False
+    return call.input.shape[1] <= call.length and call.output.shape[1] == call.input.shape[1]
+
+
+def _bias(call: LayerCall) -> Mapping[str, GradientFactor]:
+    return {} if getattr(call.module, "bias", None) is None else {"bias": call.summed(call.grad)}
 
 
 def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:
@@ -177,14 +148,19 @@ def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.
     return result.detach()
 
 
-def _is_affine(module: nn.Module, given: torch.Tensor, returned: torch.Tensor) -> bool:
+def _is_affine(call: ForwardCall) -> bool:
     """Whether f(x; w) = f(x; 0) + w (f(x; 1) - f(x; 0)), on the first tokens of the first row."""
-    few = (slice(1), *[slice(8)] * (given.dim() - 2))
-    sample = given[few].detach()
+    module, few = call.module, (slice(1), *[slice(8)] * (call.input.dim() - 2))
+    sample = call.input[few].detach()
     without = _with_weight(module, sample, 0.0)
     weight = module.get_parameter("weight").detach()
     rebuilt = without + weight * (_with_weight(module, sample, 1.0) - without)
-    return is_close(rebuilt, returned[few].detach())
+    return is_close(rebuilt, call.output[few].detach())
+
+
+def _is_only_scaled(call: ForwardCall) -> bool:
+    assert isinstance(call.module, nn.Embedding), "the rule is chosen by type"
+    return _embedding_scale(call.module, call.input) is not None
 
 
 def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | None:
@@ -199,3 +175,17 @@ def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | 
     returned = module.forward(probe).detach()
     close = torch.allclose(returned, looked_up * scale, rtol=64 * torch.finfo(returned.dtype).eps)
     return scale if close and not bool(offset.any()) else None
+
+
+LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)
+CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=conv1d)
+EMBEDDING = Rule(
+    matches=_is_embedding, fits=lambda call: _is_by_token(call) and _is_only_scaled(call), factors=embedding
+)
+NORM = Rule(matches=_is_norm, fits=lambda call: _is_by_row(call) and _is_affine(call), factors=norm)
+ADAPTER = Rule(matches=is_adapted, fits=lambda call: _is_by_token(call) and fits_adapter(call), factors=adapter)
+EXPERTS = Rule(matches=is_expert_layer, fits=fits_experts, factors=experts)
+ROUTER = Rule(matches=is_router, fits=fits_router, factors=router)
+
+RULES = (ADAPTER, EXPERTS, ROUTER, LINEAR, CONV1D, EMBEDDING, NORM)
+"""Every rule; of several that match a module the first is its own."""

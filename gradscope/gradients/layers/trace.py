@@ -14,10 +14,9 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradscope.gradients.layers.coverage import RuledLayers
+from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.layer_use import Use
-from gradscope.gradients.layers.rules import fits
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
@@ -25,7 +24,7 @@ from gradscope.gradients.model.tokenize import TokenSequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedUse:
+class TracedCall:
     """One call of a module that a rule covers, with the graph of its output."""
 
     module: nn.Module
@@ -37,8 +36,8 @@ class TracedUse:
     beside: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
 
-    def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> Use:
-        """The use as if many rows had been a batch: one input, an output gradient for each.
+    def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> LayerCall:
+        """The call as if many rows had been a batch: one input, an output gradient for each.
 
         Args:
             grads: The rows' gradients of the output, [R, 1, S, ...]; of tokens alone [R, S, ...].
@@ -46,7 +45,7 @@ class TracedUse:
             length: S.
 
         Returns:
-            The use that a rule sees.
+            The call that a rule sees.
         """
         size = len(grads)
         if self.output.shape[0] == length:  # tokens alone: experts and routers
@@ -54,7 +53,7 @@ class TracedUse:
             grads = grads.flatten(0, 1)
         else:
             given, beside, grads = self.input.expand(size, *self.input.shape[1:]), [], grads[:, 0]
-        return Use(
+        return LayerCall(
             module=self.module,
             input=given,
             beside=tuple(beside),
@@ -65,13 +64,13 @@ class TracedUse:
 
 
 @dataclass(slots=True, kw_only=True)
-class Trace:
+class ForwardTrace:
     """A forward pass whose graph is kept."""
 
     length: int
     """S."""
-    segments: list[list[TracedUse]]
-    """Uses below the first decoder layer, in each of them, and above the last, [L + 2]."""
+    segments: list[list[TracedCall]]
+    """Calls below the first decoder layer, in each of them, and above the last, [L + 2]."""
     cuts: list[torch.Tensor] = field(default_factory=list)
     """Hidden states [1, S, H] before each decoder layer and after the last, [L + 1]; all that joins the segments."""
     start: int = 0
@@ -85,7 +84,7 @@ class Trace:
         shapes = {cut.shape for cut in self.cuts}
         return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and self._of_all_tokens(next(iter(shapes)))
 
-    def share_inputs(self, longer: Trace) -> None:
+    def share_inputs(self, longer: ForwardTrace) -> None:
         """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.
 
         Rows of both traces then have prefixes of one tensor.
@@ -94,10 +93,10 @@ class Trace:
             longer: A pass over more of the sequence.
         """
         for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
-            for place, (use, other) in enumerate(zip(segment, others, strict=False)):
-                shape = (1, longer.length, *use.input.shape[2:])
-                if use.module is other.module and use.input.shape[1] == self.length and other.input.shape == shape:
-                    segment[place] = replace(use, input=other.input[:, : self.length])
+            for place, (call, other) in enumerate(zip(segment, others, strict=False)):
+                shape = (1, longer.length, *call.input.shape[2:])
+                if call.module is other.module and call.input.shape[1] == self.length and other.input.shape == shape:
+                    segment[place] = replace(call, input=other.input[:, : self.length])
 
     def _of_all_tokens(self, shape: torch.Size) -> bool:
         return len(shape) == 3 and tuple(shape[:2]) == (1, self.length)
@@ -113,21 +112,21 @@ class Tracer:
     """
 
     def __init__(self, model: Any, trainable: Mapping[str, nn.Parameter], temperature: float) -> None:
-        self.layers = RuledLayers(model, trainable)
+        self.layers = CoveredLayers(model, trainable)
         self._model, self._trainable, self._temperature = model, trainable, temperature
         self._decoder = decoder_layers(model)
-        self._trace: Trace | None = None
+        self._trace: ForwardTrace | None = None
         self._segment = 0
         self._asking = False
 
-    def trace(self, sequence: TokenSequence) -> Trace:
+    def trace(self, sequence: TokenSequence) -> ForwardTrace:
         """One forward pass, weight gradients off.
 
         Args:
             sequence: The sequence.
 
         Returns:
-            Its trace. A use that no rule fits makes its parameters uncovered.
+            Its trace. A call that no rule fits makes its parameters uncovered.
         """
         device = next(iter(self._trainable.values())).device
         # Fused attention has no rule for many cotangents at once; in plain operations it has.
@@ -138,16 +137,16 @@ class Tracer:
         return trace
 
     @contextmanager
-    def recording(self, length: int) -> Iterator[Trace]:
+    def recording(self, length: int) -> Iterator[ForwardTrace]:
         """Record the forward pass of one sequence that runs inside, weight gradients off.
 
         Args:
             length: Tokens of the sequence.
 
         Yields:
-            Its trace, filled as the pass goes on. A use that no rule fits makes its parameters uncovered.
+            Its trace, filled as the pass goes on. A call that no rule fits makes its parameters uncovered.
         """
-        trace = Trace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
+        trace = ForwardTrace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
         self._trace, self._segment = trace, 0
         try:
             with self._hooks(), gradients_on(self._trainable, on=False):
@@ -197,16 +196,19 @@ class Tracer:
         if not output.requires_grad:
             output.requires_grad_(True)  # nothing below is trainable, so the graph starts here
         given = tuple(part.detach() for part in arguments)
-        use = TracedUse(module=module, input=given[0], beside=given[1:], output=output)
-        self._trace.segments[self._segment].append(use)
+        call = TracedCall(module=module, input=given[0], beside=given[1:], output=output)
+        self._trace.segments[self._segment].append(call)
 
-    def _fits(self, module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         """Whether the rule is exact here; asking may call the module again."""
         assert self._trace is not None, "only called while a trace is made"
+        call = ForwardCall(
+            module=module, input=given[0], output=output, beside=given[1:], num_rows=1, length=self._trace.length
+        )
         self._asking = True
         try:
             with torch.no_grad():
-                return fits(module, given[0], output, 1, self._trace.length, given[1:])
+                return self.layers.rules[module].fits(call)
         finally:
             self._asking = False
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
 
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
@@ -45,7 +45,7 @@ def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator
 def backward(
     model: Any,
     trainable: Mapping[str, nn.Parameter],
-    batch: Batch,
+    batch: PaddedBatch,
     temperature: float,
     weigh: Weigh,
     consume: Callable[[str, torch.Tensor], None],
@@ -101,7 +101,7 @@ def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> 
 
 
 def squared_norm(
-    model: Any, trainable: Mapping[str, nn.Parameter], batch: Batch, temperature: float, weigh: Weigh
+    model: Any, trainable: Mapping[str, nn.Parameter], batch: PaddedBatch, temperature: float, weigh: Weigh
 ) -> float:
     """Squared Euclidean norm of a batch's gradient over all trainable parameters.
 

@@ -22,7 +22,7 @@ LOGIT_BYTES = 2**29
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class PaddedBatch:
     """Some rows of a step, padded to one length."""
 
     rows: tuple[int, ...]
@@ -92,7 +92,7 @@ def pad_batch(
     sequences: Sequence[TokenSequence],
     device: torch.device,
     padding_side: PaddingSide = "right",
-) -> Batch:
+) -> PaddedBatch:
     """Sequences padded to one length.
 
     Args:
@@ -114,7 +114,7 @@ def pad_batch(
         ids[number, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
         mask[number, start:stop] = 1
         spans.append((start, stop))
-    return Batch(
+    return PaddedBatch(
         rows=tuple(rows),
         input_ids=ids.to(device),
         attention_mask=mask.to(device),

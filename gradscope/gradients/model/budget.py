@@ -11,7 +11,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.progress import NoticeCallback, no_notice
 
 LAYER_VALUES = 34
@@ -84,7 +84,7 @@ class TokenBudget:
         self._notice(self.notes[-1])
 
 
-def first_batch_tokens(policy: Policy) -> int:
+def first_batch_tokens(policy: MeasuredPolicy) -> int:
     """The first guess: on CUDA from the memory that is free, on the CPU a constant.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gradscope.gradients.model.batches import Batch
+from gradscope.gradients.model.batches import PaddedBatch
 
 _CHECKPOINTING = "gradient_checkpointing"
 
@@ -31,7 +31,7 @@ class Past:
 
 def completion_logprobs(
     model: Any,
-    batch: Batch,
+    batch: PaddedBatch,
     temperature: float,
     softmax_dtype: torch.dtype = torch.float32,
     past: Past | None = None,
@@ -57,7 +57,7 @@ def completion_logprobs(
     ]
 
 
-def completion_entropies(model: Any, batch: Batch, temperature: float) -> list[torch.Tensor]:
+def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
     """Entropy of the policy where it sampled each completion token, in nats.
 
     Args:
@@ -76,7 +76,7 @@ def completion_entropies(model: Any, batch: Batch, temperature: float) -> list[t
 
 
 def _completion_logits(
-    model: Any, batch: Batch, temperature: float, softmax_dtype: torch.dtype, past: Past | None = None
+    model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Of each row the logits that predict its completion, [T, V], divided by the temperature, and its tokens, [T].
 

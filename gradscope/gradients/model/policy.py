@@ -26,7 +26,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class MeasuredPolicy:
     """A model with the parameters that the trainer trained."""
 
     model: Any
@@ -87,7 +87,7 @@ class Policy:
         )
 
 
-def load_policy(
+def load_measured_policy(
     weights: WeightsRef,
     *,
     device: str = "auto",
@@ -95,7 +95,7 @@ def load_policy(
     tokenizer: Path | None = None,
     initial: WeightsRef | None = None,
     origin: Path | None = None,
-) -> Policy:
+) -> MeasuredPolicy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
     Args:
@@ -135,7 +135,7 @@ def load_policy(
             "before it."
         )
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
-    return Policy(
+    return MeasuredPolicy(
         model=model,
         tokenizer=load_tokenizer(folders, vocab_size=int(model.get_input_embeddings().weight.shape[0])),
         trainable=trainable,

@@ -13,7 +13,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.policy import Policy
+    from gradscope.gradients.model.policy import MeasuredPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TokenSequence:
 
 
 def token_sequences(
-    policy: Policy,
+    policy: MeasuredPolicy,
     groups: Sequence[RolloutGroup],
     *,
     max_completion_length: int | None = None,
@@ -127,7 +127,7 @@ def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int 
     return (*ids, tokenizer.eos_token_id)
 
 
-def _require_fit(policy: Policy, sequence: TokenSequence, step: int) -> None:
+def _require_fit(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
     where = f"Step {step}, group {sequence.group_id}, sample {sequence.sample}"
     ids = (*sequence.prompt_ids, *sequence.completion_ids)
     if min(ids) < 0 or max(ids) >= policy.vocab_size:

@@ -18,32 +18,26 @@ from gradscope.gradients.engines.prompt import prompt_gram
 from gradscope.gradients.engines.shared_prompts import is_worth_sharing
 from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import stream_gram
-from gradscope.gradients.model.batches import Batch, PaddingSide
-from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.batches import PaddedBatch, PaddingSide
+from gradscope.gradients.model.budget import names_out_of_memory
 from gradscope.gradients.model.precision import uses_tf32
-from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.plan_step import batch_rows, plan_step
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.row_error import relative_row_error
 from gradscope.gradients.step.step_gram import Array, Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
-from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.types import Rollout
 
 __all__ = ["StepGram", "measure_step"]
 
 
 def measure_step(
-    policy: Policy,
-    groups: Sequence[RolloutGroup],
-    objective: Objective,
+    prepared: PreparedStep,
     *,
     engine: Engine = "auto",
     verify: Verify = "first",
-    batch_tokens: int | None = None,
-    progress: ProgressCallback | None = None,
-    notice: NoticeCallback = no_notice,
+    progress: ProgressCallback = no_progress,
     padding_side: PaddingSide = "right",
     max_row_bytes: int = ROW_BYTES,
     max_kept_bytes: int = KEPT_BYTES,
@@ -51,16 +45,11 @@ def measure_step(
     """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The step's rollouts.
-        objective: The trainer's loss.
+        prepared: The step.
         engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
             ``loop`` while all rows fit ``max_row_bytes``, else ``stream``.
         verify: Check the first batch, or all.
-        batch_tokens: Most padded tokens of a forward pass of ``stream``, ``prompt`` and the self-check; None: a guess
-            that is halved while memory runs out.
         progress: Called as sequences are done.
-        notice: Told when a batch did not fit.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
         max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
@@ -68,38 +57,41 @@ def measure_step(
 
     Returns:
         The step's Gram matrix.
+
+    Raises:
+        UsageError: There is no such engine.
+        VerificationError: Parameters are missing from the matrix, or it disagrees with the backward pass.
     """
-    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
-    plan = plan_step(policy, groups, objective, budget)
-    chosen = _choose(engine, policy, plan, max_row_bytes)
+    policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
+    chosen = _choose(engine, prepared, max_row_bytes)
 
-    def batches(tokens: int) -> list[Batch]:
-        return batch_rows(policy, plan, range(len(plan.rows)), tokens, padding_side)
+    def batches(tokens: int) -> list[PaddedBatch]:
+        return prepared.batches(range(len(plan.rows)), tokens, padding_side)
 
-    def compute(tokens: int) -> _Work:
-        work = _Work(policy, plan, progress or no_progress, max_row_bytes)
+    def attempt(tokens: int) -> _Attempt:
+        started = _Attempt(prepared, progress, max_row_bytes)
         if chosen == "loop":
-            work.loop()
+            started.loop()
         elif chosen == "stream":
-            work.stream(batches(tokens), max_kept_bytes)
+            started.stream(batches(tokens), max_kept_bytes)
         else:
-            work.prompt(tokens, max_kept_bytes)
-        return work
+            started.prompt(tokens, max_kept_bytes)
+        return started
 
     # loop has one sequence at a time whatever the budget, so a smaller one is no help
-    work = compute(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, compute)
-    coverage, gram = work.coverage(), work.gram()
-    checked = budget.fit(plan.lengths, lambda tokens: verify_gram(policy, plan, gram, batches(tokens), verify))
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    finished = attempt(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, attempt)
+    coverage, gram = finished.coverage(), finished.gram()
+    verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
+    rollouts = prepared.rollouts
     return StepGram(
-        step=groups[0].step,
+        step=prepared.step,
         gram=gram,
         rows=plan.rows,
         group_ids=tuple(rollout.group_id for rollout in rollouts),
         samples=tuple(rollout.sample for rollout in rollouts),
         rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
         advantages=_advantages(rollouts),
-        logprobs=tuple(work.logprobs[i].cpu().numpy() for i in range(len(rollouts))),
+        logprobs=tuple(finished.logprobs[i].cpu().numpy() for i in range(len(rollouts))),
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         engine=chosen,
         dtype=str(policy.dtype).removeprefix("torch."),
@@ -107,27 +99,32 @@ def measure_step(
         batch_tokens=budget.tokens,
         num_parameters=policy.num_parameters,
         coverage=coverage,
-        slow_parameters=tuple(sorted(work.slow)),
-        verification=checked,
+        slow_parameters=tuple(sorted(finished.slow)),
+        verification=verification,
         tf32=uses_tf32(policy.device),
-        relative_row_error=relative_row_error(policy, plan, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
-        notes=(*policy.notes, *_notes(plan, work.slow), *budget.notes),
+        relative_row_error=relative_row_error(prepared, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
+        notes=(*policy.notes, *_notes(plan, finished.slow), *budget.notes),
     )
 
 
-class _Work:
+class _Attempt:
     """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
 
-    def __init__(self, policy: Policy, plan: RowPlan, progress: ProgressCallback, max_row_bytes: int) -> None:
-        self._policy, self._plan, self._progress, self._max_bytes = policy, plan, progress, max_row_bytes
-        self._accumulator = GramAccumulator(len(plan.rows), policy.device)
+    def __init__(self, prepared: PreparedStep, progress: ProgressCallback, max_row_bytes: int) -> None:
+        self._policy, self._plan, self._progress, self._max_bytes = (
+            prepared.policy,
+            prepared.plan,
+            progress,
+            max_row_bytes,
+        )
+        self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
         self.slow: frozenset[str] = frozenset()
 
     def loop(self) -> None:
         self._loop(self._policy.trainable)
 
-    def stream(self, batches: Sequence[Batch], max_kept_bytes: int) -> None:
+    def stream(self, batches: Sequence[PaddedBatch], max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
         slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
         self._add_slowly(slow)
@@ -166,7 +163,8 @@ class _Work:
         self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
 
 
-def _choose(engine: Engine, policy: Policy, plan: RowPlan, max_row_bytes: int) -> Chosen:
+def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chosen:
+    policy, plan = prepared.policy, prepared.plan
     if engine not in ("auto", "loop", "stream", "prompt"):
         raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
     if engine != "auto":

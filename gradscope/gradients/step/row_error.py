@@ -16,38 +16,38 @@ import torch
 
 from gradscope.gradients.model.backward import backward
 from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32, without_tf32
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.plan.prepared_step import PreparedStep
 
 FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
 
 
-def relative_row_error(policy: Policy, plan: RowPlan, norms: Sequence[float], *, num_rows: int = 2) -> float:
+def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_rows: int = 2) -> float:
     """Largest relative error of a row that the model's arithmetic explains.
 
     Args:
-        policy: The model.
-        plan: The rows.
+        prepared: The step.
         norms: Norm of each row, [N]; the largest are recomputed.
         num_rows: How many rows to recompute in float32.
 
     Returns:
         The error; multiplied by the matrix's Frobenius norm it is the floor of its singular values.
     """
+    policy = prepared.policy
     if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
         return FLOAT32_ROW_ERROR
     largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
-    coarse = [_row(policy, plan, number) for number in largest]
+    coarse = [_row(prepared, row) for row in largest]
     with _in_float32(policy), without_tf32():
-        fine = [_row(policy, plan, number) for number in largest]
+        fine = [_row(prepared, row) for row in largest]
     return max(_difference(a, b) for a, b in zip(coarse, fine, strict=True))
 
 
-def _row(policy: Policy, plan: RowPlan, number: int) -> dict[str, torch.Tensor]:
-    row = plan.rows[number]
-    batch = pad_batch([number], [plan.sequences[row.sequence]], policy.device)
+def _row(prepared: PreparedStep, index: int) -> dict[str, torch.Tensor]:
+    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
+    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
     gradient: dict[str, torch.Tensor] = {}
 
     def keep(name: str, grad: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ def _difference(coarse: dict[str, torch.Tensor], fine: dict[str, torch.Tensor]) 
 
 
 @contextmanager
-def _in_float32(policy: Policy) -> Iterator[None]:
+def _in_float32(policy: MeasuredPolicy) -> Iterator[None]:
     """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so.
 
     Yields:

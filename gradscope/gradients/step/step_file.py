@@ -23,7 +23,7 @@ _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 
 
-def write_step(path: Path, gram: StepGram, key: str) -> None:
+def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
     """Write everything that is known of a step.
 
     Args:
@@ -47,7 +47,7 @@ def write_step(path: Path, gram: StepGram, key: str) -> None:
     atomic_write(path, save(whole, metadata={"key": key, "step": json.dumps(rest)}), force=True)
 
 
-def read_step(path: Path, key: str) -> StepGram | None:
+def read_step_gram(path: Path, key: str) -> StepGram | None:
     """Read a step again.
 
     Args:

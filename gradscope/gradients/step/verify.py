@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from gradscope.errors import VerificationError
 from gradscope.gradients.engine_options import Verify
 from gradscope.gradients.model.backward import squared_norm
-from gradscope.gradients.model.batches import Batch, pad_batch
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.precision import uses_tf32
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.plan.prepared_step import PreparedStep
 
 _TF32_TOLERANCE = 1e-2
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -68,14 +67,13 @@ def tolerance(dtype: torch.dtype, *, tf32: bool = False) -> float:
 
 
 def verify_gram(
-    policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batches: Sequence[Batch], verify: Verify
+    prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch], verify: Verify
 ) -> Verification:
     """Check a Gram matrix against ordinary backward passes.
 
     Args:
-        policy: The model.
-        plan: The rows.
-        gram: Their Gram matrix, [N, N].
+        prepared: The step.
+        gram: Its Gram matrix, [N, N].
         batches: The batches of the step.
         verify: Whether to check the first or all.
 
@@ -85,6 +83,7 @@ def verify_gram(
     Raises:
         VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
     """
+    policy, plan = prepared.policy, prepared.plan
     if not gram.any() and any(bool(weights.any()) for weights in plan.weights):
         names = list(policy.trainable)
         raise VerificationError(
@@ -93,8 +92,8 @@ def verify_gram(
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
     limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
-    errors = [_error(policy, plan, gram, batch) for batch in (batches if verify == "all" else batches[:1])]
-    row_error = _error(policy, plan, gram, _one_row(policy, plan, batches[0]))
+    errors = [_error(prepared, gram, batch) for batch in (batches if verify == "all" else batches[:1])]
+    row_error = _error(prepared, gram, _one_row(prepared, batches[0]))
     for what, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
         if not error <= limit:
             raise VerificationError(
@@ -112,9 +111,9 @@ def verify_gram(
     )
 
 
-def _error(policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batch: Batch) -> float:
+def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch) -> float:
     """Relative difference of 1'K1 over the batch's rows, on the scale of the rows where they cancel."""
-    rows = list(batch.rows)
+    policy, plan, rows = prepared.policy, prepared.plan, list(batch.rows)
     block = gram[np.ix_(rows, rows)]
 
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
@@ -125,6 +124,7 @@ def _error(policy: Policy, plan: RowPlan, gram: NDArray[np.float64], batch: Batc
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
 
 
-def _one_row(policy: Policy, plan: RowPlan, batch: Batch) -> Batch:
-    number = batch.rows[0]
-    return pad_batch([number], [plan.sequences[plan.rows[number].sequence]], policy.device)
+def _one_row(prepared: PreparedStep, batch: PaddedBatch) -> PaddedBatch:
+    """The first row of a batch alone."""
+    (alone,) = prepared.batches(batch.rows[:1], batch.length)
+    return alone

@@ -19,15 +19,10 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.backward import Weigh, backward
-from gradscope.gradients.model.batches import Batch
-from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.policy import Policy
-from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.plan_step import batch_rows, plan_step
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +40,25 @@ class WeightSpectrum:
 
 
 def measure_weight_spectra(
-    policy: Policy,
-    groups: Sequence[RolloutGroup],
-    objective: Objective,
-    *,
-    budget: TokenBudget | None = None,
-    progress: ProgressCallback | None = None,
+    prepared: PreparedStep, progress: ProgressCallback = no_progress
 ) -> tuple[WeightSpectrum, ...]:
     """Spectra of the step's gradient as the optimizer saw it: logged advantages, KL part included.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The step's rollouts, all with a logged advantage.
-        objective: The trainer's loss.
-        budget: Most padded tokens of a forward pass; None: a guess that is halved where it does not fit.
+        prepared: The step, all of its rollouts with a logged advantage.
         progress: Called as tensors are done.
 
     Returns:
         One spectrum per two-dimensional trainable parameter, in the model's order.
+
+    Raises:
+        InputError: A rollout has no logged advantage.
     """
-    tell = progress or no_progress
-    gradient = _step_gradient(policy, groups, objective, budget or TokenBudget(first_batch_tokens(policy)))
-    matrices = [name for name, parameter in policy.trainable.items() if parameter.dim() == 2]
+    trainable, gradient = prepared.policy.trainable, _step_gradient(prepared)
+    matrices = [name for name, parameter in trainable.items() if parameter.dim() == 2]
     spectra = []
     for done, name in enumerate(matrices, start=1):
-        shape = policy.trainable[name].shape
+        shape = trainable[name].shape
         matrix = gradient.pop(name, torch.zeros(shape))
         spectra.append(
             WeightSpectrum(
@@ -79,32 +68,31 @@ def measure_weight_spectra(
                 entries=row_sparsity(matrix.abs().flatten().double().cpu().numpy()),
             )
         )
-        tell(done, len(matrices), "tensors")
+        progress(done, len(matrices), "tensors")
     return tuple(spectra)
 
 
-def _step_gradient(
-    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
-) -> dict[str, torch.Tensor]:
+def _step_gradient(prepared: PreparedStep) -> dict[str, torch.Tensor]:
     """The gradient of the step's loss by parameter; a parameter that gets none is absent."""
-    plan = plan_step(policy, groups, objective, budget)
+    plan = prepared.plan
     score_rows = list(plan.index("score").values())
 
     def attempt(batch_tokens: int) -> dict[str, torch.Tensor]:
-        return _added_up(policy, plan, batch_rows(policy, plan, score_rows, batch_tokens))
+        return _added_up(prepared, prepared.batches(score_rows, batch_tokens))
 
-    return budget.fit([plan.lengths[row] for row in score_rows], attempt)
+    return prepared.budget.fit([plan.lengths[row] for row in score_rows], attempt)
 
 
-def _added_up(policy: Policy, plan: RowPlan, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
+def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[str, torch.Tensor]:
     """The gradients of some batches together."""
+    policy, plan = prepared.policy, prepared.plan
     gradient: dict[str, torch.Tensor] = {}
 
     def add(name: str, grad: torch.Tensor) -> None:
         part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
         gradient[name] = gradient[name] + part if name in gradient else part.clone()
 
-    def weigh(batch: Batch) -> Weigh:
+    def weigh(batch: PaddedBatch) -> Weigh:
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
     for batch in batches:

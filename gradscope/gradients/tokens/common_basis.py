@@ -28,12 +28,16 @@ def add_token_parameter(
         accumulator: Gets the products.
         shape: The parameter's shape.
         dtype: The parameter's dtype.
-        parts: Per chunk the indices of its rows and the contributions of all uses of the parameter.
+        parts: Per chunk the indices of its rows and the factors of all calls of the parameter.
     """
-    alone = [(rows, use) for rows, uses in parts for use in uses if isinstance(use, OuterProduct)]
-    others = [(rows, [use for use in uses if not isinstance(use, OuterProduct)]) for rows, uses in parts]
-    others = [(rows, uses) for rows, uses in others if uses]
-    if alone and _is_one_position_a_row(alone) and all(isinstance(use, Scatter) for _, uses in others for use in uses):
+    alone = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
+    others = [(rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts]
+    others = [(rows, factors) for rows, factors in others if factors]
+    if (
+        alone
+        and _is_one_position_a_row(alone)
+        and all(isinstance(factor, Scatter) for _, factors in others for factor in factors)
+    ):
         _add_rank_one(accumulator, shape, dtype, alone, others)
     elif alone and not others and (found := _in_common_basis(alone)):
         accumulator.add_slices(found[0], dtype, found[1])
@@ -49,7 +53,7 @@ Uses = list[tuple[tuple[int, ...], OuterProduct]]
 def _is_one_position_a_row(alone: Uses) -> bool:
     """Whether each row is one outer product."""
     rows = [row for rows, _ in alone for row in rows]
-    return len(rows) == len(set(rows)) and all(len(left) == 1 for _, use in alone for left in use.left)
+    return len(rows) == len(set(rows)) and all(len(left) == 1 for _, factor in alone for left in factor.left)
 
 
 def _add_rank_one(
@@ -57,17 +61,18 @@ def _add_rank_one(
 ) -> None:
     """Matrices d h', and what a tied table adds to the ids that occur: of those, rows are formed."""
     left, right = (torch.zeros(accumulator.num_rows, size, dtype=dtype, device=accumulator.device) for size in shape)
-    for rows, use in alone:
-        left[list(rows)], right[list(rows)] = torch.cat(use.left).to(left), torch.cat(use.right).to(right)
-    scatters = [use for _, uses in looked_up for use in uses if isinstance(use, Scatter)]
+    for rows, factor in alone:
+        left[list(rows)], right[list(rows)] = torch.cat(factor.left).to(left), torch.cat(factor.right).to(right)
+    scatters = [factor for _, factors in looked_up for factor in factors if isinstance(factor, Scatter)]
     if scatters:
-        seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids]))
+        seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
         of_seen = [
-            (rows, [OuterProduct(left=tuple(part[:, seen] for part in use.left), right=use.right)])
-            for rows, use in alone
+            (rows, [OuterProduct(left=tuple(part[:, seen] for part in factor.left), right=factor.right)])
+            for rows, factor in alone
         ]
         renumbered = [
-            (rows, [use.renumbered(seen) for use in uses if isinstance(use, Scatter)]) for rows, uses in looked_up
+            (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
+            for rows, factors in looked_up
         ]
         accumulator.add_slices((len(seen), shape[1]), dtype, [*of_seen, *renumbered])
         left[:, seen] = 0
@@ -77,17 +82,17 @@ def _add_rank_one(
 def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
     """Matrices [O, K] with the same inner products; None where that is not less."""
     # a transposed layer (GPT-2's Conv1D) shares its left factor
-    for turned in (alone, [(rows, OuterProduct(left=use.right, right=use.left)) for rows, use in alone]):
+    for turned in (alone, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in alone]):
         shared: dict[tuple[int, ...], torch.Tensor] = {}
-        for right in (right for _, use in turned for right in use.right):
+        for right in (right for _, factor in turned for right in factor.right):
             if len(right) > len(shared.get(_place(right), ())):
                 shared[_place(right)] = right
         num_columns = sum(len(part) for part in shared.values())
         if num_columns < next(iter(shared.values())).shape[1]:
             turn = _coordinates(shared)
             parts: list[Part] = [
-                (rows, [OuterProduct(left=use.left, right=tuple(turn[_place(r)][: len(r)] for r in use.right))])
-                for rows, use in turned
+                (rows, [OuterProduct(left=factor.left, right=tuple(turn[_place(r)][: len(r)] for r in factor.right))])
+                for rows, factor in turned
             ]
             return (turned[0][1].left[0].shape[1], num_columns), parts
     return None

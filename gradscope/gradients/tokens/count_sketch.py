@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gradscope.gradients.layers.factors import Contribution, Scatter
+from gradscope.gradients.layers.factors import GradientFactor, Scatter
 
 SLICE_BYTES = 64 * 2**20
 """Memory for the slice of some rows' gradients that exists at one time."""
@@ -53,7 +53,7 @@ class Sketch:
         name: str,
         shape: torch.Size,
         dtype: torch.dtype,
-        parts: Sequence[tuple[Sequence[int], Sequence[Contribution]]],
+        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
     ) -> None:
         """Add one parameter's gradients.
 
@@ -61,17 +61,17 @@ class Sketch:
             name: The parameter's name: the same columns meet in the same way, whichever rows come together.
             shape: The parameter's shape.
             dtype: The parameter's dtype.
-            parts: Per chunk the indices of its rows and the contributions of all uses of the parameter.
+            parts: Per chunk the indices of its rows and the factors of all calls with the parameter.
         """
         length, width = shape[0], shape.numel() // shape[0]
         working = torch.promote_types(dtype, torch.float32)
-        for rows, uses in parts:
+        for rows, factors in parts:
             step = max(1, min(length, self._slice_bytes // (width * len(rows) * working.itemsize)))
-            for start, stop in _touched(uses, length, step):
+            for start, stop in _touched(factors, length, step):
                 slices = torch.zeros(len(rows), stop - start, width, dtype=working, device=self.rows.device)
                 for local in range(len(rows)):
-                    for contribution in uses:
-                        contribution.add_to(local, start, slices[local])
+                    for factor in factors:
+                        factor.add_to(local, start, slices[local])
                 self.add_rows(name, start * width, rows, slices.flatten(1))
 
     def add_rows(self, name: str, first: int, rows: Sequence[int], columns: torch.Tensor) -> None:
@@ -107,10 +107,10 @@ class Sketch:
         return shift, torch.from_numpy(signs).to(self.rows.device)
 
 
-def _touched(uses: Sequence[Contribution], length: int, step: int) -> list[tuple[int, int]]:
+def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[tuple[int, int]]:
     """Slices of the first dimension that can hold anything: of a table only the ids that were looked up."""
-    scatters = [use for use in uses if isinstance(use, Scatter)]
-    if len(scatters) < len(uses):
+    scatters = [factor for factor in factors if isinstance(factor, Scatter)]
+    if len(scatters) < len(factors):
         return [(start, min(start + step, length)) for start in range(0, length, step)]
-    seen = torch.unique(torch.cat([ids for use in scatters for ids in use.ids])).tolist()
+    seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids])).tolist()
     return [(index, index + 1) for index in seen]

@@ -23,9 +23,9 @@ from torch import nn
 
 from gradscope.errors import UsageError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.layers.factors import Contribution, Part
-from gradscope.gradients.layers.rules import Use, fits
-from gradscope.gradients.layers.trace import Trace, TracedUse, Tracer
+from gradscope.gradients.layers.factors import GradientFactor, Part
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
 from gradscope.gradients.tokens.common_basis import add_token_parameter
 from gradscope.gradients.tokens.rows import Chunk
 
@@ -78,7 +78,7 @@ def lockstep(
         trainable: Name -> parameter.
         chunks: All rows.
         temperature: Logits are divided by it.
-        consume: Called with a parameter's name and, by chunk, the contributions of all its uses.
+        consume: Called with a parameter's name and, by chunk, the factors of all calls with it.
         max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
 
     Returns:
@@ -93,8 +93,8 @@ def lockstep(
     for segment in reversed(range(len(lines[0].trace.segments))):
         _require_fit(lines, segment, max_layer_bytes)
         for line in lines:
-            for name, uses in line.descend(segment).items():
-                collected[name].append((line.chunk.rows, uses))
+            for name, calls in line.descend(segment).items():
+                collected[name].append((line.chunk.rows, calls))
         for name in [name for name in collected if lowest[name] == segment]:
             parts = collected.pop(name)
             if name not in tracer.layers.uncovered:
@@ -107,26 +107,26 @@ class _Line:
 
     def __init__(self, tracer: Tracer, chunk: Chunk, longest: _Line | None = None) -> None:
         self.chunk, self._tracer = chunk, tracer
-        self.trace: Trace = tracer.trace(chunk.prefix)
+        self.trace: ForwardTrace = tracer.trace(chunk.prefix)
         self._cotangent: torch.Tensor | None = None
         if longest is not None:
             self.trace.share_inputs(longest.trace)
 
-    def descend(self, segment: int) -> dict[str, list[Contribution]]:
-        """What the uses of one segment add to each parameter; the segments must come from the top down."""
+    def descend(self, segment: int) -> dict[str, list[GradientFactor]]:
+        """What the calls of one segment add to each parameter; the segments must come from the top down."""
         top = len(self.trace.segments) - 1
-        uses = [use for use in self.trace.segments[segment] if self._tracer.layers.covered_by(use.module)]
-        grads = self._from_the_loss(uses) if segment == top else self._from_above(segment, uses)
-        found: dict[str, list[Contribution]] = defaultdict(list)
-        for use, grad in zip(uses, grads, strict=True):
-            owned = self._tracer.layers.covered_by(use.module)
-            rows = None if grad is None else (self._by_position if segment == top else self._by_row)(use, grad)
+        calls = [call for call in self.trace.segments[segment] if self._tracer.layers.covered_by(call.module)]
+        grads = self._from_the_loss(calls) if segment == top else self._from_above(segment, calls)
+        found: dict[str, list[GradientFactor]] = defaultdict(list)
+        for call, grad in zip(calls, grads, strict=True):
+            owned = self._tracer.layers.covered_by(call.module)
+            rows = None if grad is None else (self._by_position if segment == top else self._by_row)(call, grad)
             if rows is None:
                 self._tracer.layers.uncovered.update(owned.values())
                 continue
-            contributions = self._tracer.layers.rules[use.module](rows)
+            factors = self._tracer.layers.rules[call.module].factors(rows)
             for local, name in owned.items():
-                found[name].append(contributions[local])
+                found[name].append(factors[local])
         self.trace.segments[segment] = []
         return found
 
@@ -135,12 +135,12 @@ class _Line:
         """The position that predicts each token, [C]."""
         return [self.trace.start + position - 1 for position in self.chunk.positions]
 
-    def _from_the_loss(self, uses: Sequence[TracedUse]) -> list[torch.Tensor | None]:
+    def _from_the_loss(self, calls: Sequence[TracedCall]) -> list[torch.Tensor | None]:
         """One ordinary backward pass for all rows: each keeps to its own position."""
         chosen = torch.zeros_like(self.trace.logprobs)
         chosen[list(self.chunk.positions)] = 1.0
         last = self.trace.cuts[-1]
-        targets = [last, *(use.output for use in uses)] if last.requires_grad else [use.output for use in uses]
+        targets = [last, *(call.output for call in calls)] if last.requires_grad else [call.output for call in calls]
         if not targets:
             return []
         grads: list[torch.Tensor | None] = []
@@ -152,13 +152,13 @@ class _Line:
                 self._cotangent[range(len(places)), 0, places] = grad[0, places]
         return grads
 
-    def _from_above(self, segment: int, uses: Sequence[TracedUse]) -> list[torch.Tensor | None]:
+    def _from_above(self, segment: int, calls: Sequence[TracedCall]) -> list[torch.Tensor | None]:
         """The cotangents of all rows through one segment at once."""
         if self._cotangent is None:
-            return [None] * len(uses)
+            return [None] * len(calls)
         below = self.trace.cuts[segment - 1] if segment > 0 else None
         goes_on = below is not None and below.requires_grad
-        targets = [use.output for use in uses]
+        targets = [call.output for call in calls]
         if goes_on:
             assert below is not None, "there is a cut below every segment but the lowest"
             targets = [below, *targets]
@@ -169,21 +169,22 @@ class _Line:
         self._cotangent = grads.pop(0) if goes_on else None
         return grads
 
-    def _by_row(self, use: TracedUse, grad: torch.Tensor) -> Use:
-        """A use below: each row ends at its own position."""
-        return use.as_rows(grad, [place + 1 for place in self._places], self.trace.length)
+    def _by_row(self, call: TracedCall, grad: torch.Tensor) -> LayerCall:
+        """A call below: each row ends at its own position."""
+        return call.as_rows(grad, [place + 1 for place in self._places], self.trace.length)
 
-    def _by_position(self, use: TracedUse, grad: torch.Tensor) -> Use | None:
-        """A use above the decoder layers: each row is one position. None where positions are not the second axis."""
+    def _by_position(self, call: TracedCall, grad: torch.Tensor) -> LayerCall | None:
+        """A call above the decoder layers: each row is one position. None where positions are not the second axis."""
         missing = self.trace.length - grad.shape[1]
         places = [place - missing for place in self._places]
-        if grad.dim() != 3 or use.input.dim() != 3 or use.input.shape[1] != grad.shape[1] or min(places) < 0:
+        if grad.dim() != 3 or call.input.dim() != 3 or call.input.shape[1] != grad.shape[1] or min(places) < 0:
             return None
         spans = ((0, 1),) * len(places)
-        given, returned = use.input[0, places].unsqueeze(1), use.output.detach()[0, places].unsqueeze(1)
-        if not fits(use.module, given, returned, len(places), 1):
+        given, returned = call.input[0, places].unsqueeze(1), call.output.detach()[0, places].unsqueeze(1)
+        alone = ForwardCall(module=call.module, input=given, output=returned, num_rows=len(places), length=1)
+        if not self._tracer.layers.rules[call.module].fits(alone):
             return None
-        return Use(module=use.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
+        return LayerCall(module=call.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
 
 
 def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
@@ -201,14 +202,14 @@ def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
     """The last segment, on the way down, in which each parameter is used."""
     lowest: dict[str, int] = {}
     for line in lines:
-        for segment, uses in reversed(list(enumerate(line.trace.segments))):
-            for use in uses:
-                lowest.update({name: min(segment, lowest.get(name, segment)) for name in _names(tracer, use)})
+        for segment, calls in reversed(list(enumerate(line.trace.segments))):
+            for call in calls:
+                lowest.update({name: min(segment, lowest.get(name, segment)) for name in _names(tracer, call)})
     return lowest
 
 
-def _names(tracer: Tracer, use: TracedUse) -> Iterator[str]:
-    yield from tracer.layers.owned[use.module].values()
+def _names(tracer: Tracer, call: TracedCall) -> Iterator[str]:
+    yield from tracer.layers.owned[call.module].values()
 
 
 def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
@@ -216,9 +217,9 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
     if segment == len(lines[0].trace.segments) - 1:
         return
     needed = sum(
-        len(line.chunk.rows) * _kept_of_a_row(use) * use.output.element_size()
+        len(line.chunk.rows) * _kept_of_a_row(call) * call.output.element_size()
         for line in lines
-        for use in line.trace.segments[segment]
+        for call in line.trace.segments[segment]
     )
     if needed > limit:
         rows = sum(len(line.chunk.rows) for line in lines)
@@ -229,9 +230,9 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
         )
 
 
-def _kept_of_a_row(use: TracedUse) -> int:
-    """Elements that a row keeps of one use: its output gradients; of experts the factors of every routed token."""
-    if not use.beside:
-        return use.output.numel()
-    _, twice_inner, width = use.module.get_parameter("gate_up_proj").shape
-    return use.beside[0].numel() * (2 * width + twice_inner + twice_inner // 2)
+def _kept_of_a_row(call: TracedCall) -> int:
+    """Elements that a row keeps of one call: its output gradients; of experts the factors of every routed token."""
+    if not call.beside:
+        return call.output.numel()
+    _, twice_inner, width = call.module.get_parameter("gate_up_proj").shape
+    return call.beside[0].numel() * (2 * width + twice_inner + twice_inner // 2)

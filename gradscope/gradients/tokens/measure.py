@@ -16,11 +16,7 @@ import numpy as np
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.model.budget import TokenBudget
-from gradscope.gradients.model.policy import Policy
-from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.plan_step import plan_step
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.step_gram import Array, StepGram
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.loop import token_loop_rows
@@ -35,7 +31,6 @@ from gradscope.gradients.tokens.verify import (
     verify_token_sketch,
 )
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +66,20 @@ class TokenOperator:
 
 
 def measure_tokens(
-    policy: Policy,
-    groups: Sequence[RolloutGroup],
-    objective: Objective,
+    prepared: PreparedStep,
     step: StepGram,
     *,
     most: int | None = 512,
     num_buckets: int | None = None,
     seed: int = 0,
     rollouts: Collection[int] | None = None,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> tuple[TokenGram, ...]:
     """The Gram matrix of token rows of each group.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The step's rollouts.
-        objective: The trainer's loss.
-        step: The same rollouts' Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
+        prepared: The step.
+        step: Its Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.
@@ -98,51 +89,45 @@ def measure_tokens(
     Returns:
         One matrix per group; none for a group of which no token counts in the loss.
     """
-    tell = progress or no_progress
-    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
-    found = []
-    for table in token_tables(plan, groups, step, most=most, seed=seed, rollouts=rollouts):
+    grams: list[TokenGram] = []
+    for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
         if num_buckets is None:
-            gram, slow = _gram(policy, plan, table.rows)
-            verification = verify_token_gram(policy, plan, table, gram, step)
+            gram, slow = _gram(prepared, table.rows)
+            verification = verify_token_gram(prepared, table, gram, step)
         else:
-            gram, slow = _sketched(policy, plan, table.rows, num_buckets, seed)
-            verification = verify_token_sketch(policy, plan, table, gram, num_buckets, seed)
-        found.append(
+            gram, slow = _sketched(prepared, table.rows, num_buckets, seed)
+            verification = verify_token_sketch(prepared, table, gram, num_buckets, seed)
+        grams.append(
             TokenGram(
                 table=table,
                 gram=gram,
-                num_parameters=policy.num_parameters,
+                num_parameters=prepared.policy.num_parameters,
                 slow_parameters=tuple(sorted(slow)),
                 verification=verification,
                 num_buckets=num_buckets,
             )
         )
-        tell(len(found), len(groups), "groups")
-    return tuple(found)
+        progress(len(grams), len(prepared.groups), "groups")
+    return tuple(grams)
 
 
-def token_operators(
-    policy: Policy, groups: Sequence[RolloutGroup], objective: Objective, step: StepGram
-) -> tuple[TokenOperator, ...]:
+def token_operators(prepared: PreparedStep, step: StepGram) -> tuple[TokenOperator, ...]:
     """Products with the Gram matrix of all token rows of each group.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The step's rollouts.
-        objective: The trainer's loss.
-        step: The same rollouts' Gram matrix, for the log-probabilities.
+        prepared: The step.
+        step: Its Gram matrix, for the log-probabilities.
 
     Returns:
         One operator per group; none for a group of which no token counts in the loss.
     """
-    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
+    policy, plan = prepared.policy, prepared.plan
 
     def build(table: TokenTable) -> TokenProducts:
         products = TokenProducts(
-            policy.model, policy.trainable, plan.sequences, table.rows, objective.temperature, step.batch_tokens
+            policy.model, policy.trainable, plan.sequences, table.rows, plan.objective.temperature, step.batch_tokens
         )
-        verify_token_products(policy, plan, table, products)
+        verify_token_products(prepared, table, products)
         return products
 
     return tuple(
@@ -152,12 +137,13 @@ def token_operators(
             num_parameters=policy.num_parameters,
             relative_error=step.relative_row_error,
         )
-        for table in token_tables(plan, groups, step)
+        for table in token_tables(prepared, step)
     )
 
 
-def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
+def _gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
     """Inner products of all rows, and the names of parameters that went the slow way."""
+    policy, plan = prepared.policy, prepared.plan
     accumulator = GramAccumulator(len(rows), policy.device)
     chunks, temperature = chunks_of(rows, plan.sequences), plan.objective.temperature
     slow = lockstep_gram(policy.model, policy.trainable, chunks, temperature, accumulator)
@@ -172,9 +158,10 @@ def _gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> tuple[Arra
 
 
 def _sketched(
-    policy: Policy, plan: RowPlan, rows: Sequence[TokenRow], num_buckets: int, seed: int
+    prepared: PreparedStep, rows: Sequence[TokenRow], num_buckets: int, seed: int
 ) -> tuple[Array, frozenset[str]]:
     """Inner products of the sketches of all rows, and the names of parameters that went the slow way."""
+    plan = prepared.plan
     chunks = chunks_of(rows, plan.sequences)
-    sketch, slow = sketch_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
+    sketch, slow = sketch_rows(prepared.policy, chunks, plan.objective.temperature, num_buckets, seed)
     return np.asarray(sketch.gram.cpu().numpy()), slow

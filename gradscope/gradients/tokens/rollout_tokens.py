@@ -13,15 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.gradients.model.batches import pad_batch, split_rows
-from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.forward import completion_entropies
-from gradscope.gradients.model.policy import Policy
-from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.plan_step import plan_step
+from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.step_gram import Array, StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
-from gradscope.rollouts.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +44,7 @@ class RolloutTokens:
 
 
 def measure_rollout_tokens(
-    policy: Policy,
-    groups: Sequence[RolloutGroup],
-    objective: Objective,
+    prepared: PreparedStep,
     step: StepGram,
     rollouts: Sequence[int],
     *,
@@ -59,10 +54,8 @@ def measure_rollout_tokens(
     """Every token of some rollouts of one step.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The step's rollouts.
-        objective: The trainer's loss.
-        step: The same rollouts' Gram matrix.
+        prepared: The step.
+        step: Its Gram matrix.
         rollouts: Which rollouts of the step, the most important first.
         most: Most token rows; rollouts are left out from the end, and of a first one that is longer, as many tokens
             are drawn.
@@ -71,9 +64,9 @@ def measure_rollout_tokens(
     Returns:
         One a rollout, in the order asked for; none where no advantage was logged or no token counts.
     """
-    plan = plan_step(policy, groups, objective, TokenBudget(step.batch_tokens))
+    policy, plan = prepared.policy, prepared.plan
     chosen = _as_many(plan, rollouts, most)
-    grams = measure_tokens(policy, groups, objective, step, most=most, seed=seed, rollouts=chosen)
+    grams = measure_tokens(prepared, step, most=most, seed=seed, rollouts=chosen)
     entropies = _entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(
@@ -89,7 +82,7 @@ def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
     return list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
 
 
-def _entropies(policy: Policy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
+def _entropies(policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
     found: dict[int, Array] = {}
     lengths = [plan.sequences[rollout].length for rollout in rollouts]
     for part in split_rows(lengths, batch_tokens):

@@ -12,7 +12,7 @@ import torch
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers.factors import Part
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.tokens.count_sketch import Sketch
 from gradscope.gradients.tokens.lockstep import lockstep
 from gradscope.gradients.tokens.loop import token_loop_rows
@@ -20,7 +20,7 @@ from gradscope.gradients.tokens.rows import Chunk
 
 
 def sketch_rows(
-    policy: Policy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
+    policy: MeasuredPolicy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
 ) -> tuple[Sketch, frozenset[str]]:
     """Sketch token rows, parameters without a layer rule by one backward pass a row.
 
@@ -42,7 +42,7 @@ def sketch_rows(
 
 
 def sketch_plain_rows(
-    policy: Policy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
+    policy: MeasuredPolicy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
 ) -> Sketch:
     """The same sketches of a few rows by one plain backward pass each: what the others are checked against.
 
@@ -62,7 +62,7 @@ def sketch_plain_rows(
     return sketch
 
 
-def _add_chunk(sketch: Sketch, policy: Policy, chunk: Chunk, temperature: float) -> frozenset[str]:
+def _add_chunk(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature: float) -> frozenset[str]:
     """One chunk's rows; returns the parameters that went the slow way."""
     added: set[str] = set()
 
@@ -82,7 +82,7 @@ def _add_chunk(sketch: Sketch, policy: Policy, chunk: Chunk, temperature: float)
     return slow
 
 
-def _add_slowly(sketch: Sketch, policy: Policy, chunk: Chunk, temperature: float, names: Sequence[str]) -> None:
+def _add_slowly(sketch: Sketch, policy: MeasuredPolicy, chunk: Chunk, temperature: float, names: Sequence[str]) -> None:
     """Some parameters' gradients by one backward pass a row."""
     alone, following = replace(chunk, rows=tuple(range(len(chunk.rows)))), iter(names)
 

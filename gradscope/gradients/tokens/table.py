@@ -5,17 +5,17 @@ Shapes: N token rows, R rollouts of the step, T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import Array, StepGram
 from gradscope.gradients.tokens.rows import TokenRow, sample_tokens
-from gradscope.rollouts.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,7 @@ class TokenTable:
 
 
 def token_tables(
-    plan: RowPlan,
-    groups: Sequence[RolloutGroup],
+    prepared: PreparedStep,
     step: StepGram,
     *,
     most: int | None = None,
@@ -59,9 +58,8 @@ def token_tables(
     """The tokens of each group that count in the loss, or a random part of them.
 
     Args:
-        plan: The step's rows.
-        groups: The step's rollouts.
-        step: Their Gram matrix, for the log-probabilities.
+        prepared: The step.
+        step: Its Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         seed: Decides which tokens are drawn.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
@@ -69,11 +67,12 @@ def token_tables(
     Yields:
         One table per group; none for a group of which no token counts.
     """
+    plan = prepared.plan
     score, logged = _weights(plan, step, "score"), None
     if all(advantages is not None for advantages in plan.advantages):
         logged = _weights(plan, step, "logged")
     first = 0
-    for number, group in enumerate(groups):
+    for number, group in enumerate(prepared.groups):
         members = range(first, first + len(group.rollouts))
         first = members.stop
         candidates = [

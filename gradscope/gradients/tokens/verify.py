@@ -15,9 +15,9 @@ import numpy as np
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.step_gram import Array, StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.gradients.tokens.loop import token_loop_rows
@@ -54,14 +54,11 @@ class TokenVerification:
         return {"passed": True, **asdict(self)}
 
 
-def verify_token_gram(
-    policy: Policy, plan: RowPlan, table: TokenTable, gram: Array, step: StepGram
-) -> TokenVerification:
+def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> TokenVerification:
     """Check a Gram matrix of token rows.
 
     Args:
-        policy: The model.
-        plan: The step's rows.
+        prepared: The step.
         table: The tokens.
         gram: Inner products of their grad log pi, [N, N].
         step: The same rollouts' Gram matrix.
@@ -70,8 +67,8 @@ def verify_token_gram(
         The outcome.
     """
     checked = _checked(len(table.rows))
-    limit = _limit(policy)
-    row_error = _require_rows(policy, plan, table, gram[np.ix_(checked, checked)])
+    limit = _limit(prepared.policy)
+    row_error = _require_rows(prepared, table, gram[np.ix_(checked, checked)])
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
         _require("the rollouts' own gradients", sum_error, limit)
@@ -79,13 +76,12 @@ def verify_token_gram(
 
 
 def verify_token_sketch(
-    policy: Policy, plan: RowPlan, table: TokenTable, gram: Array, num_buckets: int, seed: int
+    prepared: PreparedStep, table: TokenTable, gram: Array, num_buckets: int, seed: int
 ) -> TokenVerification:
     """Check sketches of token rows: a sketch is a fixed linear map, so plain rows must have the same ones.
 
     Args:
-        policy: The model.
-        plan: The step's rows.
+        prepared: The step.
         table: The tokens.
         gram: Inner products of their sketches, [N, N].
         num_buckets: k.
@@ -95,18 +91,19 @@ def verify_token_sketch(
         The outcome.
     """
     checked = _checked(len(table.rows))
-    chunks = chunks_of([table.rows[number] for number in checked], plan.sequences)
-    plain = sketch_plain_rows(policy, chunks, plan.objective.temperature, num_buckets, seed)
-    row_error = _require_close(policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
-    return TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(policy))
+    chunks = chunks_of([table.rows[number] for number in checked], prepared.plan.sequences)
+    plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
+    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
+    return TokenVerification(
+        row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(prepared.policy)
+    )
 
 
-def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, products: TokenProducts) -> float:
+def verify_token_products(prepared: PreparedStep, table: TokenTable, products: TokenProducts) -> float:
     """Check products with a few unit vectors, which are entries of the Gram matrix.
 
     Args:
-        policy: The model.
-        plan: The step's rows.
+        prepared: The step.
         table: The tokens.
         products: Products with their Gram matrix.
 
@@ -115,23 +112,23 @@ def verify_token_products(policy: Policy, plan: RowPlan, table: TokenTable, prod
     """
     checked = _checked(len(table.rows))
     units = np.eye(len(table.rows))[checked]
-    return _require_rows(policy, plan, table, np.stack([products(unit)[checked] for unit in units]))
+    return _require_rows(prepared, table, np.stack([products(unit)[checked] for unit in units]))
 
 
-def _require_rows(policy: Policy, plan: RowPlan, table: TokenTable, found: Array) -> float:
-    plain = _plain_gram(policy, plan, [table.rows[number] for number in _checked(len(table.rows))])
-    return _require_close(policy, found, plain)
+def _require_rows(prepared: PreparedStep, table: TokenTable, block: Array) -> float:
+    plain = _plain_gram(prepared, [table.rows[number] for number in _checked(len(table.rows))])
+    return _require_close(prepared.policy, block, plain)
 
 
-def _require_close(policy: Policy, found: Array, plain: Array) -> float:
+def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
-    error = _largest_relative(np.abs(found - plain), np.sqrt(np.maximum(squares, squares.mean())))
+    error = _largest_relative(np.abs(block - plain), np.sqrt(np.maximum(squares, squares.mean())))
     _require("one backward pass a token", error, _limit(policy))
     return error
 
 
-def _limit(policy: Policy) -> float:
+def _limit(policy: MeasuredPolicy) -> float:
     """The largest difference that passes."""
     return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
 
@@ -144,8 +141,9 @@ def _require(what: str, error: float, limit: float) -> None:
         )
 
 
-def _plain_gram(policy: Policy, plan: RowPlan, rows: Sequence[TokenRow]) -> Array:
+def _plain_gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> Array:
     """Inner products of a few rows by one plain backward pass each."""
+    policy, plan = prepared.policy, prepared.plan
     accumulator = GramAccumulator(len(rows), policy.device)
     chunks = chunks_of(rows, plan.sequences)
     token_loop_rows(policy.model, policy.trainable, chunks, plan.objective.temperature, accumulator.add_rows)

@@ -22,7 +22,7 @@ REFERENCE = "leave_one_out"
 """The baseline that others are compared with: unbiased, and what centering by the group's mean is up to a factor."""
 
 
-def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
+def optimal_baseline_of_group(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
     """The constant that minimizes the second moment of a group's gradient: sum(q r) / sum(q).
 
     Args:
@@ -33,7 +33,7 @@ def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
         A number between the smallest and the largest reward; undefined where every score vector is zero.
 
     Example:
-        >>> optimal_baseline([1.0, 0.0], [3.0, 1.0]).value
+        >>> optimal_baseline_of_group([1.0, 0.0], [3.0, 1.0]).value
         0.75
     """
     values, weights = _checked(rewards, squared_norms)
@@ -43,7 +43,7 @@ def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
 
 
 def optimal_baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> Array:
-    """:func:`optimal_baseline` of several groups of one size; the mean reward where every score vector is zero.
+    """The optimal baselines of several groups of one size; the mean reward where every score vector is zero.
 
     Args:
         rewards: [n, G].

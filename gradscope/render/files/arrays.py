@@ -21,7 +21,8 @@ def write_spectra(report: RankReport, folder: Path) -> list[Path]:
 
 
 def _name(spectrum: GradientSpectrum) -> str:
-    whole = spectrum.tensor or spectrum.group_id or "step"
-    samples = "-".join(map(str, spectrum.samples))
-    parts = (f"{spectrum.step:05d}", spectrum.advantage, f"G{spectrum.group_size}", whole, samples)
+    label = spectrum.label
+    whole = label.tensor or label.group_id or "step"
+    samples = "-".join(map(str, label.samples))
+    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", whole, samples)
     return "/".join(part for part in parts if part)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
-from gradscope.gradients.model.policy import Policy
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
@@ -42,7 +43,7 @@ def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Object
         groups that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined.
     """
     with _as_it_sampled(trainer) as model:
-        gram = measure_step(_policy(trainer, model), groups, objective)
+        gram = measure_step(prepare_step(_policy(trainer, model), groups, objective))
     whole, reward_part = gram.logged_gram, gram.policy_gram
     if whole is None or reward_part is None:  # an advantage that is no number
         return {}
@@ -63,11 +64,11 @@ def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
     return [gram[np.ix_(index == group, index == group)] for group in range(int(index.max()) + 1)]
 
 
-def _policy(trainer: Any, model: Any) -> Policy:
+def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
     """The live model as the engine takes it."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     first = next(iter(trainable.values()))
-    return Policy(
+    return MeasuredPolicy(
         model=model,
         tokenizer=trainer.processing_class,
         trainable=trainable,

@@ -13,10 +13,9 @@ import pytest
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step import measure
-from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.step.step_file import read_step, write_step
+from gradscope.gradients.step.step_file import read_step_gram, write_step_gram
 from tests.cli.conftest import Cli
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 
@@ -113,12 +112,12 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
 
 def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     groups = tiny_groups()
-    logged = measure_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
+    logged = measured_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
     bare = [replace(g, rollouts=tuple(replace(r, advantage=None) for r in g.rollouts)) for g in groups]
-    for gram in (logged, measure_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO)):
-        write_step(tmp_path / "step", gram, "key")
-        assert read_step(tmp_path / "step", "another key") is None
-        found = read_step(tmp_path / "step", "key")
+    for gram in (logged, measured_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO)):
+        write_step_gram(tmp_path / "step", gram, "key")
+        assert read_step_gram(tmp_path / "step", "another key") is None
+        found = read_step_gram(tmp_path / "step", "key")
         assert found is not None
         for field in fields(gram):
             one, other = (getattr(each, field.name) for each in (gram, found))
@@ -127,4 +126,4 @@ def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
             else:
                 assert type(one) is type(other)
                 assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
-    assert read_step(tmp_path / "absent", "key") is None
+    assert read_step_gram(tmp_path / "absent", "key") is None

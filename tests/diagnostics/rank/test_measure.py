@@ -36,7 +36,8 @@ def report(shared_data: Path, output: Path) -> RankReport:
 
 
 def pick(report: RankReport, step: int, advantage: str, size: int) -> list[GradientSpectrum]:
-    return [s for s in report.spectra if (s.step, s.advantage, s.group_size) == (step, advantage, size)]
+    at_step = [spectrum for spectrum in report.spectra if spectrum.label.step == step]
+    return [s for s in at_step if (s.label.advantage, s.label.group_size) == (advantage, size)]
 
 
 def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
@@ -61,15 +62,15 @@ def test_the_logged_advantage_is_grpo_here(report: RankReport) -> None:
 def test_every_spectrum_obeys_the_ladder(report: RankReport) -> None:
     for s in report.spectra:
         ladder = [
-            s.stable_rank.value,
-            s.participation_ratio.value,
-            s.spectral_entropy_rank.value,
-            s.effective_rank.value,
+            s.ranks.stable_rank.value,
+            s.ranks.participation_ratio.value,
+            s.ranks.spectral_entropy_rank.value,
+            s.ranks.effective_rank.value,
         ]
         if None in ladder:
-            assert s.effective_rank.undefined
+            assert s.ranks.effective_rank.undefined
             continue
-        values = [1.0, *ladder, float(min(s.shape))]
+        values = [1.0, *ladder, float(min(s.label.shape))]
         assert all(low <= high * (1 + 1e-9) for low, high in pairwise(values)), s
 
 
@@ -90,7 +91,7 @@ def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: 
 
 def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     weights = rank_full(shared_data, steps=[1], rows="weight")
-    tensors = {s.tensor: s for s in weights.spectra}
+    tensors = {s.label.tensor: s for s in weights.spectra}
     query = next(s for name, s in tensors.items() if name and name.endswith("layers.0.self_attn.q_proj.weight"))
     assert query.shape == (96, 96)
     assert len(query.singular_values) == 96
@@ -104,8 +105,8 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
 def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
     groups = rank_full(shared_data, steps=[16], rows="group", advantages=["logged"])
     (spectrum,) = groups.spectra
-    assert spectrum.shape == (8, groups.engine["num_parameters"])
-    assert spectrum.rows == "group"
+    assert spectrum.label.shape == (8, groups.engine["num_parameters"])
+    assert spectrum.label.rows == "group"
 
 
 def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
         read=ReadOptions(initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json"),
     )
     assert list(lora.refused) == ["sign"]
-    assert {s.advantage for s in lora.spectra} == {"logged"}
+    assert {s.label.advantage for s in lora.spectra} == {"logged"}
 
 
 def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:

@@ -18,11 +18,12 @@ from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
-from gradscope.gradients.step.measure import StepGram, measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.measure import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.grpo.token_critic import TokenCritic
-from tests.gradients.models import DAPO, relative, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
 
 NUM_GROUPS, GROUP_SIZE = 2, 4
 BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope != "token"]
@@ -32,8 +33,8 @@ BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope !=
 def measured(lora: bool) -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
     """One step's Gram matrices, of rollouts and of tokens, computed once for all formulations."""
     policy, groups = tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=3)
-    step = measure_step(policy, groups, DAPO)
-    return groups, step, measure_tokens(policy, groups, DAPO, step)
+    step = measured_step(policy, groups, DAPO)
+    return groups, step, measure_tokens(prepare_step(policy, groups, DAPO), step)
 
 
 def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list[np.ndarray]:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from gradscope.gradients.model.precision import without_tf32
-from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
-from tests.gradients.models import DAPO, policy_of, relative, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, policy_of, relative, tiny_groups, tiny_policy
 
 
 @pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms"])
@@ -35,7 +34,7 @@ def test_gram_equals_that_of_opacus(name):
         log_pi = torch.log_softmax(model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1], -1)
         (log_pi.gather(2, ids[:, 1:, None]).squeeze(2) * weights).sum().backward()
         rows = torch.cat([p.grad_sample.flatten(1) for p in model.parameters()], 1).double().numpy()
-    found = measure_step(policy, groups, DAPO, engine="stream")
+    found = measured_step(policy, groups, DAPO, engine="stream")
     assert rows.shape[1] == found.num_parameters
     assert relative(found.gram, rows @ rows.T) < 1e-5
     assert np.trace(found.gram) > 0
@@ -53,9 +52,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_cuda_gives_what_the_cpu_gives(name, engine, dtype, batch_tokens):
     """In float32 to 1e-4; in bfloat16 within what both say of their own rows."""
     groups = tiny_groups()
-    on_cpu = measure_step(tiny_policy(name), groups, DAPO, engine=engine)
+    on_cpu = measured_step(tiny_policy(name), groups, DAPO, engine=engine)
     model = tiny_policy(name, dtype=dtype).model.cuda()
-    on_cuda = measure_step(policy_of(model), groups, DAPO, engine=engine, batch_tokens=batch_tokens, verify="all")
+    on_cuda = measured_step(policy_of(model), groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     limit = 1e-4 if dtype == torch.float32 else 3 * on_cuda.relative_row_error
     assert relative(on_cuda.gram, on_cpu.gram) < limit
     assert (on_cuda.coverage, on_cuda.engine) == (1.0, engine)
@@ -67,9 +66,9 @@ def test_cuda_gives_what_the_cpu_gives(name, engine, dtype, batch_tokens):
 def test_tf32_raises_the_noise_floor_and_is_said():
     torch.set_float32_matmul_precision("high")
     try:
-        found = measure_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
+        found = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
         with without_tf32():
-            exact = measure_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
+            exact = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
     finally:
         torch.set_float32_matmul_precision("highest")
     assert (found.precision, exact.precision) == ("reduced", "high")
@@ -80,13 +79,13 @@ def test_tf32_raises_the_noise_floor_and_is_said():
 @needs_cuda
 def test_memory_that_runs_out_on_cuda_is_halved():
     policy = policy_of(tiny_policy("qwen3_gqa_norms").model.cuda())
-    whole = measure_step(policy, tiny_groups(), DAPO, engine="stream")
+    whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
 
     def refuse(module, arguments, keywords):
         if keywords["input_ids"].numel() > 24:
             torch.empty(2**50, device="cuda", dtype=torch.uint8)
 
     policy.model.register_forward_pre_hook(refuse, with_kwargs=True)
-    found = measure_step(policy, tiny_groups(), DAPO, engine="stream")
+    found = measured_step(policy, tiny_groups(), DAPO, engine="stream")
     assert found.notes
     assert relative(found.gram, whole.gram) < 1e-5

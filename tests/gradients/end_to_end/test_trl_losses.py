@@ -14,10 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from tests.gradients.models import VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.models import VOCAB, measured_step, policy_of, tiny_experts, tiny_groups, tiny_model
 
 MODEL = "llama_untied_biases"
 
@@ -141,7 +140,7 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         model.load_state_dict(weights)
         policy = policy_of(model, reference=tiny_model(MODEL))
         groups = groups_of(inputs)
-        found = measure_step(policy, groups, objective, engine="stream")
+        found = measured_step(policy, groups, objective, engine="stream")
         assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
         unclipped = np.sqrt(found.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
@@ -173,7 +172,7 @@ def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_pat
     for (inputs, weights), logged in zip(updates, norms, strict=True):
         model = tiny_experts(name)
         model.load_state_dict(weights)
-        found = measure_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
+        found = measured_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
         assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
         assert (found.coverage, found.slow_parameters) == (1.0, ())
 
@@ -183,7 +182,7 @@ def test_a_load_balancing_term_that_was_left_to_the_model_is_refused():
     settings = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0}
     left = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": None}))
     with pytest.raises(InputError, match=r"the model's own load-balancing term, router_aux_loss_coef 0\.001"):
-        measure_step(policy, groups, left)
-    assert measure_step(policy_of(tiny_model(MODEL)), groups, left).coverage == 1.0
+        measured_step(policy, groups, left)
+    assert measured_step(policy_of(tiny_model(MODEL)), groups, left).coverage == 1.0
     without = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": 0.0}))
-    assert measure_step(policy, groups, without).coverage == 1.0
+    assert measured_step(policy, groups, without).coverage == 1.0

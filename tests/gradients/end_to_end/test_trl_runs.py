@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.gradients.model.policy import load_policy
+from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from tests.gradients.models import measured_step
 from tests.gradients.runs import groups_of, logged_grad_norm, settings_of, weights_before
 
 
 def measured(folder, step, engine="auto", *, exact=True):
-    policy = load_policy(weights_before(folder, step), device="cpu")
+    policy = load_measured_policy(weights_before(folder, step), device="cpu")
     objective = Objective.from_settings(settings_of(folder))
-    return measure_step(policy, groups_of(folder, step, exact=exact), objective, engine=engine, verify="all")
+    return measured_step(policy, groups_of(folder, step, exact=exact), objective, engine=engine, verify="all")
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
@@ -54,17 +55,17 @@ def test_retokenized_text_is_off_by_what_was_measured_apart(shared_data, run, st
 
 def test_weights_after_the_update_do_not_reproduce_it(shared_data):
     folder = shared_data / "runs" / "trl_full"
-    policy = load_policy(weights_before(folder, 6), device="cpu")
+    policy = load_measured_policy(weights_before(folder, 6), device="cpu")
     objective = Objective.from_settings(settings_of(folder))
-    found = measure_step(policy, groups_of(folder, 5), objective)
+    found = measured_step(policy, groups_of(folder, 5), objective)
     assert np.sqrt(found.logged_gram.sum()) != pytest.approx(logged_grad_norm(folder, 5), rel=0.01)
 
 
 def test_kl_alone_moves_a_step_whose_groups_are_all_degenerate(shared_data):
     """Step 7's own weights are not on disk; at those of step 6 its policy part is zero all the same."""
     folder = shared_data / "runs" / "trl_lora"
-    policy = load_policy(weights_before(folder, 6), device="cpu")
-    found = measure_step(policy, groups_of(folder, 7), Objective.from_settings(settings_of(folder)))
+    policy = load_measured_policy(weights_before(folder, 6), device="cpu")
+    found = measured_step(policy, groups_of(folder, 7), Objective.from_settings(settings_of(folder)))
     assert found.policy_gram.sum() == 0.0
     assert found.frac_kl == pytest.approx(1.0)
     assert 1e-5 < np.sqrt(found.logged_gram.sum()) < 1e-3
@@ -72,9 +73,9 @@ def test_kl_alone_moves_a_step_whose_groups_are_all_degenerate(shared_data):
 
 def test_weight_spectra_hold_the_step_gradient(shared_data):
     folder = shared_data / "runs" / "trl_lora"
-    policy = load_policy(weights_before(folder, 11), device="cpu")
+    policy = load_measured_policy(weights_before(folder, 11), device="cpu")
     objective = Objective.from_settings(settings_of(folder))
-    spectra = measure_weight_spectra(policy, groups_of(folder, 11), objective)
+    spectra = measure_weight_spectra(prepare_step(policy, groups_of(folder, 11), objective))
     norm = np.sqrt(sum(float(np.square(one.singular_values).sum()) for one in spectra))
     assert norm == pytest.approx(logged_grad_norm(folder, 11), rel=1e-5)
     assert [one.tensor for one in spectra] == list(policy.trainable)

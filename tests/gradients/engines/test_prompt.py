@@ -14,12 +14,12 @@ from gradscope.gradients.engines.shared_prompts import frac_shared, group_by_pro
 from gradscope.gradients.model.tokenize import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
-from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
     VOCAB,
+    measured_step,
     naive_rows,
     policy_of,
     relative,
@@ -72,7 +72,7 @@ def weight(groups: list[RolloutGroup]) -> float:
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), long_prompts(tiny_groups(num_groups, 4))
     rows = naive_rows(policy, groups, weight(groups))
-    found = measure_step(policy, groups, DAPO, engine="prompt", batch_tokens=batch_tokens)
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="prompt")
     assert found.engine == "prompt"
     assert relative(found.score_gram, rows @ rows.T) < 1e-5
     assert found.coverage == 1.0
@@ -83,13 +83,13 @@ def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, ba
 def test_in_float64_it_is_exact_to_rounding(name):
     policy, groups = tiny_policy(name, dtype=torch.float64), long_prompts(tiny_groups())
     rows = naive_rows(policy, groups, weight(groups))
-    assert relative(measure_step(policy, groups, DAPO, engine="prompt").score_gram, rows @ rows.T) < 1e-12
+    assert relative(measured_step(policy, groups, DAPO, engine="prompt").score_gram, rows @ rows.T) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
 def test_experts_are_exact(name):
     policy, groups = policy_of(tiny_experts(name)), long_prompts(tiny_groups())
-    loop, prompt = (measure_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "prompt"))
+    loop, prompt = (measured_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "prompt"))
     assert relative(prompt.gram, loop.gram) < 1e-5
 
 
@@ -110,7 +110,7 @@ def test_every_channel_of_rows_comes_through():
         for group in groups
     ]
     objective = Objective(loss_type="grpo", beta=0.2, importance_ratio=True)
-    loop, prompt = (measure_step(policy, groups, objective, engine=engine) for engine in ("loop", "prompt"))
+    loop, prompt = (measured_step(policy, groups, objective, engine=engine) for engine in ("loop", "prompt"))
     assert {row.channel for row in prompt.rows} == {"score", "kl", "logged"}
     assert relative(prompt.gram, loop.gram) < 1e-5
     for first, second in zip(loop.logprobs, prompt.logprobs, strict=True):
@@ -121,14 +121,14 @@ def test_a_prompt_of_one_token_shares_nothing_and_is_still_right():
     policy, groups = tiny_policy("gpt2_tied_conv1d"), long_prompts(tiny_groups(), length=1)
     assert [len(group.rollouts[0].prompt_ids) for group in groups] == [1, 2]
     rows = naive_rows(policy, groups, weight(groups))
-    assert relative(measure_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
+    assert relative(measured_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
 
 
 def test_an_empty_completion_is_a_zero_row():
     policy, groups = tiny_policy("qwen3_gqa_norms"), long_prompts(tiny_groups(1, 3))
     first, *rest = groups[0].rollouts
     emptied = [dataclasses.replace(groups[0], rollouts=(dataclasses.replace(first, completion_ids=()), *rest))]
-    found = measure_step(policy, emptied, DAPO, engine="prompt")
+    found = measured_step(policy, emptied, DAPO, engine="prompt")
     assert not found.gram[0].any()
     assert found.gram[1:, 1:].all()
 
@@ -149,7 +149,7 @@ def test_a_parameter_without_a_rule_goes_the_slow_way():
     model.model.layers[0].mlp = Gained(model.model.layers[0].mlp)
     policy, groups = policy_of(model), long_prompts(tiny_groups())
     rows = naive_rows(policy, groups, weight(groups))
-    found = measure_step(policy, groups, DAPO, engine="prompt")
+    found = measured_step(policy, groups, DAPO, engine="prompt")
     assert found.slow_parameters == ("model.layers.0.mlp.gain",)
     assert relative(found.gram, rows @ rows.T) < 1e-5
 
@@ -159,7 +159,7 @@ def test_a_layer_that_is_called_twice_adds_up():
     model.model.layers[1].mlp = model.model.layers[0].mlp
     policy, groups = policy_of(model), long_prompts(tiny_groups(1, 3))
     rows = naive_rows(policy, groups, weight(groups))
-    assert relative(measure_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
+    assert relative(measured_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
 
 
 def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
@@ -170,7 +170,7 @@ def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
 
     monkeypatch.setattr(prefix, "DynamicCache", Forgetful)
     with pytest.raises(UsageError, match="keeps the keys and values of all tokens") as caught:
-        measure_step(
+        measured_step(
             tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1)), DAPO, engine="prompt", verify="all"
         )
     assert "--engine stream" in caught.value.hint
@@ -178,19 +178,19 @@ def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
 
 def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
     policy = tiny_policy("llama_untied_biases")
-    assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
+    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
     monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
-    assert measure_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
-    assert measure_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
+    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
+    assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
 
 
 def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
     monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
     policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
     policy.model.config.layer_types = ["full_attention", "linear_attention"]
-    assert measure_step(policy, groups, DAPO).engine == "loop"
+    assert measured_step(policy, groups, DAPO).engine == "loop"
     with pytest.raises(UsageError, match="keeps the keys and values of all tokens"):
-        measure_step(policy, groups, DAPO, engine="prompt")
+        measured_step(policy, groups, DAPO, engine="prompt")
 
 
 def test_rows_are_grouped_by_the_ids_of_their_prompts():

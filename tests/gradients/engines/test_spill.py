@@ -8,8 +8,7 @@ import torch
 
 from gradscope.gradients.engines.spill import PartStore
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
-from gradscope.gradients.step.measure import measure_step
-from tests.gradients.models import DAPO, policy_of, tiny_experts, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_experts, tiny_groups, tiny_policy
 
 CPU = torch.device("cpu")
 
@@ -69,9 +68,9 @@ def test_memory_is_used_up_first(files):
 def test_the_gram_is_the_same_from_disk(kind, files):
     policy = policy_of(tiny_experts("mixtral")) if kind == "mixtral" else tiny_policy(kind)
     groups = tiny_groups()
-    kept = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=12)
+    kept = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream")
     assert files == []
-    spilled = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=12, max_kept_bytes=2000)
+    spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", max_kept_bytes=2000)
     np.testing.assert_array_equal(spilled.gram, kept.gram)
     assert len(files) == 1
     assert files[0].closed
@@ -89,7 +88,7 @@ def test_the_file_is_gone_after_an_interruption(error, files, tmp_path, monkeypa
 
     policy.model.register_forward_pre_hook(stop)
     with pytest.raises(error):
-        measure_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=1, max_kept_bytes=0)
+        measured_step(policy, tiny_groups(), DAPO, batch_tokens=1, engine="stream", max_kept_bytes=0)
     assert len(files) == 1
     assert files[0].closed
     assert list(tmp_path.iterdir()) == []

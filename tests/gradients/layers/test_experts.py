@@ -7,10 +7,20 @@ import torch
 from torch import nn
 
 from gradscope.errors import VerificationError
-from gradscope.gradients.layers import experts, rules
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.layers import experts
+from gradscope.gradients.layers.layer_call import ForwardCall
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
-from tests.gradients.models import DAPO, naive_rows, policy_of, relative, tiny_experts, tiny_groups
+from tests.gradients.models import (
+    DAPO,
+    break_rule,
+    measured_step,
+    naive_rows,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+)
 from tests.gradients.tokens.test_measure import naive_token_rows
 
 MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
@@ -26,7 +36,7 @@ def weight_of(groups):
 def test_gram_equals_one_float64_backward_per_rollout(name, engine, batch_tokens):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
     rows = naive_rows(policy_of(tiny_experts(name, implementation="eager")), groups, weight_of(groups))
-    found = measure_step(policy, groups, DAPO, engine=engine, verify="all", batch_tokens=batch_tokens)
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert relative(found.score_gram, rows @ rows.T) < 1e-5
     assert found.slow_parameters == ()
     assert found.coverage == 1.0
@@ -35,24 +45,24 @@ def test_gram_equals_one_float64_backward_per_rollout(name, engine, batch_tokens
 @pytest.mark.parametrize("name", MIXTURES)
 def test_left_padding_changes_nothing(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
-    grams = [measure_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
+    grams = [measured_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
     assert relative(*grams) < 1e-5
 
 
 @pytest.mark.parametrize(("rule", "parameter"), [("experts", "down_proj"), ("experts", "gate_up_proj")])
 def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
-    honest = getattr(rules, rule)
+    def silenced(honest):
+        def silent(call):
+            factors = dict(honest(call))
+            part = factors[parameter]
+            return factors | {parameter: dataclasses.replace(part, left=tuple(0 * left for left in part.left))}
 
-    def silent(use):
-        found = dict(honest(use))
-        part = found[parameter]
-        return found | {parameter: dataclasses.replace(part, left=tuple(0 * left for left in part.left))}
+        return silent
 
-    monkeypatch.setattr(rules, rule, silent)
-    monkeypatch.setattr(rules, "fits_experts", lambda *_: True)
+    break_rule(monkeypatch, rule, silenced)
     policy, groups = policy_of(tiny_experts("mixtral")), tiny_groups()
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
-        measure_step(policy, groups, DAPO, engine="stream")
+        measured_step(policy, groups, DAPO, engine="stream")
 
 
 def test_experts_with_another_activation_inside_get_no_rule():
@@ -61,20 +71,23 @@ def test_experts_with_another_activation_inside_get_no_rule():
     given, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
     weights = torch.rand(6, 2)
     returned = module(given, index, weights)
-    assert experts.fits_experts(module, given, (index, weights), returned, 6)
-    assert not experts.fits_experts(module, given, (index, weights), 1.1 * returned, 6)
-    assert not experts.fits_experts(module, given, (index,), returned, 6)
-    assert not experts.fits_experts(module, given, (index, weights), returned, 12)
-    assert not experts.fits_experts(module, given, (index, weights[:, :1]), returned, 6)
+    call = ForwardCall(module=module, input=given, output=returned, beside=(index, weights), num_rows=2, length=3)
+    assert experts.fits_experts(call)
+    assert not experts.fits_experts(dataclasses.replace(call, output=1.1 * returned))
+    assert not experts.fits_experts(dataclasses.replace(call, beside=(index,)))
+    assert not experts.fits_experts(dataclasses.replace(call, num_rows=4))
+    assert not experts.fits_experts(dataclasses.replace(call, beside=(index, weights[:, :1])))
 
 
 def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     router = tiny_experts("mixtral").model.layers[0].mlp.gate
     given = torch.randn(12, 16)
     shares = router(given)[1]
-    assert experts.fits_router(router, given, shares, 12)
-    assert not experts.fits_router(router, given, shares + 0.1, 12)
-    assert not experts.fits_router(router, given, shares, 6)
+    call = ForwardCall(module=router, input=given, output=shares, num_rows=4, length=3)
+    assert experts.fits_router(call)
+    assert not experts.fits_router(dataclasses.replace(call, output=shares + 0.1))
+    assert not experts.fits_router(dataclasses.replace(call, num_rows=2))
+    assert not experts.fits_router(dataclasses.replace(call, beside=(given,)))
 
 
 def test_only_the_known_layout_counts_as_experts():
@@ -95,7 +108,7 @@ def test_only_the_known_layout_counts_as_experts():
 def test_token_rows_equal_one_float64_backward_per_token(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
     rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
-    (found,) = measure_tokens(policy, groups, DAPO, measure_step(policy, groups, DAPO))
+    (found,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
     assert relative(found.gram, rows @ rows.T) < 1e-5
     assert found.slow_parameters == ()
     assert found.num_parameters == rows.shape[1]

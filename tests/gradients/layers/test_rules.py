@@ -6,7 +6,15 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers.rules import Use, fits, rule_for
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.rules import rule_for
+from tests.gradients.adapters import adapted
+from tests.gradients.models import ARCHITECTURES, tiny_experts, tiny_model
+
+
+def fits(module, given, returned, *, num_rows, length):
+    call = ForwardCall(module=module, input=given, output=returned, num_rows=num_rows, length=length)
+    return rule_for(module).fits(call)
 
 
 class Doubled(nn.Linear):
@@ -43,11 +51,11 @@ class Scaled(nn.Embedding):
 
 
 def test_rules_are_chosen_by_what_a_module_computes():
-    assert rule_for(nn.Linear(2, 3)) is rules.linear
-    assert rule_for(Conv1D(3, 2)) is rules.conv1d
-    assert rule_for(nn.Embedding(3, 2)) is rules.embedding
-    assert rule_for(nn.LayerNorm(3)) is rules.norm
-    assert rule_for(nn.RMSNorm(3)) is rules.norm
+    assert rule_for(nn.Linear(2, 3)) is rules.LINEAR
+    assert rule_for(Conv1D(3, 2)) is rules.CONV1D
+    assert rule_for(nn.Embedding(3, 2)) is rules.EMBEDDING
+    assert rule_for(nn.LayerNorm(3)) is rules.NORM
+    assert rule_for(nn.RMSNorm(3)) is rules.NORM
     for module in (
         Doubled(2, 3),
         nn.Embedding(3, 2, max_norm=1.0),
@@ -55,6 +63,23 @@ def test_rules_are_chosen_by_what_a_module_computes():
         nn.PReLU(),
     ):
         assert rule_for(module) is None
+
+
+def test_adapted_layers_experts_and_routers_have_rules_of_their_own():
+    dora = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
+    table = adapted("embedding").base_model.model.model.embed_tokens
+    assert rule_for(dora) is rule_for(table) is rules.ADAPTER
+    mixture = tiny_experts("mixtral").model.layers[0].mlp
+    assert rule_for(mixture.experts) is rules.EXPERTS
+    assert rule_for(mixture.gate) is rules.ROUTER
+    plain = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
+    assert rule_for(plain) is None  # A and B are linear layers of their own
+
+
+def test_no_module_of_a_model_matches_two_rules():
+    for model in (adapted("dora"), adapted("embedding"), tiny_experts("mixtral"), *map(tiny_model, ARCHITECTURES)):
+        for module in model.modules():
+            assert sum(rule.matches(module) for rule in rules.RULES) <= 1
 
 
 @pytest.mark.parametrize("module", [nn.Linear(2, 3), nn.LayerNorm(3), nn.Embedding(3, 2)])
@@ -89,9 +114,9 @@ def test_tensors_without_row_or_token_axis_do_not_fit():
 def test_the_padding_row_of_an_embedding_gets_no_gradient():
     module = nn.Embedding(5, 2, padding_idx=0)
     ids, grad = torch.tensor([[0, 3, 0]]), torch.ones(1, 3, 2)
-    use = Use(module=module, input=ids, grad=grad, spans=((0, 3),), length=3)
+    call = LayerCall(module=module, input=ids, grad=grad, spans=((0, 3),), length=3)
     out = torch.zeros(5, 2)
-    rules.embedding(use)["weight"].add_to(0, 0, out)
+    rules.embedding(call)["weight"].add_to(0, 0, out)
     module(ids).backward(grad)
     assert torch.equal(out, module.weight.grad)
 
@@ -101,8 +126,8 @@ def test_norms_sum_over_tokens_and_heads(axes):
     module = nn.RMSNorm(4)
     nn.init.normal_(module.weight)
     given, grad = torch.randn(axes), torch.randn(axes)
-    use = Use(module=module, input=given, grad=grad, spans=((0, 3), (0, 3)), length=3)
-    found = rules.norm(use)["weight"]
+    call = LayerCall(module=module, input=given, grad=grad, spans=((0, 3), (0, 3)), length=3)
+    found = rules.norm(call)["weight"]
     for row in range(2):
         out = torch.zeros(4, 1)
         found.add_to(row, 0, out)
@@ -111,8 +136,10 @@ def test_norms_sum_over_tokens_and_heads(axes):
 
 
 def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
-    use = Use(module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5)
+    call = LayerCall(
+        module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5
+    )
     last_three = torch.arange(6.0).reshape(2, 3, 1)
-    first, second = use.tokens(last_three)
+    first, second = call.tokens(last_three)
     assert first.flatten().tolist() == [0.0, 1.0, 2.0]
     assert second.flatten().tolist() == [3.0]

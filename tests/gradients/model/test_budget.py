@@ -15,9 +15,9 @@ from gradscope.gradients.model.budget import (
     tokens_that_fit,
 )
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.weight_spectra import measure_weight_spectra
-from tests.gradients.models import DAPO, relative, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_model, tiny_policy
 
 CPU_MESSAGE = "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to allocate"
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_MESSAGE), MemoryError()]
@@ -40,9 +40,9 @@ def limit_memory(model, most_tokens: int, error: Exception = ERRORS[0]) -> list[
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
 def test_batches_are_halved_until_they_fit_and_that_is_said(error):
     policy, groups, said = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
-    whole = measure_step(policy, groups, DAPO, engine="stream")
+    whole = measured_step(policy, groups, DAPO, engine="stream")
     tried = limit_memory(policy.model, 24, error)
-    found = measure_step(policy, groups, DAPO, engine="stream", verify="all", notice=said.append)
+    found = measured_step(policy, groups, DAPO, notice=said.append, engine="stream", verify="all")
     assert tried[0] > 24
     assert found.batch_tokens <= 24
     assert found.verification.num_batches > 1
@@ -56,7 +56,7 @@ def test_batches_are_halved_until_they_fit_and_that_is_said(error):
 
 def test_memory_that_runs_out_in_a_later_batch_leaves_nothing_of_the_first(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 4)
-    whole = measure_step(policy, groups, DAPO, engine="stream")
+    whole = measured_step(policy, groups, DAPO, engine="stream")
     passes: list[int] = []
 
     def refuse_the_second(module, arguments, keywords):
@@ -65,8 +65,8 @@ def test_memory_that_runs_out_in_a_later_batch_leaves_nothing_of_the_first(monke
             raise ERRORS[0]
 
     policy.model.register_forward_pre_hook(refuse_the_second, with_kwargs=True)
-    monkeypatch.setattr("gradscope.gradients.step.measure.first_batch_tokens", lambda policy: 40)
-    found = measure_step(policy, groups, DAPO, engine="stream")
+    monkeypatch.setattr("tests.gradients.models.first_batch_tokens", lambda policy: 40)
+    found = measured_step(policy, groups, DAPO, engine="stream")
     assert found.notes == ("Memory ran out at 40 tokens a batch; went on with 20.",)
     assert found.coverage == 1.0
     assert relative(found.gram, whole.gram) < 1e-5
@@ -77,10 +77,10 @@ def test_one_rollout_that_does_not_fit_is_an_error():
     longest = max(len(r.prompt_ids) + len(r.completion_ids) for group in groups for r in group.rollouts)
     limit_memory(policy.model, longest - 1)
     with pytest.raises(InputError, match=f"Memory ran out on one rollout of {longest} tokens alone") as caught:
-        measure_step(policy, groups, DAPO, engine="stream")
+        measured_step(policy, groups, DAPO, engine="stream")
     assert "--device cpu" in (caught.value.hint or "")
     with pytest.raises(InputError, match=f"one rollout of at most {longest} tokens, with 8 rows kept"):
-        measure_step(policy, groups, DAPO, engine="loop")
+        measured_step(policy, groups, DAPO, engine="loop")
     assert all(parameter.requires_grad for parameter in policy.trainable.values())
     assert not any(module._forward_hooks for module in policy.model.modules())
 
@@ -89,16 +89,16 @@ def test_a_number_of_tokens_that_was_asked_for_is_kept():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4)
     limit_memory(policy.model, 24)
     with pytest.raises(InputError, match="Memory ran out at 40 tokens a batch") as caught:
-        measure_step(policy, groups, DAPO, engine="stream", batch_tokens=40)
+        measured_step(policy, groups, DAPO, batch_tokens=40, engine="stream")
     assert caught.value.hint == "Use --batch-tokens auto, or a number below 40."
 
 
 def test_the_reference_and_the_self_check_of_loop_are_halved_too():
     objective = Objective(loss_type="dapo", beta=0.1)
     policy, groups, said = tiny_policy("qwen3_gqa_norms", lora=True), tiny_groups(2, 4), []
-    whole = measure_step(policy, groups, objective)
+    whole = measured_step(policy, groups, objective)
     tried = limit_memory(policy.model.get_base_model(), 24)
-    found = measure_step(policy, groups, objective, notice=said.append)
+    found = measured_step(policy, groups, objective, notice=said.append)
     assert max(tried) > 24
     assert found.engine == "loop"
     assert relative(found.gram, whole.gram) < 1e-5
@@ -107,10 +107,10 @@ def test_the_reference_and_the_self_check_of_loop_are_halved_too():
 
 def test_spectra_of_weights_are_halved_too():
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
-    expected = measure_weight_spectra(policy, groups, DAPO)
+    expected = measure_weight_spectra(prepare_step(policy, groups, DAPO))
     limit_memory(policy.model, 20)
     budget = TokenBudget(4096)
-    for one, other in zip(measure_weight_spectra(policy, groups, DAPO, budget=budget), expected, strict=True):
+    for one, other in zip(measure_weight_spectra(prepare_step(policy, groups, DAPO, budget)), expected, strict=True):
         assert relative(one.singular_values, other.singular_values) < 1e-5
     assert budget.tokens <= 20
 

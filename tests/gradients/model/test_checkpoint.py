@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checkpoint import is_fresh
-from gradscope.gradients.model.policy import load_policy
+from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.adapters import KINDS, adapt, adapted_experts
 from tests.gradients.models import tiny_experts, tiny_model
@@ -54,7 +54,7 @@ def change(weights: WeightsRef, name: str, tensor: torch.Tensor | None) -> None:
 
 
 def require_same(model: torch.nn.Module, weights: WeightsRef) -> None:
-    policy = load_policy(weights, device="cpu")
+    policy = load_measured_policy(weights, device="cpu")
     expected = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert policy.trainable.keys() == expected.keys()
     assert all(torch.equal(policy.trainable[name], parameter) for name, parameter in expected.items())
@@ -85,7 +85,7 @@ def test_a_missing_tensor_is_named(kind, tensor, tmp_path):
     _, weights = saved(kind, tmp_path)
     change(weights, tensor, None)
     with pytest.raises(InputError, match=rf"{tensor}\S* has no counterpart|lacks the tensor \S*{tensor}"):
-        load_policy(weights, device="cpu")
+        load_measured_policy(weights, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_wrong_shape_is_named(kind, tensor, tmp_path):
     _, weights = saved(kind, tmp_path)
     change(weights, tensor, torch.zeros(2))
     with pytest.raises(InputError, match=f"the adapter does not fit the base model .* size mismatch for .*{tensor}"):
-        load_policy(weights, device="cpu")
+        load_measured_policy(weights, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,6 @@ def test_the_reference_of_a_run_with_magnitudes_is_the_adapter_it_started_from(t
     (tmp_path / "later").mkdir()
     model, first = saved("dora", tmp_path / "first", perturbed=False)
     _, later = saved("dora", tmp_path / "later")
-    policy = load_policy(later, device="cpu", initial=first)
+    policy = load_measured_policy(later, device="cpu", initial=first)
     with policy.as_reference() as reference:
         assert torch.equal(reference(IDS).logits, model(IDS).logits)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
 from tests.gradients.models import (
     DAPO,
+    measured_step,
     naive_rows,
     naive_token_rows,
     policy_of,
@@ -28,10 +29,10 @@ def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, r
     num_tokens = sum(len(rollout.completion_ids) for rollout in groups[0].rollouts)
     rows, token_rows = naive_rows(plain, groups, 1.0 / num_tokens), naive_token_rows(plain, groups)
     for engine in ("loop", "stream"):
-        step = measure_step(policy, groups, DAPO, engine=engine, verify="all")
+        step = measured_step(policy, groups, DAPO, engine=engine, verify="all")
         assert relative(step.score_gram, rows @ rows.T) < 1e-5
         assert (step.coverage, step.slow_parameters) == (1.0, ())
-    (tokens,) = measure_tokens(policy, groups, DAPO, step)
+    (tokens,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
     assert tokens.slow_parameters == ()
     assert model.training
@@ -59,8 +60,8 @@ def test_a_bare_parameter_goes_the_slow_way_and_is_named(lora):
     num_tokens = sum(len(rollout.completion_ids) for rollout in groups[0].rollouts)
     rows, token_rows = naive_rows(policy, groups, 1.0 / num_tokens), naive_token_rows(policy, groups)
     (bare,) = (name for name in policy.trainable if name.endswith("model.layers.1.gate"))
-    step = measure_step(policy, groups, DAPO, engine="stream", verify="all")
-    (tokens,) = measure_tokens(policy, groups, DAPO, step)
+    step = measured_step(policy, groups, DAPO, engine="stream", verify="all")
+    (tokens,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     assert relative(step.score_gram, rows @ rows.T) < 1e-5
     assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
     assert step.slow_parameters == tokens.slow_parameters == (bare,)

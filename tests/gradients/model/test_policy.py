@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.model.policy import load_policy
+from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.models import VOCAB, tiny_model
 
@@ -61,7 +61,7 @@ def write_tokenizer(folder: Path, size: int) -> None:
 
 
 def test_a_full_model_trains_every_parameter(saved):
-    policy = load_policy(full(saved), device="cpu")
+    policy = load_measured_policy(full(saved), device="cpu")
     assert policy.num_parameters == sum(p.numel() for p in policy.model.parameters())
     assert (policy.kind, policy.dtype, policy.vocab_size, policy.max_positions) == ("full", torch.float32, VOCAB, 32)
     assert policy.tokenizer is None
@@ -70,19 +70,19 @@ def test_a_full_model_trains_every_parameter(saved):
 
 
 def test_an_adapter_trains_only_itself_and_loads_its_values(saved, adapter):
-    policy = load_policy(lora(adapter, str(saved)), device="cpu")
+    policy = load_measured_policy(lora(adapter, str(saved)), device="cpu")
     assert all("lora_" in name for name in policy.trainable)
     tensors = load_file(adapter / "adapter_model.safetensors")
     for name, tensor in tensors.items():
         assert torch.equal(policy.trainable[name.replace(".weight", ".default.weight")], tensor)
     with policy.as_reference() as reference:
         off = reference(torch.tensor([[1, 2, 3]])).logits
-    assert torch.equal(off, load_policy(full(saved), device="cpu").model(torch.tensor([[1, 2, 3]])).logits)
+    assert torch.equal(off, load_measured_policy(full(saved), device="cpu").model(torch.tensor([[1, 2, 3]])).logits)
 
 
 def test_the_reference_of_a_full_model_is_the_initial_one(saved, model):
     rewrite(model / "model.safetensors", lambda t: t["lm_head.weight"].mul_(2))
-    policy = load_policy(full(model), device="cpu", initial=full(saved))
+    policy = load_measured_policy(full(model), device="cpu", initial=full(saved))
     with policy.as_reference() as reference:
         assert torch.equal(reference.lm_head.weight * 2, policy.model.lm_head.weight)
         assert not any(p.requires_grad for p in reference.parameters())
@@ -94,11 +94,11 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
             (tmp_path / path.name).write_bytes(path.read_bytes())
     rewrite(tmp_path / "adapter_model.safetensors", lambda t: [t[name].zero_() for name in t if "lora_B" in name])
     fresh, trained = lora(tmp_path, str(saved)), lora(adapter, str(saved))
-    assert load_policy(trained, device="cpu", initial=fresh).reference is None
-    policy = load_policy(fresh, device="cpu", initial=trained)
+    assert load_measured_policy(trained, device="cpu", initial=fresh).reference is None
+    policy = load_measured_policy(fresh, device="cpu", initial=trained)
     ids = torch.tensor([[1, 2, 3]])
     with policy.as_reference() as reference:
-        expected = load_policy(trained, device="cpu").model(ids).logits
+        expected = load_measured_policy(trained, device="cpu").model(ids).logits
         assert torch.equal(reference(ids).logits, expected)
     assert not torch.equal(policy.model(ids).logits, expected)
 
@@ -106,39 +106,39 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
 def test_the_model_that_training_started_from_says_which_token_pads(saved, model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
-    assert load_policy(full(saved)).model.get_input_embeddings().padding_idx == 0
-    assert load_policy(full(saved), origin=model).model.get_input_embeddings().padding_idx is None
-    assert load_policy(full(model), origin=saved).model.get_input_embeddings().padding_idx == 0
+    assert load_measured_policy(full(saved)).model.get_input_embeddings().padding_idx == 0
+    assert load_measured_policy(full(saved), origin=model).model.get_input_embeddings().padding_idx is None
+    assert load_measured_policy(full(model), origin=saved).model.get_input_embeddings().padding_idx == 0
 
 
 def test_tied_parameters_count_once(tmp_path):
     tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
-    policy = load_policy(full(tmp_path), device="cpu")
+    policy = load_measured_policy(full(tmp_path), device="cpu")
     assert [name for name in policy.trainable if "wte" in name or "lm_head" in name] == ["transformer.wte.weight"]
 
 
 def test_dropout_and_learned_positions_are_said(tmp_path):
     tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
-    policy = load_policy(full(tmp_path), device="cpu")
+    policy = load_measured_policy(full(tmp_path), device="cpu")
     assert any("dropout 0.1" in note for note in policy.notes)
     assert any("learned positions" in note for note in policy.notes)
 
 
 def test_dtype_can_be_asked_for(saved):
-    assert load_policy(full(saved), device="cpu", dtype="bfloat16").dtype == torch.bfloat16
+    assert load_measured_policy(full(saved), device="cpu", dtype="bfloat16").dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("base", [None, "/nowhere/base", "../gone"])
 def test_an_adapter_without_its_base_is_refused(adapter, base):
     with pytest.raises(InputError, match="is an adapter, and its base model") as caught:
-        load_policy(lora(adapter, base))
+        load_measured_policy(lora(adapter, base))
     assert "--model" in caught.value.hint
 
 
 def test_an_adapter_on_another_architecture_is_refused(adapter, tmp_path):
     tiny_model("qwen3_gqa_norms").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="the adapter does not fit the base model"):
-        load_policy(lora(adapter, str(tmp_path)), device="cpu")
+        load_measured_policy(lora(adapter, str(tmp_path)), device="cpu")
 
 
 def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
@@ -147,18 +147,18 @@ def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
             (tmp_path / path.name).write_bytes(path.read_bytes())
     rewrite(tmp_path / "adapter_model.safetensors", lambda t: t.pop(next(iter(t))))
     with pytest.raises(InputError, match="has no counterpart"):
-        load_policy(lora(tmp_path, str(saved)), device="cpu")
+        load_measured_policy(lora(tmp_path, str(saved)), device="cpu")
 
 
 def test_an_adapter_that_is_not_lora_is_refused(saved, tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "IA3", "task_type": "CAUSAL_LM"}))
     with pytest.raises(InputError, match="only LoRA is supported"):
-        load_policy(lora(tmp_path, str(saved)))
+        load_measured_policy(lora(tmp_path, str(saved)))
 
 
 def test_an_adapter_without_its_config_is_refused(saved, tmp_path):
     with pytest.raises(InputError, match=r"no readable adapter_config\.json"):
-        load_policy(lora(tmp_path, str(saved)))
+        load_measured_policy(lora(tmp_path, str(saved)))
 
 
 @pytest.mark.parametrize(
@@ -168,26 +168,26 @@ def test_an_adapter_in_another_file_is_refused(saved, adapter, tmp_path, name, s
     (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputError, match=said):
-        load_policy(lora(tmp_path, str(saved)))
+        load_measured_policy(lora(tmp_path, str(saved)))
 
 
 def test_a_truncated_adapter_is_refused(saved, adapter, tmp_path):
     (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
     (tmp_path / "adapter_model.safetensors").write_bytes((adapter / "adapter_model.safetensors").read_bytes()[:100])
     with pytest.raises(InputError, match="not a readable safetensors file"):
-        load_policy(lora(tmp_path, str(saved)))
+        load_measured_policy(lora(tmp_path, str(saved)))
 
 
 def test_a_wrong_shape_is_named(model):
     rewrite(model / "model.safetensors", lambda t: t.update({"lm_head.weight": torch.zeros(VOCAB, 5)}))
     with pytest.raises(InputError, match=r"lm_head\.weight has the shape \(23, 5\) and the model wants \(23, 16\)"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_a_missing_tensor_is_named(model):
     rewrite(model / "model.safetensors", lambda t: t.pop("model.norm.weight"))
     with pytest.raises(InputError, match=r"the tensor model\.norm\.weight is missing"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 @pytest.mark.parametrize(
@@ -197,52 +197,52 @@ def test_weights_outside_safetensors_are_refused(model, name, said):
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(b"")
     with pytest.raises(InputError, match=said):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_a_truncated_model_is_refused(model):
     path = model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(InputError, match="does not load as a causal language model"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not load as a causal language model"):
-        load_policy(full(tmp_path / "absent"))
+        load_measured_policy(full(tmp_path / "absent"))
 
 
 def test_weights_that_are_not_numbers_are_refused(model):
     rewrite(model / "model.safetensors", lambda t: t["model.norm.weight"].fill_(float("nan")))
     with pytest.raises(InputError, match=r"model\.norm\.weight holds values that are not finite"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_a_tokenizer_beside_the_weights_is_found(model):
     write_tokenizer(model, VOCAB)
-    assert load_policy(full(model), device="cpu").tokenizer.eos_token_id == 1
+    assert load_measured_policy(full(model), device="cpu").tokenizer.eos_token_id == 1
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(model):
     write_tokenizer(model, VOCAB + 1)
     with pytest.raises(InputError, match=f"has {VOCAB + 1} tokens and the model a vocabulary of {VOCAB}"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_a_broken_tokenizer_is_refused(model):
     (model / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match="does not load as a tokenizer"):
-        load_policy(full(model))
+        load_measured_policy(full(model))
 
 
 def test_unknown_device_and_dtype_are_refused(saved):
     with pytest.raises(UsageError, match="no device 'tpu'"):
-        load_policy(full(saved), device="tpu")
+        load_measured_policy(full(saved), device="tpu")
     with pytest.raises(UsageError, match="no dtype 'int8'"):
-        load_policy(full(saved), dtype="int8")
+        load_measured_policy(full(saved), dtype="int8")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_where_there_is_none_is_refused(saved):
     with pytest.raises(UsageError, match="sees no CUDA device"):
-        load_policy(full(saved), device="cuda")
+        load_measured_policy(full(saved), device="cuda")

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from gradscope.gradients.model.precision import uses_tf32, without_tf32
-from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
 from gradscope.gradients.step.verify import tolerance
-from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model, tiny_policy
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
     monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
     monkeypatch.setattr("gradscope.gradients.step.row_error.uses_tf32", lambda device: True)
     monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
-    found = measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    found = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     assert (found.precision, found.tf32) == ("reduced", True)
     assert found.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same
     assert found.verification.tolerance == tolerance(torch.float32, tf32=True) == 1e-2
@@ -43,7 +42,7 @@ def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "high"), (torch.bfloat16, "reduced")])
 def test_the_result_says_its_precision(dtype, precision):
-    found = measure_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
+    found = measured_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
     described = found.describe()
     assert (described["precision"], described["tf32"]) == (precision, False)
     assert (found.relative_row_error == FLOAT32_ROW_ERROR) == (precision == "high")

@@ -11,10 +11,10 @@ from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import coverage
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.step.measure import measure_step
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    measured_step,
     naive_rows,
     policy_of,
     relative,
@@ -35,7 +35,7 @@ def dapo_weight(groups) -> float:
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, engine, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups()
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    result = measure_step(policy, groups, DAPO, engine=engine, verify="all", batch_tokens=batch_tokens)
+    result = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert relative(result.score_gram, rows @ rows.T) < 1e-5
     assert result.engine == engine
     assert result.coverage == 1.0
@@ -47,20 +47,20 @@ def test_gram_equals_one_float64_backward_per_rollout(name, lora, engine, batch_
 def test_gram_in_float64_is_exact_to_rounding(name):
     policy, groups = tiny_policy(name, dtype=torch.float64), tiny_groups()
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    assert relative(measure_step(policy, groups, DAPO, engine="stream").score_gram, rows @ rows.T) < 1e-12
+    assert relative(measured_step(policy, groups, DAPO, engine="stream").score_gram, rows @ rows.T) < 1e-12
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gram_does_not_depend_on_padding_side(name):
     policy, groups = tiny_policy(name), tiny_groups()
-    grams = [measure_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
+    grams = [measured_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
     assert relative(*grams) < 1e-5
 
 
 def test_gram_does_not_depend_on_batch_split():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(3, 4)
-    whole = measure_step(policy, groups, DAPO, engine="stream")
-    split = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1, verify="all")
+    whole = measured_step(policy, groups, DAPO, engine="stream")
+    split = measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream", verify="all")
     assert split.verification.num_batches == 12
     assert whole.verification.num_batches == 1
     assert relative(split.gram, whole.gram) < 1e-5
@@ -70,15 +70,15 @@ def test_gram_does_not_depend_on_batch_split():
 def test_gram_permutes_with_the_rows(engine):
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups(2, 3)
     turned = [dataclasses.replace(group, rollouts=tuple(reversed(group.rollouts))) for group in reversed(groups)]
-    straight = measure_step(policy, groups, DAPO, engine=engine)
-    reversed_ = measure_step(policy, turned, DAPO, engine=engine)
+    straight = measured_step(policy, groups, DAPO, engine=engine)
+    reversed_ = measured_step(policy, turned, DAPO, engine=engine)
     assert relative(reversed_.gram[::-1, ::-1], straight.gram) < 1e-5
     assert reversed_.samples == straight.samples[::-1]
 
 
 def test_loop_and_stream_agree_on_log_probabilities():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
-    loop, stream = (measure_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "stream"))
+    loop, stream = (measured_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "stream"))
     for first, second in zip(loop.logprobs, stream.logprobs, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-4)
 
@@ -91,7 +91,7 @@ def test_kl_rows_are_the_gradient_of_the_kl_term():
             parameter.mul_(0.9)
     policy, groups = policy_of(model, reference=reference), tiny_groups(1, 2)
     objective = Objective(loss_type="dapo", beta=0.3, use_bias_correction_kl=False)
-    found = measure_step(policy, groups, objective, engine="stream")
+    found = measured_step(policy, groups, objective, engine="stream")
     rows = []
     for rollout in groups[0].rollouts:
         ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
@@ -115,7 +115,7 @@ def test_kl_rows_are_the_gradient_of_the_kl_term():
 def test_clipped_importance_ratios_enter_the_logged_gradient():
     model = tiny_model("llama_untied_biases", dtype=torch.float64)
     policy, groups = policy_of(model), tiny_groups(1, 3)
-    plain = measure_step(policy, groups, DAPO, engine="loop")
+    plain = measured_step(policy, groups, DAPO, engine="loop")
     rng = np.random.default_rng(1)
     sampled = [logp + rng.normal(scale=0.4, size=logp.shape) for logp in plain.logprobs]
     rollouts = tuple(
@@ -124,7 +124,7 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
     )
     groups = [dataclasses.replace(groups[0], rollouts=rollouts)]
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.28)
-    found = measure_step(policy, groups, objective, engine="stream")
+    found = measured_step(policy, groups, objective, engine="stream")
     loss = torch.zeros((), dtype=torch.float64)
     for rollout in rollouts:
         ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
@@ -146,9 +146,9 @@ def test_token_advantages_enter_the_logged_gradient():
         dataclasses.replace(r, advantage=None, token_advantages=tuple(2.5 for _ in r.completion_ids))
         for r in groups[0].rollouts
     )
-    by_token = measure_step(policy, [dataclasses.replace(groups[0], rollouts=rollouts)], DAPO)
+    by_token = measured_step(policy, [dataclasses.replace(groups[0], rollouts=rollouts)], DAPO)
     assert by_token.advantages is None
-    scalar = measure_step(policy, groups, DAPO).gradient_gram([2.5, 2.5])
+    scalar = measured_step(policy, groups, DAPO).gradient_gram([2.5, 2.5])
     np.testing.assert_allclose(by_token.logged_gram, scalar, rtol=1e-6)
 
 
@@ -168,7 +168,7 @@ def test_a_parameter_without_a_rule_is_computed_the_slow_way_and_named():
     model.lm_head = Scaled(model.lm_head)
     policy, groups = policy_of(model), tiny_groups()
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    found = measure_step(policy, groups, DAPO, engine="stream")
+    found = measured_step(policy, groups, DAPO, engine="stream")
     assert found.slow_parameters == ("lm_head.gain",)
     assert any("lm_head.gain" in note for note in found.notes)
     assert relative(found.gram, rows @ rows.T) < 1e-5
@@ -180,7 +180,7 @@ def test_a_layer_that_is_called_twice_adds_up(batch_tokens):
     model.model.layers[1].mlp = model.model.layers[0].mlp
     policy, groups = policy_of(model), tiny_groups()
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    found = measure_step(policy, groups, DAPO, engine="stream", batch_tokens=batch_tokens)
+    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="stream")
     assert found.slow_parameters == ()
     assert relative(found.gram, rows @ rows.T) < 1e-5
 
@@ -189,7 +189,7 @@ def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(coverage, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rows = naive_rows(policy, groups, dapo_weight(groups))
-    found = measure_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
+    found = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
     assert set(found.slow_parameters) == set(policy.trainable)
     assert relative(found.gram, rows @ rows.T) < 1e-5
 
@@ -200,15 +200,15 @@ def test_a_gram_that_misses_parameters_is_refused(monkeypatch):
         GramAccumulator, "add_parameter", lambda self, shape, *rest: len(shape) == 2 and whole(self, shape, *rest)
     )
     with pytest.raises(VerificationError, match=r"covers 9\d\.\d+% of the trainable parameters"):
-        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
 
 
 def test_a_layer_that_is_never_called_is_zero_and_still_covered():
     model = tiny_model("llama_untied_biases")
     model.unused = nn.Linear(2, 2)
-    found = measure_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
+    found = measured_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
     assert found.slow_parameters == ("unused.bias", "unused.weight")
-    without = measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
+    without = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
     assert relative(found.gram, without.gram) < 1e-6
 
 
@@ -224,7 +224,7 @@ def test_a_weight_used_behind_its_modules_back_is_caught():
     model = tiny_model("llama_untied_biases")
     model.lm_head = BorrowedHead(model.model.embed_tokens)
     with pytest.raises(VerificationError, match="disagrees"):
-        measure_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
+        measured_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 1])
@@ -234,7 +234,7 @@ def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
     first, *rest = groups[0].rollouts
     rollouts = (dataclasses.replace(first, completion_ids=()), *rest)
     emptied = [dataclasses.replace(groups[0], rollouts=rollouts)]
-    found = measure_step(policy, emptied, DAPO, engine=engine, verify="all", batch_tokens=batch_tokens)
+    found = measured_step(policy, emptied, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert not found.gram[0].any()
     assert found.gram[1:, 1:].all()
     assert found.slow_parameters == ()
@@ -242,48 +242,48 @@ def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
 
 def test_auto_keeps_rows_while_they_fit():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
-    assert measure_step(policy, groups, DAPO).engine == "loop"
-    assert measure_step(policy, groups, DAPO, max_row_bytes=1000).engine == "stream"
+    assert measured_step(policy, groups, DAPO).engine == "loop"
+    assert measured_step(policy, groups, DAPO, max_row_bytes=1000).engine == "stream"
 
 
 def test_loop_refuses_rows_beyond_its_budget():
     with pytest.raises(UsageError, match="Keeping 6 gradient rows takes"):
-        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", max_row_bytes=1000)
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", max_row_bytes=1000)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 def test_gradients_of_a_model_in_training_are_left_alone(engine):
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups()
-    expected = measure_step(policy, groups, DAPO, engine=engine).gram
+    expected = measured_step(policy, groups, DAPO, engine=engine).gram
     for parameter in policy.trainable.values():
         parameter.grad = torch.ones_like(parameter)
-    np.testing.assert_array_equal(measure_step(policy, groups, DAPO, engine=engine).gram, expected)
+    np.testing.assert_array_equal(measured_step(policy, groups, DAPO, engine=engine).gram, expected)
     assert all(bool((parameter.grad == 1).all()) for parameter in policy.trainable.values())
 
 
 def test_unknown_engine_is_refused():
     with pytest.raises(UsageError, match="no engine 'fast'"):
-        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="fast")
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="fast")
 
 
 def test_progress_is_told_per_rollout():
     seen = []
-    measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, progress=lambda *event: seen.append(event))
+    measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, progress=lambda *event: seen.append(event))
     assert seen == [(done, 6, "rollouts") for done in range(1, 7)]
 
 
 def test_groups_of_two_steps_are_a_callers_bug():
     with pytest.raises(ValueError, match=r"groups of one step, got steps \[1, 2\]"):
-        measure_step(tiny_policy("llama_untied_biases"), [*tiny_groups(), *tiny_groups(step=2)], DAPO)
+        measured_step(tiny_policy("llama_untied_biases"), [*tiny_groups(), *tiny_groups(step=2)], DAPO)
 
 
 def test_settings_without_a_gradient_give_their_reason():
     objective = dataclasses.replace(DAPO, cannot="the loss has an entropy bonus")
     with pytest.raises(InputError, match="cannot be formed: the loss has an entropy bonus"):
-        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), objective)
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), objective)
 
 
 def test_a_kl_term_without_its_reference_is_refused():
     with pytest.raises(InputError, match="weights before the first update") as caught:
-        measure_step(tiny_policy("llama_untied_biases"), tiny_groups(), dataclasses.replace(DAPO, beta=0.1))
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), dataclasses.replace(DAPO, beta=0.1))
     assert "--initial" in caught.value.hint

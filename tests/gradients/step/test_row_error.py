@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    measured_step,
     naive_rows,
     policy_of,
     relative,
@@ -31,13 +31,13 @@ def test_float32_rows_stay_within_the_documented_bound(name):
         grads = torch.autograd.grad(total, list(policy.trainable.values()), allow_unused=True)
         row = torch.cat([part.flatten() for part in grads]).double().numpy()
         assert relative(row, truth) < FLOAT32_ROW_ERROR
-    assert measure_step(policy, groups, DAPO).relative_row_error == FLOAT32_ROW_ERROR
+    assert measured_step(policy, groups, DAPO).relative_row_error == FLOAT32_ROW_ERROR
 
 
 def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_was():
     policy, groups = policy_of(tiny_model("llama_untied_biases", dtype=torch.bfloat16)), tiny_groups()
     before = {name: parameter.clone() for name, parameter in policy.trainable.items()}
-    found = measure_step(policy, groups, DAPO, engine="stream")
+    found = measured_step(policy, groups, DAPO, engine="stream")
     assert 1e-4 < found.relative_row_error < 0.2
     assert found.dtype == "bfloat16"
     for name, parameter in policy.model.named_parameters():
@@ -55,7 +55,7 @@ def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_
 def test_bfloat16_singular_values_are_within_the_floor_of_float64_under_any_advantages(name, engine):
     """Weyl: no singular value moves by more than |E|; the floor must hold it, for the step and for each group."""
     policy, groups = policy_of(tiny_model(name, dtype=torch.bfloat16)), tiny_groups(2, 4)
-    found = measure_step(policy, groups, DAPO, engine=engine)
+    found = measured_step(policy, groups, DAPO, engine=engine)
     exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
     rng = np.random.default_rng(0)
     for rows in (slice(None), slice(0, 4), slice(4, 8)):

@@ -7,12 +7,11 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import rules
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
-from gradscope.gradients.step.measure import measure_step
-from tests.gradients.models import DAPO, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
 
 
 def silent(rule, *names):
-    """The rule with some parameters' contributions scaled away: what a forgotten rule looks like."""
+    """The rule with some parameters' factors scaled away: what a forgotten rule looks like."""
 
     def broken(use):
         zero = {
@@ -40,9 +39,9 @@ def silent(rule, *names):
     ],
 )
 def test_a_dropped_rule_is_caught(monkeypatch, name, rule, parameter):
-    monkeypatch.setattr(rules, rule, silent(getattr(rules, rule), parameter))
+    break_rule(monkeypatch, rule, lambda honest: silent(honest, parameter))
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
-        measure_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
+        measured_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
 
 
 def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
@@ -56,29 +55,28 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
     whole = GramAccumulator.add_parameter
     monkeypatch.setattr(GramAccumulator, "add_parameter", apart)
     with pytest.raises(VerificationError, match="disagrees"):
-        measure_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
+        measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
     monkeypatch.undo()
-    assert measure_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream").coverage == 1.0
+    assert measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream").coverage == 1.0
 
 
 def test_a_wrong_embedding_scale_is_caught(monkeypatch):
     scale = rules._embedding_scale
     monkeypatch.setattr(rules, "_embedding_scale", lambda *given: scale(*given) * 1.05)
     with pytest.raises(VerificationError, match="disagrees"):
-        measure_step(tiny_policy("gemma3_scaled"), tiny_groups(), DAPO, engine="stream")
+        measured_step(tiny_policy("gemma3_scaled"), tiny_groups(), DAPO, engine="stream")
 
 
 def test_an_error_in_a_later_batch_is_caught_by_checking_all(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
-    honest = rules.linear
 
-    def wrong_on_short_sequences(use):
-        return silent(honest, "weight")(use) if use.length < 6 else honest(use)
+    def wrong_on_short_sequences(honest):
+        return lambda call: silent(honest, "weight")(call) if call.length < 6 else honest(call)
 
-    monkeypatch.setattr(rules, "linear", wrong_on_short_sequences)
-    assert measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1).verification.num_batches == 1
+    break_rule(monkeypatch, "linear", wrong_on_short_sequences)
+    assert measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream").verification.num_batches == 1
     with pytest.raises(VerificationError, match="a batch"):
-        measure_step(policy, groups, DAPO, engine="stream", batch_tokens=1, verify="all")
+        measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream", verify="all")
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
@@ -86,11 +84,11 @@ def test_a_forward_pass_through_other_weights_is_caught(engine):
     policy = tiny_policy("llama_untied_biases")
     policy.model.forward = tiny_model("llama_untied_biases").forward
     with pytest.raises(VerificationError, match=r"No gradient reaches any of the 35 .*, model\.embed_tokens\.weight"):
-        measure_step(policy, tiny_groups(), DAPO, engine=engine)
+        measured_step(policy, tiny_groups(), DAPO, engine=engine)
 
 
 def test_the_outcome_travels_in_the_result():
-    found = measure_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
+    found = measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
     described = found.describe()
     assert described["passed"] is True
     assert described["dtype"] == "float32"

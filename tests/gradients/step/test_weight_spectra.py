@@ -8,6 +8,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.weight_spectra import measure_weight_spectra
 from gradscope.metrics.gram.sparsity import row_sparsity
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
@@ -18,10 +19,7 @@ def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
     seen = []
     found = measure_weight_spectra(
-        policy,
-        groups,
-        DAPO,
-        budget=batch_tokens and TokenBudget(batch_tokens),
+        prepare_step(policy, groups, DAPO, batch_tokens and TokenBudget(batch_tokens)),
         progress=lambda *event: seen.append(event),
     )
     loss = torch.zeros(())
@@ -50,7 +48,7 @@ def test_a_matrix_without_gradient_has_a_zero_spectrum():
         for name, parameter in policy.trainable.items():
             if "lora_B" in name:
                 parameter.zero_()
-    for one in measure_weight_spectra(policy, tiny_groups(), DAPO):
+    for one in measure_weight_spectra(prepare_step(policy, tiny_groups(), DAPO)):
         assert bool(one.singular_values.any()) == ("lora_B" in one.tensor)
 
 
@@ -59,4 +57,4 @@ def test_spectra_need_logged_advantages():
     rollout = groups[0].rollouts[0]
     bare = dataclasses.replace(groups[0], rollouts=(dataclasses.replace(rollout, advantage=None),))
     with pytest.raises(InputError, match="has no logged advantage"):
-        measure_weight_spectra(tiny_policy("llama_untied_biases"), [bare], DAPO)
+        measure_weight_spectra(prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO))

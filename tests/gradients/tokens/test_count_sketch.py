@@ -8,12 +8,12 @@ import torch
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers.factors import OuterProduct, Scatter
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens import sketched as token_sketch
 from gradscope.gradients.tokens.count_sketch import Sketch
 from gradscope.gradients.tokens.measure import measure_tokens
-from tests.gradients.models import DAPO, relative, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, relative, tiny_groups, tiny_policy
 from tests.gradients.tokens.test_measure import Gained, policy_of
 
 CPU = torch.device("cpu")
@@ -72,13 +72,13 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
     if name.startswith("llama"):
         policy.model.model.layers[1].mlp.up_proj.__class__ = Gained  # goes the slow way
         policy = policy_of(policy.model)
-    step = measure_step(policy, groups, DAPO)
-    (exact,) = measure_tokens(policy, groups, DAPO, step)
+    step = measured_step(policy, groups, DAPO)
+    (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     energy = np.trace(exact.gram)
     stated = np.sqrt((1 + np.sum(exact.gram**2) / energy**2) / 256)
     errors = []
     for seed in range(3):
-        (found,) = measure_tokens(policy, groups, DAPO, step, num_buckets=256, seed=seed)
+        (found,) = measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=256, seed=seed)
         assert found.num_buckets == 256
         assert found.slow_parameters == exact.slow_parameters
         assert found.table.rows == exact.table.rows
@@ -89,7 +89,7 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
 
 def test_a_sketch_of_wrong_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
 
     def shrunk(*arguments):
         sketch, slow = token_sketch.sketch_rows(*arguments)
@@ -98,12 +98,12 @@ def test_a_sketch_of_wrong_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(measure, "sketch_rows", shrunk)
     with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
-        measure_tokens(policy, groups, DAPO, step, num_buckets=64)
+        measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=64)
 
 
 def test_a_parameter_that_no_sketch_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     monkeypatch.setattr(token_sketch, "lockstep", lambda *_: frozenset(list(policy.trainable)[1:]))
     with pytest.raises(VerificationError, match=r"sketches of token rows miss 1 parameters, among them .*embed"):
-        measure_tokens(policy, [dataclasses.replace(groups[0])], DAPO, step, num_buckets=64)
+        measure_tokens(prepare_step(policy, [dataclasses.replace(groups[0])], DAPO), step, num_buckets=64)

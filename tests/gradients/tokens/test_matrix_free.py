@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from gradscope.gradients.model.tokenize import token_sequences
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.matrix_free import TokenProducts
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.metrics.gram.lanczos import matrix_free_spectrum
 from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
-from tests.gradients.models import ARCHITECTURES, DAPO, relative, tiny_groups, tiny_policy
+from tests.gradients.models import ARCHITECTURES, DAPO, measured_step, relative, tiny_groups, tiny_policy
 
 
 def products_and_gram(policy, groups, batch_tokens=1000):
-    (exact,) = measure_tokens(policy, groups, DAPO, measure_step(policy, groups, DAPO))
+    (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
     sequences = token_sequences(policy, groups)
     return TokenProducts(policy.model, policy.trainable, sequences, exact.table.rows, 1.0, batch_tokens), exact.gram
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from gradscope.errors import UsageError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.layers import rules
 from gradscope.gradients.model.tokenize import token_sequences
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.lockstep import lockstep_gram
@@ -21,6 +21,8 @@ from gradscope.gradients.tokens.rows import TokenRow, chunks_of, sample_tokens
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    break_rule,
+    measured_step,
     naive_rows,
     naive_token_rows,
     policy_of,
@@ -31,7 +33,8 @@ from tests.gradients.models import (
 
 
 def measured(policy, groups, objective=DAPO, **options):
-    return measure_tokens(policy, groups, objective, measure_step(policy, groups, objective), **options)
+    prepared = prepare_step(policy, groups, objective)
+    return measure_tokens(prepared, measure_step(prepared), **options)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -194,38 +197,39 @@ def test_too_many_rows_for_the_memory_are_refused():
 
 
 def test_a_wrong_rule_is_caught(monkeypatch):
-    honest = rules.linear
+    def shrunk(honest):
+        def wrong(call):
+            factors = honest(call)
+            weight = factors["weight"]
+            return factors | {"weight": dataclasses.replace(weight, left=tuple(0.99 * part for part in weight.left))}
 
-    def shrunk(use):
-        found = honest(use)
-        weight = found["weight"]
-        return found | {"weight": dataclasses.replace(weight, left=tuple(0.99 * part for part in weight.left))}
+        return wrong
 
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO, engine="loop")
-    monkeypatch.setattr(rules, "linear", shrunk)
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    step = measure_step(prepared, engine="loop")
+    break_rule(monkeypatch, "linear", shrunk)
     with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
-        measure_tokens(policy, groups, DAPO, step)
+        measure_tokens(prepared, step)
 
 
 def test_rows_that_do_not_add_up_are_caught():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     with pytest.raises(VerificationError, match="token rows disagree with the rollouts' own gradients"):
-        measure_tokens(policy, groups, DAPO, dataclasses.replace(step, gram=step.gram * 1.01))
+        measure_tokens(prepare_step(policy, groups, DAPO), dataclasses.replace(step, gram=step.gram * 1.01))
 
 
 def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     monkeypatch.setattr(measure, "lockstep_gram", lambda *_: frozenset(list(policy.trainable)[:1]))
     with pytest.raises(VerificationError, match="token rows covers 368 of 5424 parameters"):
-        measure_tokens(policy, groups, DAPO, step)
+        measure_tokens(prepare_step(policy, groups, DAPO), step)
 
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    plain = measure_step(policy, groups, DAPO)
+    plain = measured_step(policy, groups, DAPO)
     rollouts = tuple(
         dataclasses.replace(rollout, advantage=1.0, logprobs=tuple(logprobs - 0.3))
         for rollout, logprobs in zip(groups[0].rollouts, plain.logprobs, strict=True)

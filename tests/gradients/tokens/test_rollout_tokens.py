@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 
 @pytest.fixture(scope="module")
 def step():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 3)
-    return policy, groups, measure_step(policy, groups, DAPO)
+    return policy, groups, measured_step(policy, groups, DAPO)
 
 
 def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
     policy, groups, gram = step
-    found = measure_rollout_tokens(policy, groups, DAPO, gram, [4, 0], most=512)
+    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [4, 0], most=512)
     assert [(one.group_id, one.sample) for one in found] == [
         (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
     ]
@@ -35,7 +35,7 @@ def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
 
 def test_entropy_is_that_of_the_plain_softmax(step):
     policy, groups, gram = step
-    (found,) = measure_rollout_tokens(policy, groups, DAPO, gram, [0])
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     rollout = groups[0].rollouts[0]
     with torch.no_grad():
         logits = policy.model(torch.tensor([rollout.prompt_ids + rollout.completion_ids])).logits[0].double()
@@ -46,10 +46,10 @@ def test_entropy_is_that_of_the_plain_softmax(step):
 def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(step):
     policy, groups, gram = step
     lengths = [len(rollout.completion_ids) for group in groups for rollout in group.rollouts]
-    found = measure_rollout_tokens(policy, groups, DAPO, gram, [0, 1, 2], most=sum(lengths[:2]))
+    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
     assert len(found) == 2
     longest = int(np.argmax(lengths))
-    (drawn,) = measure_rollout_tokens(policy, groups, DAPO, gram, [longest, 0], most=2)
+    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [longest, 0], most=2)
     assert drawn.is_seen.sum() == 2
     assert drawn.shares is None
     assert (drawn.norms > 0).tolist() == drawn.is_seen.tolist()
@@ -58,10 +58,10 @@ def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(s
 def test_a_token_is_its_text_or_its_id(step):
     policy, groups, gram = step
     first = groups[0].rollouts[0].completion_ids[0]
-    (found,) = measure_rollout_tokens(policy, groups, DAPO, gram, [0])
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     assert found.texts[0] == f"[{first}]"
     spoken = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None)
     object.__setattr__(policy, "tokenizer", spoken)
-    (found,) = measure_rollout_tokens(policy, groups, DAPO, gram, [0])
+    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     object.__setattr__(policy, "tokenizer", None)
     assert found.texts[0] == f"<{first}>"

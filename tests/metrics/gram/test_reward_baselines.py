@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.metrics.gram.reward_baselines import baselines, optimal_baseline, reward_norm_correlation, second_moment
+from gradscope.metrics.gram.reward_baselines import (
+    baselines,
+    optimal_baseline_of_group,
+    reward_norm_correlation,
+    second_moment,
+)
 
 seeds = st.integers(0, 10_000)
 
@@ -44,11 +49,11 @@ def test_leave_one_out_looks_at_the_others_alone() -> None:
 
 
 def test_equal_norms_make_the_mean_optimal() -> None:
-    assert optimal_baseline([1.0, 0.0, 0.0], [2.0, 2.0, 2.0]).value == pytest.approx(1 / 3)
+    assert optimal_baseline_of_group([1.0, 0.0, 0.0], [2.0, 2.0, 2.0]).value == pytest.approx(1 / 3)
 
 
 def test_without_gradients_there_is_no_optimal_baseline() -> None:
-    assert optimal_baseline([1.0, 0.0], [0.0, 0.0]).undefined == "every score vector is zero"
+    assert optimal_baseline_of_group([1.0, 0.0], [0.0, 0.0]).undefined == "every score vector is zero"
     found = baselines([[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]])
     assert found["optimal"].tolist() == found["group_mean"].tolist()
     assert found["optimal_leave_one_out"].tolist() == found["leave_one_out"].tolist()

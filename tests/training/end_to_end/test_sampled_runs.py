@@ -145,6 +145,6 @@ def test_ranks_of_ragged_groups(short_run: MakeRun) -> None:
     report = measure_rank(
         short_run(sampling="reallocated", advantage="batch_mean"), steps=[1], advantages=["logged", "all"]
     )
-    whole = {s.advantage: s.effective_rank.value for s in report.spectra if s.group_id is None}
+    whole = {s.label.advantage: s.ranks.effective_rank.value for s in report.spectra if s.label.group_id is None}
     assert whole["logged"] is not None
     assert len({point.group_size for point in report.curve if point.advantage == "sign"}) > 1

@@ -15,7 +15,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.reward_baselines import (
     REFERENCE,
     baselines,
-    optimal_baseline,
+    optimal_baseline_of_group,
     reward_norm_correlation,
     second_moment,
 )
@@ -117,7 +117,7 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
 
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
-    best = [optimal_baseline(group.rewards, group.squared_norms) for group in groups if group.is_mixed]
+    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in groups if group.is_mixed]
     values = [estimate.value for estimate in best if estimate.value is not None]
     if not values:
         return Estimate.because("no group has rewards that differ and a gradient", num_units=len(groups))

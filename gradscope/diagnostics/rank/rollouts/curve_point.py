@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.rank.null_values import TOKEN_ADVANTAGES
 from gradscope.diagnostics.rank.rollouts.leave_one_out import rank_given_prompts
 from gradscope.diagnostics.rank.rollouts.part_stack import Array, PartStack
 from gradscope.estimate import Estimate
@@ -19,7 +20,6 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import NullRank, RankCurvePoint
 
 _ALL_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
-TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
 
 
 def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoint:

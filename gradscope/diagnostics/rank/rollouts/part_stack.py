@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.rank.rollouts.null_values import null_values
+from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup
 from gradscope.metrics.gram.spectrum import center_grams, singular_values_from_grams
 
@@ -51,7 +51,7 @@ class PartStack:
         num_parts, size = self.weights[chosen].shape
         return null_values(
             self.scores[chosen],
-            self.gradients[chosen],
+            np.sqrt(np.clip(np.diagonal(self.gradients[chosen], axis1=1, axis2=2), 0.0, None)),
             self.weights[chosen] if self.is_scalar else None,
             np.repeat(np.arange(num_parts), size).reshape(num_parts, size),
             num_columns=self.num_columns,

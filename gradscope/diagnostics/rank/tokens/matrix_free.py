@@ -19,7 +19,7 @@ from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.lanczos import MatrixFreeSpectrum, Product, matrix_free_spectrum
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX
-from gradscope.results.rank import GradientSpectrum
+from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRows
 
 if TYPE_CHECKING:
@@ -81,38 +81,42 @@ def _spectrum(
     operator: TokenOperator,
     part: SubGroup,
     advantage: str,
-    found: MatrixFreeSpectrum | None,
+    summary: MatrixFreeSpectrum | None,
     *,
     seed: int,
     centered: bool,
 ) -> GradientSpectrum:
     """What is known of one group's token rows; None where every weight is zero."""
-    zero, unknown = Estimate.because(ZERO_MATRIX), Estimate.because(ZERO_MATRIX if found is None else _ONLY_SOME)
-    norm = 0.0 if found is None else float(np.sqrt(found.energy))
-    bound = 0.0 if found is None else float(np.max(found.bounds, initial=0.0))
+    zero, unknown = Estimate.because(ZERO_MATRIX), Estimate.because(ZERO_MATRIX if summary is None else _ONLY_SOME)
+    norm = 0.0 if summary is None else float(np.sqrt(summary.energy))
+    bound = 0.0 if summary is None else float(np.max(summary.bounds, initial=0.0))
+    num_tokens = len(operator.table.rows)
     return GradientSpectrum(
-        step=rows.step,
-        group_id=part.group_id,
-        rows="token",
-        advantage=advantage,
-        group_size=len(part.index),
-        samples=part.samples,
-        tensor=None,
-        shape=(len(operator.table.rows), operator.num_parameters),
-        centered=centered,
-        singular_values=() if found is None else tuple(found.singular_values.tolist()),
+        label=SpectrumLabel(
+            step=rows.step,
+            group_id=part.group_id,
+            rows="token",
+            advantage=advantage,
+            group_size=len(part.index),
+            samples=part.samples,
+            shape=(num_tokens, operator.num_parameters),
+            centered=centered,
+        ),
+        singular_values=() if summary is None else tuple(summary.singular_values.tolist()),
         noise_floor=rows.relative_row_error * norm,
-        effective_rank=zero if found is None else found.effective_rank,
-        spectral_entropy_rank=zero if found is None else found.spectral_entropy_rank,
-        stable_rank=zero if found is None else found.stable_rank,
-        participation_ratio=zero if found is None else found.participation_ratio,
-        numerical_rank=unknown,
-        frac_energy_below_floor=unknown,
-        energy_rank_90=unknown,
-        energy_rank_99=unknown,
+        ranks=Ranks(
+            effective_rank=zero if summary is None else summary.effective_rank,
+            spectral_entropy_rank=zero if summary is None else summary.spectral_entropy_rank,
+            stable_rank=zero if summary is None else summary.stable_rank,
+            participation_ratio=zero if summary is None else summary.participation_ratio,
+            numerical_rank=unknown,
+            frac_energy_below_floor=unknown,
+            energy_rank_90=unknown,
+            energy_rank_99=unknown,
+        ),
         tokens=TokenRows(
             method="matrix_free",
-            num_tokens=len(operator.table.rows),
+            num_tokens=num_tokens,
             frac_seen=1.0,
             seed=seed,
             value_error=bound / norm if norm else 0.0,

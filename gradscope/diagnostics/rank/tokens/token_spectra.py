@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_of
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
-from gradscope.diagnostics.rank.tokens.null_values import token_nulls
+from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
-from gradscope.results.rank import GradientSpectrum
+from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 
 if TYPE_CHECKING:
@@ -93,19 +93,19 @@ def token_points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
     Returns:
         One point per group size.
     """
-    sizes = sorted({spectrum.group_size for spectrum in spectra})
-    return [_point([spectrum for spectrum in spectra if spectrum.group_size == size]) for size in sizes]
+    sizes = sorted({spectrum.label.group_size for spectrum in spectra})
+    return [_point([spectrum for spectrum in spectra if spectrum.label.group_size == size]) for size in sizes]
 
 
 def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
     first = spectra[0]
-    live = [spectrum for spectrum in spectra if spectrum.effective_rank.value is not None]
+    live = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
     seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
     means = _means(live)
     return TokenRankPoint(
-        step=first.step,
-        advantage=first.advantage,
-        group_size=first.group_size,
+        step=first.label.step,
+        advantage=first.label.advantage,
+        group_size=first.label.group_size,
         method=max((rows.method for rows in seen), key=("exact", "matrix_free", "sketch", "sampled").index),
         num_groups=len(spectra),
         num_dead=len(spectra) - len(live),
@@ -132,40 +132,62 @@ def _spectrum(
     """The spectrum of the tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
     weights = token_weights(gram.table, part.index, advantages, advantage)[inside]
-    weighted = weights[:, None] * gram.gram[np.ix_(inside, inside)] * weights
+    scores = gram.gram[np.ix_(inside, inside)]
+    weighted = weights[:, None] * scores * weights
     frac_seen = len(gram.gram) / gram.table.num_tokens
     error = None if gram.num_buckets is None else sketch_error(weighted, gram.num_buckets)
     value_error = rows.relative_row_error if error is None else max(rows.relative_row_error, error**0.5)
-    return spectrum_of(
-        weighted,
+    label = SpectrumLabel(
         step=rows.step,
+        group_id=part.group_id,
+        rows="token",
         advantage=advantage,
         group_size=len(part.index),
-        num_columns=gram.num_parameters,
-        relative_row_error=value_error,
-        rows="token",
-        group_id=part.group_id,
         samples=part.samples,
+        shape=(len(inside), gram.num_parameters),
         centered=centered,
-        nulls=token_nulls(
-            gram.gram[np.ix_(inside, inside)],
-            weights,
-            gram.table.score_weights[inside],
-            None if advantage == LOGGED and rows.advantages is None else advantages,
-            np.searchsorted(part.index, gram.table.rollouts[inside]),
-            num_columns=gram.num_parameters,
-            centered=centered,
-        ),
-        tokens=TokenRows(
-            method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
-            num_tokens=round(len(inside) / frac_seen),
-            frac_seen=frac_seen,
-            seed=seed,
-            value_error=value_error,
-            num_buckets=gram.num_buckets,
-            energy_error=error,
-        ),
     )
+    how = TokenRows(
+        method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
+        num_tokens=round(len(inside) / frac_seen),
+        frac_seen=frac_seen,
+        seed=seed,
+        value_error=value_error,
+        num_buckets=gram.num_buckets,
+        energy_error=error,
+    )
+    scalars = None if advantage == LOGGED and rows.advantages is None else advantages
+    nulls = _null_ranks(gram, inside, part, weights, scalars, centered=centered)
+    return spectrum_of(weighted, label, relative_row_error=value_error, nulls=nulls, tokens=how)
+
+
+def _null_ranks(
+    gram: TokenGram,
+    inside: NDArray[np.intp],
+    part: SubGroup,
+    weights: Array,
+    advantages: Array | None,
+    *,
+    centered: bool,
+) -> dict[str, Estimate]:
+    """The rank under each null: a shuffle deals the advantages of the part's rollouts, and tokens keep their own's."""
+    scores = gram.gram[np.ix_(inside, inside)]
+    norms = np.abs(weights) * np.sqrt(np.clip(np.diag(scores), 0.0, None))
+    if not norms.any():
+        return mean_null_ranks({})
+    spread = np.zeros((len(inside), len(part.index)))
+    owners = np.searchsorted(part.index, gram.table.rollouts[inside])
+    spread[np.arange(len(inside)), owners] = gram.table.score_weights[inside]
+    values = null_values(
+        scores[None],
+        norms[None],
+        None if advantages is None else advantages[None],
+        np.zeros((1, len(part.index)), dtype=np.int64),
+        num_columns=gram.num_parameters,
+        centered=centered,
+        spread=spread,
+    )
+    return mean_null_ranks(values)
 
 
 def sketch_error(gram: Array, num_buckets: int) -> float:
@@ -198,14 +220,19 @@ def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
     """Rows, effective rank, stable rank and participation ratio, averaged over groups."""
+    # Groups differ in their number of tokens, so ranks have no common span [1, G] to be shares of, as those of rollouts
+    # have in curve_point: here the interval is that of the ranks themselves, cut where no rank can be.
     if not spectra:
         return (Estimate.because(_ALL_DEAD),) * 4
     columns = [
-        [float(s.shape[0]), *(e.value or 0.0 for e in (s.effective_rank, s.stable_rank, s.participation_ratio))]
+        [
+            float(s.label.shape[0]),
+            *(e.value or 0.0 for e in (s.ranks.effective_rank, s.ranks.stable_rank, s.ranks.participation_ratio)),
+        ]
         for s in spectra
     ]
-    num_rows, *ranks = bootstrap_means(columns, [str(spectrum.group_id) for spectrum in spectra], share=False)
-    most = max(spectrum.shape[0] for spectrum in spectra)
+    num_rows, *ranks = bootstrap_means(columns, [str(spectrum.label.group_id) for spectrum in spectra], share=False)
+    most = max(spectrum.label.shape[0] for spectrum in spectra)
     return (num_rows, *(_as_rank(rank, most) for rank in ranks))
 
 

@@ -30,7 +30,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
     from gradscope.gradients.model.checkpoint_tensors import common_tensors, open_checkpoint
 
     found = []
-    for step in sorted({spectrum.step for spectrum in spectra}):
+    for step in sorted({spectrum.label.step for spectrum in spectra}):
         before = run.weights_before(step)
         later = [weights for weights in run.weights if weights.num_updates >= step]
         if before is None or before.kind == "adapter" or not later:
@@ -38,17 +38,17 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
         first, last = open_checkpoint(before), open_checkpoint(min(later, key=lambda weights: weights.num_updates))
         names = set(common_tensors([first, last]))
         for spectrum in spectra:
-            if spectrum.step != step or spectrum.tensor not in names:
+            if spectrum.label.step != step or spectrum.label.tensor not in names:
                 continue
-            change = last.matrices[spectrum.tensor]() - first.matrices[spectrum.tensor]()
+            change = last.matrices[spectrum.label.tensor]() - first.matrices[spectrum.label.tensor]()
             values = np.linalg.svd(change, compute_uv=False)
             found.append(
                 GradientAndUpdate(
                     step=step,
-                    tensor=spectrum.tensor,
+                    tensor=spectrum.label.tensor,
                     first=first.num_updates,
                     last=last.num_updates,
-                    gradient_rank=spectrum.effective_rank,
+                    gradient_rank=spectrum.ranks.effective_rank,
                     gradient_top_energy=_top_energy(np.array(spectrum.singular_values)),
                     update_rank=effective_rank(values),
                     update_top_energy=_top_energy(values),

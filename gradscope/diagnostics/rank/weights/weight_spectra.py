@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
+from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
 from gradscope.metrics.gram.spectrum import effective_rank
-from gradscope.results.rank import GradientSpectrum
+from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.inputs.steps import MeasuredStep
@@ -32,16 +32,20 @@ def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientS
         One spectrum per matrix, beside that of a matrix of independent entries.
     """
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
-    for spectrum in measured.weight_spectra:
+    for spectrum in measured.answer:
         values = spectrum.singular_values
-        yield spectrum_from_values(
-            values,
-            step=measured.step,
-            advantage=LOGGED,
-            group_size=size,
-            shape=spectrum.shape,
-            noise_floor=gram.relative_row_error * float(np.sqrt(np.sum(values**2))),
-            rows="weight",
-            tensor=spectrum.tensor,
+        floor = gram.relative_row_error * float(np.sqrt(np.sum(values**2)))
+        yield GradientSpectrum(
+            label=SpectrumLabel(
+                step=measured.step,
+                rows="weight",
+                advantage=LOGGED,
+                group_size=size,
+                tensor=spectrum.tensor,
+                shape=spectrum.shape,
+            ),
+            singular_values=tuple(float(value) for value in values),
+            noise_floor=floor,
+            ranks=ranks_of(values, floor),
             nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
         )

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.rank.rollouts.null_values import null_values
+from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.geometry import batch_norm, gradient_gram
+from gradscope.metrics.gram.geometry import batch_norm, gradient_gram, row_norms
 from gradscope.metrics.gram.row_shares import cosine_of_updates
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
@@ -94,7 +94,7 @@ def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Ar
     scores = rows.gram[np.ix_(index, index)]
     values = null_values(
         scores[None],
-        gradient_gram(scores, weights)[None],
+        row_norms(gradient_gram(scores, weights))[None],
         weights[None],
         np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
         num_columns=rows.num_parameters,

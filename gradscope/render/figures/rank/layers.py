@@ -47,12 +47,12 @@ class Cell:
 
 
 def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
-    ranked = [s for s in spectra if s.tensor is not None and s.effective_rank.value is not None]
+    ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
     if not ranked:
         return {}
-    step = max(spectrum.step for spectrum in ranked)
+    step = max(spectrum.label.step for spectrum in ranked)
     figure = heat_map(
-        {place_of(s.tensor or ""): _rank_cell(s) for s in ranked if s.step == step},
+        {place_of(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step},
         f"Effective rank of each weight's gradient, step {step}",
         f"{metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
         "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
@@ -61,8 +61,8 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
 
 
 def _rank_cell(spectrum: GradientSpectrum) -> Cell:
-    value, null = spectrum.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
-    ceiling = min(spectrum.shape) if null is None or null.value is None else null.value
+    value, null = spectrum.ranks.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
+    ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
 

@@ -52,7 +52,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
     size = max(point.group_size for point in points)
     points = [point for point in points if point.group_size == size]
     picked = points if len(points) <= _MOST_STEPS else [points[0], points[len(points) // 2], points[-1]]
-    return {"rank_nulls": _figure(picked, centered=report.spectra[0].centered)}
+    return {"rank_nulls": _figure(picked, centered=report.spectra[0].label.centered)}
 
 
 def _figure(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:

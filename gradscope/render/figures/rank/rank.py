@@ -50,7 +50,7 @@ def _curve(report: RankReport) -> Figure:
     shown = panels[:_MOST_PANELS]
     columns = len(shown) if len(shown) <= 3 else min(4, math.ceil(math.sqrt(len(shown))))
     rows = -(-len(shown) // columns)
-    centered = "centered" if report.spectra and report.spectra[0].centered else "not centered"
+    centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
     figure, axes = new_figure(
         "Directions that a group's gradients span",
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"

@@ -30,20 +30,20 @@ def draw_spectra(report: RankReport) -> dict[str, Figure]:
 
 def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
     """Spectra of whole groups and steps under the logged advantage, at first, middle and last step."""
-    advantages = [spectrum.advantage for spectrum in report.spectra]
+    advantages = [spectrum.label.advantage for spectrum in report.spectra]
     chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
     by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
     for spectrum in report.spectra:
-        if spectrum.advantage == chosen and any(spectrum.singular_values):
-            by_step[spectrum.step].append(spectrum)
+        if spectrum.label.advantage == chosen and any(spectrum.singular_values):
+            by_step[spectrum.label.step].append(spectrum)
     steps = sorted(by_step)
     picked = steps if len(steps) <= _MOST_SPECTRA else [steps[0], steps[len(steps) // 2], steps[-1]]
     return {step: _largest_groups(by_step[step]) for step in picked}
 
 
 def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:
-    largest = max(spectrum.group_size for spectrum in spectra)
-    return [spectrum for spectrum in spectra if spectrum.group_size == largest]
+    largest = max(spectrum.label.group_size for spectrum in spectra)
+    return [spectrum for spectrum in spectra if spectrum.label.group_size == largest]
 
 
 def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> Figure:
@@ -51,7 +51,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
     figure, axes = new_figure(
         "Singular values of the gradient matrix",
-        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].advantage)}; "
+        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         columns=len(by_step),
         height=3.7,
@@ -79,14 +79,14 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
 
 def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
     """What the lines are, with shape and centering."""
-    centered = "centered" if spectra[0].centered else "not centered"
-    groups = [spectrum for spectrum in spectra if spectrum.group_id is not None]
-    num_rows, num_columns = (groups or spectra)[0].shape
+    centered = "centered" if spectra[0].label.centered else "not centered"
+    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
+    num_rows, num_columns = (groups or spectra)[0].label.shape
     matrix = f"matrix {num_rows} x {num_columns:,}, {centered}"
     if report.rows == "group":
         return f"a row of the matrix is the sum of a group's gradients ({matrix})"
     if report.rows == "token":
-        counts = [spectrum.shape[0] for spectrum in groups]
+        counts = [spectrum.label.shape[0] for spectrum in groups]
         sizes = f"{min(counts)} to {max(counts)}"
         return f"a thin line a group; its rows are the gradients of its tokens ({sizes} x {num_columns:,}, {centered})"
     if not groups:
@@ -98,13 +98,13 @@ def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bo
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
     labels: list[tuple[float, str, str]] = []
-    groups = [s for s in spectra if s.group_id is not None]
+    groups = [s for s in spectra if s.label.group_id is not None]
     alpha = 0.3 if len(groups) > 12 else 0.6
     ends = [_line(axes, spectrum, color=BLUE, width=0.9, marker="o", alpha=alpha) for spectrum in groups]
     if any(ends):
         labels.append((max(ends, key=len)[-1], "groups", BLUE))
     for spectrum in spectra:
-        if spectrum.group_id is None:
+        if spectrum.label.group_id is None:
             shown = _line(axes, spectrum, color=ORANGE, width=1.8, style="--")
             labels += [(shown[-1], "step", ORANGE)] if shown else []
             axes.axhline(spectrum.noise_floor, color=MUTED, linewidth=0.8, linestyle=":")

@@ -58,7 +58,7 @@ def rank_table(report: RankReport) -> Group:
         blocks.append(_curve(report.curve, notes))
     if report.token_curve:
         blocks.append(token_rank_table(report.token_curve, notes))
-    whole = [spectrum for spectrum in report.spectra if spectrum.group_id is None]
+    whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
     if report.gradient_updates:
@@ -103,16 +103,17 @@ def _matrix(report: RankReport) -> str:
         return words
     if not report.spectra:
         return f"{words}; no matrix could be formed"
-    rows = sorted({spectrum.shape[0] for spectrum in report.spectra})
-    columns = sorted({spectrum.shape[1] for spectrum in report.spectra})
+    rows = sorted({spectrum.label.shape[0] for spectrum in report.spectra})
+    columns = sorted({spectrum.label.shape[1] for spectrum in report.spectra})
     shape = " x ".join(f"{s[0]:,}" if len(s) == 1 else f"{s[0]:,} to {s[-1]:,}" for s in (rows, columns))
-    centered = "rows centered" if report.spectra[0].centered else "rows not centered"
+    centered = "rows centered" if report.spectra[0].label.centered else "rows not centered"
     return f"{words}; shape {shape}, {centered}"
 
 
 def _floor(report: RankReport) -> Iterator[str]:
     """What of the spectra could be arithmetic: a rank says nothing about it."""
-    shares = [s.frac_energy_below_floor.value for s in report.spectra if s.frac_energy_below_floor.value is not None]
+    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
+    shares = [share for share in below if share is not None]
     if shares:
         yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
 
@@ -174,16 +175,16 @@ def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
     titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
     table = new_table([(title, "left" if place == 1 else "right") for place, title in enumerate(titles)])
-    last_step, size = max((spectrum.step, spectrum.group_size) for spectrum in spectra)
-    of_size = [spectrum for spectrum in spectra if spectrum.group_size == size]
+    last_step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
+    of_size = [spectrum for spectrum in spectra if spectrum.label.group_size == size]
     few = len(of_size) <= MOST_ROWS
-    shown = of_size if few else [spectrum for spectrum in of_size if spectrum.step == last_step][:MOST_ROWS]
+    shown = of_size if few else [spectrum for spectrum in of_size if spectrum.label.step == last_step][:MOST_ROWS]
     for spectrum in shown:
-        ranks = (spectrum.effective_rank, spectrum.stable_rank, spectrum.participation_ratio)
+        ranks = (spectrum.ranks.effective_rank, spectrum.ranks.stable_rank, spectrum.ranks.participation_ratio)
         add_row(
             table,
-            str(spectrum.step),
-            cell(spectrum.advantage, limit=13),
+            str(spectrum.label.step),
+            cell(spectrum.label.advantage, limit=13),
             *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
             *_null_cells(spectrum.nulls, notes),
         )
@@ -195,21 +196,21 @@ def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """One row per weight matrix; of many, the last step's."""
     titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
     table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
-    last = max(spectrum.step for spectrum in spectra)
+    last = max(spectrum.label.step for spectrum in spectra)
     few = len(spectra) <= MOST_ROWS
-    shown = spectra if few else [spectrum for spectrum in spectra if spectrum.step == last][:MOST_ROWS]
+    shown = spectra if few else [spectrum for spectrum in spectra if spectrum.label.step == last][:MOST_ROWS]
     for spectrum in shown:
         null = spectrum.nulls.get("gaussian")
         add_row(
             table,
-            str(spectrum.step),
-            cell(_short_name(spectrum.tensor or ""), limit=22),
-            f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
-            format_estimate(spectrum.effective_rank, notes, "rank", interval=False),
+            str(spectrum.label.step),
+            cell(_short_name(spectrum.label.tensor or ""), limit=22),
+            f"{spectrum.label.shape[0]:,} x {spectrum.label.shape[1]:,}",
+            format_estimate(spectrum.ranks.effective_rank, notes, "rank", interval=False),
             UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
-            format_estimate(spectrum.stable_rank, notes, "rank", interval=False),
-            format_estimate(spectrum.participation_ratio, notes, "rank", interval=False),
-            format_estimate(spectrum.energy_rank_99, notes, "count", interval=False),
+            format_estimate(spectrum.ranks.stable_rank, notes, "rank", interval=False),
+            format_estimate(spectrum.ranks.participation_ratio, notes, "rank", interval=False),
+            format_estimate(spectrum.ranks.energy_rank_99, notes, "count", interval=False),
         )
     _count_the_rest(len(spectra) - len(shown), notes)
     return table

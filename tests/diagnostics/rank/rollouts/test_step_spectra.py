@@ -40,7 +40,11 @@ def make_rows(
 def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
     rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
     parts = sub_groups(rows, 2)
-    assert [(part.group_id, part.samples) for part in parts] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
+    assert [(part.group_id, part.samples) for part in parts] == [
+        ("a", (0, 1)),
+        ("a", (2, 3)),
+        ("b", (0, 1)),
+    ]
     assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -56,18 +60,18 @@ def test_spectra_equal_those_of_fresh_rows(advantage: str, size: int | None) -> 
     rows, scores = make_rows(rewards, ["a"] * 8)
     spectra, _ = step_spectra(rows, advantage, size, by_group=False)
     for spectrum in spectra[1:]:
-        index = list(spectrum.samples)
+        index = list(spectrum.label.samples)
         fresh = compute_advantages(advantage, rows.rewards[index])[:, None] * scores[index]
         expected = np.linalg.svd(fresh, compute_uv=False)
         np.testing.assert_allclose(spectrum.singular_values, expected, rtol=1e-6, atol=1e-6 * expected[0] + 1e-12)
-        assert spectrum.shape == (len(index), NUM_PARAMETERS)
+        assert spectrum.label.shape == (len(index), NUM_PARAMETERS)
 
 
 def test_the_whole_step_holds_all_rows() -> None:
     rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
     whole, *_ = step_spectra(rows, "reinforce", None, by_group=False)[0]
     expected = np.linalg.svd(rows.rewards[:, None] * scores, compute_uv=False)
-    assert whole.group_id is None
+    assert whole.label.group_id is None
     np.testing.assert_allclose(whole.singular_values, expected, atol=1e-6 * expected[0])
 
 
@@ -77,8 +81,8 @@ def test_group_rows_are_sums_over_rollouts() -> None:
     gradient = np.array([-0.5, 0.5, 0.5, -0.5])[:, None] * scores
     sums = np.stack([gradient[:2].sum(0), gradient[2:].sum(0)])
     np.testing.assert_allclose(spectrum.singular_values, np.linalg.svd(sums, compute_uv=False), rtol=1e-7)
-    assert spectrum.rows == "group"
-    assert spectrum.shape == (2, NUM_PARAMETERS)
+    assert spectrum.label.rows == "group"
+    assert spectrum.label.shape == (2, NUM_PARAMETERS)
     assert curve == []
 
 
@@ -94,9 +98,9 @@ def test_centering_removes_the_mean_row() -> None:
     _, part = step_spectra(rows, "reinforce", None, by_group=False, centered=True)[0]
     expected = np.linalg.svd(scores - scores.mean(0), compute_uv=False)
     np.testing.assert_allclose(part.singular_values[:3], expected[:3], rtol=1e-6)
-    assert part.centered
-    assert part.numerical_rank.value == 3
-    assert 0 <= (part.frac_energy_below_floor.value or 0.0) < 1e-14
+    assert part.label.centered
+    assert part.ranks.numerical_rank.value == 3
+    assert 0 <= (part.ranks.frac_energy_below_floor.value or 0.0) < 1e-14
 
 
 def test_the_curve_counts_dead_groups_apart() -> None:

@@ -8,22 +8,22 @@ import pytest
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
 from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
-from gradscope.gradients.model.policy import Policy
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import measure_tokens, token_operators
 from gradscope.results.rank import GradientSpectrum
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from tests.gradients.models import DAPO, VOCAB, tiny_policy
+from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_policy
 
 NUM_ROLLOUTS, LENGTH = 6, 24
 
-Long = tuple[Policy, list[RolloutGroup], StepGram, StepRows, GradientSpectrum]
+Long = tuple[MeasuredPolicy, list[RolloutGroup], StepGram, StepRows, GradientSpectrum]
 
 
 def spectrum(long: Long, **options: object) -> GradientSpectrum:
     policy, groups, step, rows = long[:4]
-    found = measure_tokens(policy, groups, DAPO, step, **options)
+    found = measure_tokens(prepare_step(policy, groups, DAPO), step, **options)
     return token_spectra(rows, found, "logged", None, seed=0)[0][0]
 
 
@@ -47,9 +47,9 @@ def long() -> Long:
     )
     policy = tiny_policy("llama_untied_biases")
     groups = [RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=rollouts)]
-    step = measure_step(policy, groups, DAPO)
+    step = measured_step(policy, groups, DAPO)
     rows = step_rows(step)
-    (exact,) = measure_tokens(policy, groups, DAPO, step)
+    (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     assert exact.num_parameters == policy.num_parameters
     return policy, groups, step, rows, token_spectra(rows, [exact], "logged", None, seed=0)[0][0]
 
@@ -57,7 +57,7 @@ def long() -> Long:
 def test_all_tokens_are_exact(long: Long) -> None:
     assert long[4].tokens is not None
     assert long[4].tokens.method == "exact"
-    assert long[4].shape[0] == NUM_ROLLOUTS * LENGTH
+    assert long[4].label.shape[0] == NUM_ROLLOUTS * LENGTH
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -67,7 +67,7 @@ def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) 
     assert found.tokens is not None
     assert found.tokens.frac_seen == pytest.approx(1 / 3)
     assert np.all(np.array(found.singular_values) <= np.array(truth.singular_values[:48]) * (1 + 1e-5))
-    assert found.effective_rank.value <= 48
+    assert found.ranks.effective_rank.value <= 48
 
 
 @pytest.mark.parametrize("num_buckets", [256, 2048])
@@ -83,11 +83,11 @@ def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) 
 
 def test_products_alone_keep_their_bounds_and_interval(long: Long) -> None:
     policy, groups, step, rows, truth = long
-    operators = token_operators(policy, groups, DAPO, step)
+    operators = token_operators(prepare_step(policy, groups, DAPO), step)
     (found,) = matrix_free_spectra(rows, operators, ["logged"], seed=0)["logged"]
     exact, known = np.array(truth.singular_values), np.array(found.singular_values)
     assert found.tokens is not None
     assert len(known) >= 5
     assert np.max(np.abs(known - exact[: len(known)])) <= found.tokens.value_error * np.linalg.norm(exact) * (1 + 1e-3)
-    rank = found.effective_rank
-    assert rank.low <= truth.effective_rank.value <= rank.high
+    rank = found.ranks.effective_rank
+    assert rank.low <= truth.ranks.effective_rank.value <= rank.high

@@ -16,6 +16,7 @@ from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.table import TokenTable
 from gradscope.gradients.tokens.verify import TokenVerification
+from gradscope.metrics.gram.null_models import NULLS
 
 
 def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = None, logged: bool = True) -> TokenGram:
@@ -61,9 +62,9 @@ TOKENS = [tokens_of("a", [0, 0, 0, 1]), tokens_of("b", [2, 3])]
 
 def test_orthogonal_tokens_of_equal_weight_are_as_many_directions() -> None:
     spectra, (point,) = token_spectra(ROWS, TOKENS, "logged", None, seed=0)
-    assert [spectrum.shape for spectrum in spectra] == [(4, 50), (2, 50)]
-    assert [spectrum.effective_rank.value for spectrum in spectra] == pytest.approx([4, 2])
-    assert [spectrum.rows for spectrum in spectra] == ["token", "token"]
+    assert [spectrum.label.shape for spectrum in spectra] == [(4, 50), (2, 50)]
+    assert [spectrum.ranks.effective_rank.value for spectrum in spectra] == pytest.approx([4, 2])
+    assert [spectrum.label.rows for spectrum in spectra] == ["token", "token"]
     assert point.method == "exact"
     assert (point.num_rows.value, point.effective_rank.value, point.frac_seen) == (3.0, pytest.approx(3.0), 1.0)
 
@@ -71,14 +72,14 @@ def test_orthogonal_tokens_of_equal_weight_are_as_many_directions() -> None:
 def test_a_formulation_weighs_the_tokens_by_their_rollouts() -> None:
     spectra, (point,) = token_spectra(ROWS, TOKENS, "dr_grpo", None, seed=0)
     np.testing.assert_allclose(spectra[0].singular_values, [0.125] * 4)
-    assert spectra[1].effective_rank.undefined is not None  # equal rewards, so no advantage
+    assert spectra[1].ranks.effective_rank.undefined is not None  # equal rewards, so no advantage
     assert (point.num_dead, point.num_groups) == (1, 2)
 
 
 def test_a_smaller_group_keeps_the_tokens_of_its_rollouts() -> None:
     rows = rows_of([1, 0, 1, 0], ["a"] * 4)
     spectra, (point,) = token_spectra(rows, [tokens_of("a", [0, 1, 1, 2, 3, 3])], "dr_grpo", 2, seed=0)
-    assert [spectrum.shape[0] for spectrum in spectra] == [3, 3]
+    assert [spectrum.label.shape[0] for spectrum in spectra] == [3, 3]
     assert point.group_size == 2
 
 
@@ -99,7 +100,7 @@ def test_a_sample_says_what_it_is() -> None:
 
 def test_centering_takes_one_direction() -> None:
     spectra, _ = token_spectra(ROWS, [tokens_of("a", [0, 0, 0, 0])], "logged", None, seed=0, centered=True)
-    assert spectra[0].numerical_rank.value == 3
+    assert spectra[0].ranks.numerical_rank.value == 3
 
 
 def test_logged_weights_that_are_missing_are_an_error() -> None:
@@ -153,3 +154,18 @@ def test_a_sketch_takes_all_tokens(options: dict[str, object]) -> None:
 def test_matrix_free_takes_all_tokens_of_logged_groups(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="--matrix-free takes all tokens of the logged groups"):
         measure_rank("no/run", matrix_free=True, **options)
+
+
+def test_every_mean_rank_of_tokens_has_its_nulls() -> None:
+    spectra, (point,) = token_spectra(ROWS, TOKENS, "dr_grpo", None, seed=0)
+    assert set(spectra[0].nulls) == set(point.nulls) == set(NULLS)
+    assert point.nulls["unweighted"].value == pytest.approx(4.0)  # the one live group: four orthogonal tokens
+    rows = rows_of([1, 0, 1, 0], ["a"] * 4)
+    _, (halves,) = token_spectra(rows, [tokens_of("a", [0, 1, 1, 2, 3, 3])], "dr_grpo", 2, seed=0)
+    assert halves.nulls["unweighted"].value == pytest.approx(3.0)
+
+
+def test_tokens_without_weight_have_no_null() -> None:
+    (spectrum,), _ = token_spectra(rows_of([1, 1], ["a", "a"]), [tokens_of("a", [0, 1])], "dr_grpo", None, seed=0)
+    assert set(spectrum.nulls) == set(NULLS)
+    assert all("zero" in str(estimate.undefined) for estimate in spectrum.nulls.values())

@@ -9,26 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.diagnostics.rank.rollouts.step_spectra import spectrum_from_values
+from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
 from gradscope.estimate import Estimate
 from gradscope.findings.weights import gradient_update_findings
-from gradscope.results.rank import GradientSpectrum
+from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of as made_up
 from tests.diagnostics.rank.weights.test_updates import NAME, matrices, model
 
 
 def spectrum(step: int, tensor: str = NAME) -> GradientSpectrum:
-    return spectrum_from_values(
-        np.array([1.0, 1.0, 0.0, 0.0]),
-        step=step,
-        advantage="logged",
-        group_size=4,
-        shape=(6, 4),
+    values = np.array([1.0, 1.0, 0.0, 0.0])
+    return GradientSpectrum(
+        label=SpectrumLabel(step=step, rows="weight", advantage="logged", group_size=4, tensor=tensor, shape=(6, 4)),
+        singular_values=tuple(values),
         noise_floor=0.0,
-        rows="weight",
-        tensor=tensor,
+        ranks=ranks_of(values, 0.0),
         nulls={"gaussian": Estimate.exact(3.5)},
     )
 

@@ -34,7 +34,7 @@ def of_tokens() -> RankReport:
 
 def of_weights() -> RankReport:
     report = examples.weight_report()
-    names = [str(spectrum.tensor) for spectrum in report.spectra]
+    names = [str(spectrum.label.tensor) for spectrum in report.spectra]
     return dataclasses.replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 

@@ -1,6 +1,6 @@
 """What each parameter has been given so far, batch by batch, until it can be added to the Gram.
 
-Rows of different batches have inner products too. So where several batches or groups are to come, contributions wait on
+Rows of different batches have inner products too. So where several batches or groups are to come, factors wait on
 the CPU or on disk until all are in; where nothing more will come, they stay where they are until their parameter is
 complete, are added and dropped.
 
@@ -18,16 +18,16 @@ from torch import nn
 
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.engines.spill import KEPT_BYTES, PartStore
-from gradscope.gradients.layers.factors import Contribution, Part
+from gradscope.gradients.layers.factors import GradientFactor, Part
 
 
-class Gatherer:
-    """Contributions by parameter.
+class PendingParts:
+    """Factors by parameter.
 
     Args:
         trainable: Name -> parameter.
         accumulator: Gets the products.
-        waits: Whether contributions wait for those of other batches.
+        waits: Whether factors wait for those of other batches.
         max_kept_bytes: Memory for what waits; more of it goes to a temporary file.
     """
 
@@ -53,18 +53,18 @@ class Gatherer:
         self._here.clear()
         self._store.__exit__(kind, error, traceback)
 
-    def take(self, name: str, rows: Sequence[int], uses: Sequence[Contribution]) -> None:
+    def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
         """Keep what some rows add to a parameter.
 
         Args:
             name: The parameter.
             rows: Indices of the rows among the step's.
-            uses: What each use in their batch adds.
+            factors: What each call in their batch adds.
         """
         if self._waits:
-            self._store.keep(name, tuple(rows), uses)
+            self._store.keep(name, tuple(rows), factors)
         else:
-            self._here[name].append((tuple(rows), list(uses)))
+            self._here[name].append((tuple(rows), list(factors)))
 
     def combine(self, name: str) -> None:
         """Add a parameter that is complete to the Gram, and drop what was kept of it.

@@ -1,4 +1,7 @@
-"""One call of a module, as a layer rule sees it.
+"""One call of a module, as a layer rule sees it, and what a rule is.
+
+A :class:`Rule` says which modules it is for, whether it is exact for one :class:`ForwardCall` of such a module, and
+what a :class:`LayerCall`, the same call once its output gradient has come, adds to each of the module's parameters.
 
 Shapes: B rows, S padded length, T tokens.
 """
@@ -11,13 +14,31 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradscope.gradients.layers.factors import Contribution, Scatter, Summed
+from gradscope.gradients.layers.factors import GradientFactor, Scatter, Summed
 
 Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class ForwardCall:
+    """One call of a module during a forward pass, its gradient still to come."""
+
+    module: nn.Module
+    """The module."""
+    input: torch.Tensor
+    """What it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]."""
+    output: torch.Tensor
+    """What it returned, likewise."""
+    beside: tuple[torch.Tensor, ...] = ()
+    """What it was given beside its input."""
+    num_rows: int
+    """B."""
+    length: int
+    """S."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCall:
     """One call of a module during one forward pass."""
 
     module: nn.Module
@@ -82,6 +103,18 @@ class Use:
         return Scatter(ids=ids, grads=rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How the rows' gradients of one kind of layer come about."""
+
+    matches: Callable[[nn.Module], bool]
+    """Whether a module is of this kind."""
+    fits: Callable[[ForwardCall], bool]
+    """Whether the rule is exact for one call of such a module; it may call the module again."""
+    factors: Callable[[LayerCall], Mapping[str, GradientFactor]]
+    """What one call adds to each of the module's own parameters, by their local names."""
+
+
 def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """What a function makes of each row; of one row that was expanded to many it is computed once.
 
@@ -110,7 +143,3 @@ def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """
     tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
     return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)
-
-
-Rule = Callable[[Use], Mapping[str, Contribution]]
-"""From a use to the contribution of each of the module's own parameters, by their local names."""

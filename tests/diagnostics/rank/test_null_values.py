@@ -1,4 +1,4 @@
-"""The nulls beside a rank, on rows whose answer is known."""
+"""The nulls beside a rank, of rollouts, groups and tokens, on rows whose answer is known."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
-from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.null_models import NULLS, num_draws, shuffled_within
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank
 from tests.diagnostics.rank.rollouts.test_step_spectra import NUM_PARAMETERS, make_rows
 
 REWARDS = [0.0, 1.0, 1.0, 0.0] * 6
@@ -111,3 +113,65 @@ def test_centering_centers_the_nulls() -> None:
     rows = with_scores(make_rows(REWARDS, GROUPS)[0], np.eye(24))
     (point,) = step_spectra(rows, "sign", None, by_group=False, centered=True)[1]
     assert point.nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
+
+
+OWNERS = np.array([0, 0, 1, 1, 1, 2])
+ADVANTAGES = np.array([1.0, -2.0, 0.0])
+SCORE_WEIGHTS = np.array([0.1, 0.1, 0.2, 0.2, 0.2, 0.3])
+ROWS_OF_TOKENS = np.random.default_rng(0).normal(size=(6, 30))
+
+
+def nulls(advantages: np.ndarray | None = ADVANTAGES, *, centered: bool = False):
+    """The nulls of six token rows of three rollouts."""
+    norms = np.abs(SCORE_WEIGHTS * ADVANTAGES[OWNERS]) * np.linalg.norm(ROWS_OF_TOKENS, axis=1)
+    values = null_values(
+        (ROWS_OF_TOKENS @ ROWS_OF_TOKENS.T)[None],
+        norms[None],
+        None if advantages is None else advantages[None],
+        np.zeros((1, 3), dtype=np.int64),
+        num_columns=30,
+        centered=centered,
+        spread=np.eye(3)[OWNERS] * SCORE_WEIGHTS[:, None],
+    )
+    return mean_null_ranks(values)
+
+
+def rank_of(factors: np.ndarray, *, centered: bool = False) -> float:
+    rows = (SCORE_WEIGHTS * factors)[:, None] * ROWS_OF_TOKENS
+    rows = rows - rows.mean(axis=0) if centered else rows
+    return effective_rank(np.linalg.svd(rows, compute_uv=False)).value or 0.0
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_nulls_of_tokens_equal_those_of_fresh_rows(centered: bool) -> None:
+    found = nulls(centered=centered)
+    dealt = shuffled_within(ADVANTAGES, np.zeros(3, dtype=np.int64), num_draws(6))
+    shuffled = np.mean([rank_of(draw[OWNERS], centered=centered) for draw in dealt])
+    assert found["unweighted"].value == pytest.approx(rank_of(np.ones(6), centered=centered), rel=1e-5)
+    assert found["signs"].value == pytest.approx(rank_of(np.sign(ADVANTAGES)[OWNERS], centered=centered), rel=1e-5)
+    assert found["shuffled"].value == pytest.approx(shuffled, rel=1e-5)
+
+
+def test_unrelated_tokens_are_the_ceiling_that_their_norms_leave() -> None:
+    found = nulls()
+    assert 1.0 < (found["gaussian"].value or 0.0) <= 5.0  # five tokens have a weight
+
+
+def test_without_scalars_there_is_nothing_to_deal() -> None:
+    found = nulls(None)
+    assert "each token has its own advantage" in str(found["shuffled"].undefined)
+    assert "each token has its own advantage" in str(found["signs"].undefined)
+    assert found["unweighted"].value is not None
+
+
+def test_a_zero_matrix_has_no_null() -> None:
+    ranks = mean_null_ranks({}, num_units=4)
+    assert set(ranks) == set(NULLS)
+    assert all(rank.undefined == ZERO_MATRIX for rank in ranks.values())
+
+
+def test_a_draw_that_left_no_row_takes_no_part_in_the_mean() -> None:
+    values = {name: np.array([[[1.0, 1.0]], [[0.0, 0.0]]]) for name in NULLS} | {"gaussian": np.zeros((1, 1, 2))}
+    ranks = mean_null_ranks(values, num_units=4)
+    assert (ranks["shuffled"].value, ranks["shuffled"].num_units) == (pytest.approx(2.0), 4)
+    assert ranks["gaussian"].undefined == ZERO_MATRIX

@@ -1,0 +1,63 @@
+"""What else is asked of a step while its weights are loaded: one small record for each kind of rows.
+
+The Gram matrix of the rollouts is always measured. Everything that needs the model once more is a question that
+``measure_steps`` puts to each prepared step; its answer travels in ``MeasuredStep.answer``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.weight_spectra import WeightSpectrum
+    from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
+
+
+class RowQuestion(Protocol):
+    """Something to measure at a step beside the Gram matrix of its rollouts."""
+
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[Any, ...]:
+        """The answer at one step, whose rollouts' Gram matrix is there already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightQuestion:
+    """Rows are those of each weight's gradient."""
+
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[WeightSpectrum, ...]:
+        """The spectrum of dL/dW of each weight matrix."""
+        from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+
+        return measure_weight_spectra(prepared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenQuestion:
+    """Rows are tokens, as their Gram matrix."""
+
+    most: int | None
+    """Tokens of a group; of more, as many are drawn. None: all."""
+    num_buckets: int | None = None
+    """Numbers to sketch each row in; None: exact rows."""
+    seed: int = 0
+    """Decides which tokens are drawn, and the sketch."""
+
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[TokenGram, ...]:
+        """The Gram matrix of the token rows of each group."""
+        from gradscope.gradients.tokens.measure import measure_tokens
+
+        return measure_tokens(prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenProductQuestion:
+    """Rows are all tokens, of which only products with their Gram matrix are wanted."""
+
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[TokenOperator, ...]:
+        """The products of each group; they hold the weights in memory."""
+        from gradscope.gradients.tokens.measure import token_operators
+
+        return token_operators(prepared, gram)

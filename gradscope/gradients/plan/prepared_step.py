@@ -1,0 +1,128 @@
+"""One step made ready to measure: its tokens, the trainer's weights and the reference's log-probabilities, made once.
+
+:func:`prepare_step` tokenizes the logged groups, asks the objective for the weight of every token and, where the loss
+has a KL term, runs the reference policy. Every kind of rows is then measured from the same :class:`PreparedStep`:
+rollouts (``measure_step``), weight matrices (``measure_weight_spectra``), tokens (``measure_tokens``,
+``token_operators``, ``measure_rollout_tokens``). Nothing in it depends on which of them is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch, split_rows
+from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.rows import RowPlan, plan_rows
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedStep:
+    """The rollouts of one step, the weights that they were sampled from, and the rows that they make."""
+
+    step: int
+    """The trainer's step."""
+    groups: tuple[RolloutGroup, ...]
+    """The step's rollouts."""
+    policy: MeasuredPolicy
+    """The weights that the step's update started from."""
+    plan: RowPlan
+    """The rows, with the reference's log-probabilities where the loss has a KL term."""
+    budget: TokenBudget
+    """Most padded tokens of a forward pass; what measuring learns about memory stays in it."""
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """The rollouts of all groups, in the order of the plan's sequences."""
+        return _rollouts(self.groups)
+
+    def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
+        """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
+        sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
+        return [
+            pad_batch([rows[i] for i in part], [sequences[i] for i in part], self.policy.device, padding_side)
+            for part in split_rows([sequence.length for sequence in sequences], batch_tokens)
+        ]
+
+
+def prepare_step(
+    policy: MeasuredPolicy,
+    groups: Sequence[RolloutGroup],
+    objective: Objective,
+    budget: TokenBudget | None = None,
+) -> PreparedStep:
+    """Everything that measuring one step starts from.
+
+    Args:
+        policy: The weights that the step's update started from.
+        groups: The rollouts of one step.
+        objective: The trainer's loss.
+        budget: Most padded tokens of a forward pass; None: a guess that is halved while memory runs out.
+
+    Returns:
+        The step. With a KL term this runs the reference policy once over all rollouts.
+
+    Raises:
+        ValueError: The groups are not of one step, or there are none.
+        InputError: The trainer's gradient cannot be formed from these rollouts and settings.
+    """
+    steps = sorted({group.step for group in groups})
+    if len(steps) != 1:
+        raise ValueError(f"expected the groups of one step, got steps {steps}")
+    rollouts = _rollouts(groups)
+    reason = objective.reason_against(rollouts) or _router_reason(policy, objective)
+    if reason is not None:
+        raise InputError(
+            f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
+            hint="Give the trainer's arguments with --run-config FILE if these are not the run's.",
+        )
+    budget = budget or TokenBudget(first_batch_tokens(policy))
+    sequences = token_sequences(
+        policy,
+        groups,
+        max_completion_length=objective.max_completion_length,
+        chat_template_kwargs=objective.chat_template_kwargs,
+    )
+    reference = _reference_logprobs(policy, sequences, objective, budget)
+    plan = plan_rows(sequences, rollouts, objective, reference)
+    return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
+
+
+def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
+def _router_reason(policy: MeasuredPolicy, objective: Objective) -> str | None:
+    """Why a mixture of experts whose load-balancing term was left to its configuration has no gradient of its own."""
+    config = policy.model.config.get_text_config()
+    coefficient = getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
+    if not objective.router_loss_of_model or not coefficient:
+        return None
+    return f"the loss has the model's own load-balancing term, router_aux_loss_coef {coefficient:g}, coupling rollouts"
+
+
+def _reference_logprobs(
+    policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
+) -> list[torch.Tensor] | None:
+    """Log-probabilities of all completions under the reference policy, [R][T]; None without a KL term."""
+    if not objective.beta:
+        return None
+    lengths = [sequence.length for sequence in sequences]
+
+    def attempt(batch_tokens: int) -> list[torch.Tensor]:
+        logprobs: dict[int, torch.Tensor] = {}
+        with policy.as_reference() as model, torch.no_grad():
+            for rows in split_rows(lengths, batch_tokens):
+                batch = pad_batch(rows, [sequences[row] for row in rows], policy.device)
+                logprobs.update(zip(rows, completion_logprobs(model, batch, objective.temperature), strict=True))
+        return [logprobs[row] for row in range(len(sequences))]
+
+    return budget.fit(lengths, attempt)
