@@ -16,6 +16,7 @@ from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.passk import estimate_pass_table, pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
 Sampler = Callable[[np.random.Generator, int], Array]
@@ -56,9 +57,10 @@ def estimates(sampler: Sampler, num_prompts: int, seed: int, num_resamples: int)
         num_passing=c,
         level_counts=np.column_stack([c, n - c]).tolist(),
     )
-    at_size = estimate_at_size(table, G, num_resamples=num_resamples, seed=seed)
-    (pass_rate, _), (at_least_one, all_of_them) = estimate_pass_table(n, c, [1, K], num_resamples=num_resamples)
-    difference = bootstrap_difference(pass_at_k(n, c, K), pass_at_k(n, other, K), num_resamples=num_resamples)
+    resampling = Resampling(num_resamples=num_resamples)
+    at_size = estimate_at_size(table, G, resampling=Resampling(num_resamples=num_resamples, seed=seed))
+    (pass_rate, _), (at_least_one, all_of_them) = estimate_pass_table(n, c, [1, K], resampling=resampling)
+    difference = bootstrap_difference(pass_at_k(n, c, K), pass_at_k(n, other, K), resampling=resampling)
     found = (pass_rate, at_size.degeneracy, at_size.iid_prediction, at_size.jensen_gap, at_least_one, all_of_them)
     return dict(zip(COLUMNS, (*found, difference), strict=True))
 

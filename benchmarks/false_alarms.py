@@ -18,6 +18,7 @@ from gradscope.diagnostics.check.baseline_file import change_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.check import BaselineMetric, BaselineRule
 
 Array = NDArray[np.float64]
@@ -50,7 +51,7 @@ def failures(size: int, trials: int, *, paired: bool, sharpened: float) -> dict[
         others = names if paired else [f"other {name}" for name in names]
         before, after = dict(metrics_of(first, names, rng)), dict(metrics_of(second, others, rng))
         for name in before:
-            change, _ = change_of(before[name], after[name], seed=trial)
+            change, _ = change_of(before[name], after[name], resampling=Resampling(seed=trial))
             for rule in RULES:
                 failed = judge(change, "lower" if name.startswith("frac") else "higher", 0.0, rule) == "fail"
                 counts[name, rule] = counts.get((name, rule), 0) + failed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from gradscope.catalog.entry import Direction
 from gradscope.catalog.lookup import CATALOG, catalog_name
 from gradscope.diagnostics.check.baseline_file import change_of
 from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.check import BaselineMetric, BaselineRule, Change, Operator, Outcome, Verdict
 from gradscope.say import with_interval
 
@@ -24,7 +24,7 @@ def baseline_verdict(
     margin: float,
     rule: BaselineRule,
     path: str | Path,
-    **bootstrap: Any,
+    resampling: Resampling,
 ) -> Verdict:
     """One metric beside its baseline.
 
@@ -38,14 +38,14 @@ def baseline_verdict(
         margin: How much worse it may be.
         rule: What decides.
         path: The run, for the command that looks closer.
-        **bootstrap: ``seed`` and ``num_resamples``.
+        resampling: How often, and from which seed.
 
     Returns:
         The verdict; unknown where a side has no value.
     """
     absent = Estimate.because("the baseline does not hold this metric")
     old = BaselineMetric(estimate=absent) if before is None else before
-    change, num_paired = change_of(old, after, **bootstrap)
+    change, num_paired = change_of(old, after, resampling=resampling)
     better = _better(name)
     outcome: Outcome = "unknown" if change.value is None else judge(change, better, margin, rule)
     return Verdict(

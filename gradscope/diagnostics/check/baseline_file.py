@@ -18,8 +18,9 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES, bootstrap_mean
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
@@ -116,15 +117,14 @@ def _metric(values: Mapping[str, Any]) -> BaselineMetric:
 
 
 def change_of(
-    before: BaselineMetric, after: BaselineMetric, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+    before: BaselineMetric, after: BaselineMetric, *, resampling: Resampling = RESAMPLING
 ) -> tuple[Estimate, int]:
     """After minus before.
 
     Args:
         before: The baseline's metric.
         after: This run's.
-        num_resamples: Resamples of prompts, where they are paired.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The change with its interval, and how many prompts were paired (0: none).
@@ -139,10 +139,10 @@ def change_of(
     enough = max(len(before.prompts), len(after.prompts)) * _LEAST_SHARE
     if len(common) >= max(_LEAST_PAIRED, enough):
         differences = [after.prompts[prompt] - before.prompts[prompt] for prompt in common]
-        return _paired(differences, num_resamples, seed), len(common)
+        return _paired(differences, resampling), len(common)
     return difference_of(before.estimate, after.estimate), 0
 
 
-def _paired(differences: Sequence[float], num_resamples: int, seed: int) -> Estimate:
+def _paired(differences: Sequence[float], resampling: Resampling) -> Estimate:
     values = np.asarray(differences, dtype=np.float64)
-    return bootstrap_mean(values, num_resamples=num_resamples, seed=seed, share=False)
+    return bootstrap_mean(values, resampling=resampling, share=False)

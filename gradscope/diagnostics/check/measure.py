@@ -19,7 +19,7 @@ from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement,
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -40,8 +40,7 @@ def check_run(
     margins: Mapping[str, float] | None = None,
     success_threshold: float | None = None,
     reward: str | None = None,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> CheckReport:
@@ -58,8 +57,7 @@ def check_run(
         margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
-        seed: Seed of the resampling.
-        num_resamples: Bootstrap resamples behind the intervals.
+        resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
         engine: How to compute gradient metrics; None: the defaults.
 
@@ -79,12 +77,11 @@ def check_run(
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
     run = read_run(path, read)
-    bootstrap = {"seed": seed, "num_resamples": num_resamples}
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
         reward=reward,
-        bootstrap=bootstrap,
+        resampling=resampling,
         read=read,
         engine=engine,
     )
@@ -97,7 +94,7 @@ def check_run(
     if before is not None:
         margin = margins or {}
         verdicts += [
-            baseline_verdict(name, before.metrics.get(name), now[name], margin.get(name, 0.0), rule, path, **bootstrap)
+            baseline_verdict(name, before.metrics.get(name), now[name], margin.get(name, 0.0), rule, path, resampling)
             for name in names
         ]
     elif baseline is not None:

@@ -21,6 +21,7 @@ from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
@@ -58,8 +59,8 @@ class MetricValues:
     """A rollout passes when its reward reaches this."""
     reward: str | None = None
     """One reward function by name, for the metrics of groups."""
-    bootstrap: dict[str, Any] = field(default_factory=dict)
-    """``seed`` and ``num_resamples``."""
+    resampling: Resampling = RESAMPLING
+    """How often, and from which seed."""
     read: ReadOptions | None = None
     """How to read the run once more, for its gradients."""
     engine: EngineOptions | None = None
@@ -143,7 +144,7 @@ class MetricValues:
         threshold, reward = self.success_threshold, self.reward
         report: DegeneracyReport = self._once(
             "degeneracy",
-            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, **self.bootstrap),
+            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, resampling=self.resampling),
         )
         return report
 
@@ -161,7 +162,7 @@ class MetricValues:
     def _pass_at_k(self, name: str) -> MetricValue:
         samples: Samples = self._once("samples", self._samples)
         budget = budget_of(name) or 1
-        row = pass_at_k_of_samples([samples], ks=[budget], **self.bootstrap).tables[0].rows[0]
+        row = pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
         hint = "Ask for a smaller k, or draw more samples a prompt."
         prompts: dict[str, float] = {}

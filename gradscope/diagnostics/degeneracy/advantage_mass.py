@@ -13,12 +13,13 @@ from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import AdvantageMass
 
 Array = NDArray[np.float64]
 
 
-def measure_advantage_mass(chosen: GroupRewards, *, num_resamples: int, seed: int) -> tuple[AdvantageMass, ...]:
+def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> tuple[AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for row, (_, rewards) in enumerate(chosen.groups):
@@ -40,8 +41,7 @@ def measure_advantage_mass(chosen: GroupRewards, *, num_resamples: int, seed: in
             lambda totals: totals[..., :3] / totals[..., 3:],
             cluster_sums(sums, prompts),
             within=(0.0, [np.inf, np.inf, 1.0]),
-            num_resamples=num_resamples,
-            seed=seed,
+            resampling=resampling,
         )
         masses.append(
             AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)

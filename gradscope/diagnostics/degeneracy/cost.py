@@ -9,6 +9,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import Starvation
 
 Array = NDArray[np.float64]
@@ -18,20 +19,20 @@ NO_TIMES = "no generation time of each rollout was read from the log"
 
 
 def measure_starvation(
-    chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, num_resamples: int, seed: int
+    chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling
 ) -> Starvation:
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
-    rollouts = _share_lost(size, table, num_resamples=num_resamples, seed=seed)
+    rollouts = _share_lost(size, table, resampling=resampling)
     tokens, seconds = num_tokens(chosen), num_seconds(chosen)
     unknown = Estimate.because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
     return Starvation(
         frac_rollouts=rollouts,
-        frac_tokens=unknown if tokens is None else _share_lost(tokens, table, num_resamples=num_resamples, seed=seed),
+        frac_tokens=unknown if tokens is None else _share_lost(tokens, table, resampling=resampling),
         frac_generation_time=Estimate.because(NO_TIMES, num_units=rollouts.num_units)
         if seconds is None
-        else _share_lost(seconds, table, num_resamples=num_resamples, seed=seed),
+        else _share_lost(seconds, table, resampling=resampling),
         tokens_per_rollout=unknown
         if tokens is None
         else Estimate.exact(float(tokens.sum() / size.sum()), num_units=int(size.sum())),
@@ -64,11 +65,11 @@ def num_seconds(chosen: GroupRewards) -> Array | None:
     return totals if totals.sum() > 0 else None
 
 
-def _share_lost(amount: Array, table: GroupTable, *, num_resamples: int, seed: int) -> Estimate:
+def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
     """The part of an amount per group that lies in degenerate groups."""
     units = cluster_sums(np.column_stack([amount * table.dead, amount]), table.prompt)
     (share,) = bootstrap_statistics(
-        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), num_resamples=num_resamples, seed=seed
+        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )
     return share
 

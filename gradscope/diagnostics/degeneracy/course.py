@@ -11,8 +11,8 @@ import numpy as np
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, level_counts, passes
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.run import Run
 
@@ -27,21 +27,12 @@ class EstimateOptions:
 
     base_pass_rate: BasePassRate = None
     """The p of the i.i.d. prediction."""
-    num_resamples: int = NUM_RESAMPLES
-    """Bootstrap resamples behind the intervals."""
-    seed: int = 0
-    """Seed of the resampling."""
-
-    @property
-    def resampling(self) -> Resampling:
-        """How often to resample."""
-        return Resampling(num_resamples=self.num_resamples, seed=self.seed)
+    resampling: Resampling = RESAMPLING
+    """How often, and from which seed."""
 
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
         """The estimates of a table under these options."""
-        return estimate_degeneracy(
-            table, base_pass_rate=self.base_pass_rate, num_resamples=self.num_resamples, seed=self.seed
-        )
+        return estimate_degeneracy(table, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 
 def course_of_run(

@@ -11,7 +11,8 @@ from gradscope.diagnostics.degeneracy.forecast import forecast_at_size, plan_for
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.forecast import PassRates
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Resampling, predict_at
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, predict_at
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import TargetDegeneracy
 
@@ -57,8 +58,7 @@ class GroupSizes:
             self.table,
             group_size,
             base_pass_rate=self.base,
-            num_resamples=self.resampling.num_resamples,
-            seed=self.resampling.seed,
+            resampling=self.resampling,
         )
         return GroupSizeDegeneracy(
             group_size=group_size,

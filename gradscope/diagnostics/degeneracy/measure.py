@@ -22,7 +22,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import (
     DegeneracyReport,
@@ -44,8 +44,7 @@ def measure_degeneracy(
     target_degeneracy: float | None = None,
     by: By = "step",
     reward: str | None = None,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> DegeneracyReport:
@@ -59,8 +58,7 @@ def measure_degeneracy(
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        seed: Seed of the resampling.
-        num_resamples: Bootstrap resamples behind the intervals.
+        resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
         progress: Told how far the reading of a large log is.
 
@@ -76,8 +74,7 @@ def measure_degeneracy(
         target_degeneracy=target_degeneracy,
         by=by,
         reward=reward,
-        seed=seed,
-        num_resamples=num_resamples,
+        resampling=resampling,
     )
 
 
@@ -90,8 +87,7 @@ def degeneracy_of_run(
     target_degeneracy: float | None = None,
     by: By = "step",
     reward: str | None = None,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    resampling: Resampling = RESAMPLING,
 ) -> DegeneracyReport:
     """Degenerate groups of a run that was already read.
 
@@ -106,8 +102,7 @@ def degeneracy_of_run(
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        seed: Seed of the resampling.
-        num_resamples: Bootstrap resamples behind the intervals.
+        resampling: How often, and from which seed.
 
     Returns:
         The report.
@@ -116,12 +111,12 @@ def degeneracy_of_run(
     chosen = group_rewards(run, reward)
     threshold = chosen_threshold(chosen, success_threshold)
     table = group_table(chosen, threshold)
-    options = EstimateOptions(base_pass_rate=base_pass_rate, num_resamples=num_resamples, seed=seed)
+    options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
     overall = options.estimate(table)
-    rates = pass_rates_of(table, seed=seed)
+    rates = pass_rates_of(table, seed=resampling.seed)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
-    starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, num_resamples=num_resamples, seed=seed)
-    policies, policy_gap = measure_policies(chosen, table, threshold, num_resamples=num_resamples, seed=seed)
+    starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
+    policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
     report = DegeneracyReport(
         source=run.source,
         reward=reward or TRAINER_REWARD,
@@ -146,8 +141,8 @@ def degeneracy_of_run(
         by_step=course(run, table, by, reward, options),
         pass_rates=describe_pass_rates(table, rates),
         starvation=starvation,
-        advantages=measure_advantage_mass(chosen, num_resamples=num_resamples, seed=seed),
-        by_reward=measure_reward_ties(chosen, num_resamples=num_resamples, seed=seed),
+        advantages=measure_advantage_mass(chosen, resampling=resampling),
+        by_reward=measure_reward_ties(chosen, resampling=resampling),
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         quarantined=run.source.quarantined,
     )
@@ -203,8 +198,6 @@ def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersi
     if table.num_passing is None:
         unknown = Estimate.because(NO_THRESHOLD, num_units=len(table.size))
         return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
-    tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.seed)
-    variance = estimate_rate_variance(
-        table.size, table.num_passing, table.prompt, num_resamples=options.num_resamples, seed=options.seed
-    )
+    tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
+    variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
     return Overdispersion(rate_variance=variance, z=tested.z, p_value=tested.p_value, test=tested.test)

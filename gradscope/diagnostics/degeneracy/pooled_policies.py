@@ -11,6 +11,7 @@ from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import passes
 from gradscope.metrics.outcomes.pooled_policies import estimate_policy_gap
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import PolicyDegeneracy, PolicyGap
 
 Counts = NDArray[np.int64]
@@ -24,7 +25,7 @@ def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
 
 
 def measure_policies(
-    chosen: GroupRewards, table: GroupTable, threshold: float | None, *, num_resamples: int, seed: int
+    chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
 ) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
     """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
     names = policy_names(chosen)
@@ -38,30 +39,30 @@ def measure_policies(
         rate = Estimate.because(NO_THRESHOLD, num_units=int(there.sum()))
         if passing is not None:
             shares = passing[there, place] / members[there, place]
-            rate = bootstrap_mean(shares, prompts, num_resamples=num_resamples, seed=seed)
+            rate = bootstrap_mean(shares, prompts, resampling=resampling)
         alone = there & (members[:, place] == table.size)
         rows.append(
             PolicyDegeneracy(
                 policy=name,
                 num_groups=int(alone.sum()),
                 num_rollouts=int(members[:, place].sum()),
-                frac_reward_zero_std=_share(table, alone, num_resamples=num_resamples, seed=seed),
+                frac_reward_zero_std=_share(table, alone, resampling=resampling),
                 pass_rate=rate,
             )
         )
     if passing is None:
         return tuple(rows), None
     between_prompts, between_policies = estimate_policy_gap(
-        table.dead, passing, members, table.prompt, num_resamples=num_resamples, seed=seed
+        table.dead, passing, members, table.prompt, resampling=resampling
     )
     return tuple(rows), PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
 
 
-def _share(table: GroupTable, alone: NDArray[np.bool_], *, num_resamples: int, seed: int) -> Estimate:
+def _share(table: GroupTable, alone: NDArray[np.bool_], *, resampling: Resampling) -> Estimate:
     if not alone.any():
         return Estimate.because("no group is of this policy alone")
     (share,) = bootstrap_means(
-        table.dead[alone].astype(np.float64)[:, None], table.prompt[alone], num_resamples=num_resamples, seed=seed
+        table.dead[alone].astype(np.float64)[:, None], table.prompt[alone], resampling=resampling
     )
     return share
 

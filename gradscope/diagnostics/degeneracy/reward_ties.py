@@ -8,11 +8,12 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import RewardTies
 from gradscope.rollouts.types import RolloutGroup
 
 
-def measure_reward_ties(chosen: GroupRewards, *, num_resamples: int, seed: int) -> tuple[RewardTies, ...]:
+def measure_reward_ties(chosen: GroupRewards, *, resampling: Resampling) -> tuple[RewardTies, ...]:
     """Each reward function on the same groups, by name; none where the log holds fewer than two."""
     names = sorted({name for group, _ in chosen.groups for rollout in group.rollouts for name in rollout.rewards})
     if len(names) < 2:
@@ -24,7 +25,7 @@ def measure_reward_ties(chosen: GroupRewards, *, num_resamples: int, seed: int) 
     return tuple(
         RewardTies(
             reward=name,
-            frac_zero_std=_share(apart[name], prompts, num_resamples=num_resamples, seed=seed),
+            frac_zero_std=_share(apart[name], prompts, resampling=resampling),
             num_alone=sum(told is True and count == 1 for told, count in zip(apart[name], num_functions, strict=True)),
             num_rescuable=sum(told is True and is_dead for told, is_dead in zip(apart[name], dead, strict=True)),
         )
@@ -40,9 +41,9 @@ def tells_apart(group: RolloutGroup, reward: str) -> bool | None:
     return not all_equal(values)
 
 
-def _share(apart: list[bool | None], prompts: np.ndarray, *, num_resamples: int, seed: int) -> Estimate:
+def _share(apart: list[bool | None], prompts: np.ndarray, *, resampling: Resampling) -> Estimate:
     missing = sum(told is None for told in apart)
     if missing:
         return Estimate.because(f"it is missing in {missing} of {len(apart)} groups", num_units=len(apart))
     tied = np.array([not told for told in apart], dtype=np.float64)
-    return bootstrap_mean(tied, prompts, num_resamples=num_resamples, seed=seed)
+    return bootstrap_mean(tied, prompts, resampling=resampling)

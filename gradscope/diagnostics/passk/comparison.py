@@ -13,6 +13,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k, why_k_too_large
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, Solved
 
 _Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -20,9 +21,7 @@ _EQUAL = 1e-12
 """Two estimates of one prompt closer than this are a tie: they are sums of the same fractions."""
 
 
-def compare_samples(
-    first: Samples, second: Samples, ks: Sequence[int], *, num_resamples: int, seed: int
-) -> PassAtKComparison:
+def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKComparison:
     """Second against first, paired by prompt, at the budgets ``ks``, ascending.
 
     Returns:
@@ -43,7 +42,7 @@ def compare_samples(
     rows_first, rows_second = (np.array(rows, dtype=np.int64) for rows in zip(*pairs, strict=True))
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
-    rows = tuple(_difference(before, after, k, num_resamples=num_resamples, seed=seed) for k in ks)
+    rows = tuple(_difference(before, after, k, resampling=resampling) for k in ks)
     verdict, evidence = judge_reach(rows, ceiling=_ceiling(before, rows))
     return PassAtKComparison(
         first=first.name,
@@ -72,7 +71,7 @@ def _ceiling(first: _Counts, rows: Sequence[PassAtKDifference]) -> float:
     return float(pass_at_k(*first, known[-1]).mean()) if known else 0.0
 
 
-def _difference(first: _Counts, second: _Counts, k: int, *, num_resamples: int, seed: int) -> PassAtKDifference:
+def _difference(first: _Counts, second: _Counts, k: int, *, resampling: Resampling) -> PassAtKDifference:
     reason = why_k_too_large(first[0], k) or why_k_too_large(second[0], k)
     if reason is not None:
         undefined = Estimate.because(reason, num_units=len(first[0]))
@@ -81,7 +80,7 @@ def _difference(first: _Counts, second: _Counts, k: int, *, num_resamples: int, 
     gain = after - before
     return PassAtKDifference(
         k=k,
-        difference=bootstrap_difference(before, after, num_resamples=num_resamples, seed=seed),
+        difference=bootstrap_difference(before, after, resampling=resampling),
         first_wins=int(np.sum(gain < -_EQUAL)),
         second_wins=int(np.sum(gain > _EQUAL)),
         ties=int(np.sum(np.abs(gain) <= _EQUAL)),

@@ -16,7 +16,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.passk import passk_findings
 from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -29,8 +29,7 @@ def measure_pass_at_k(
     ks: Sequence[int] = (),
     success_threshold: float | None = None,
     read: ReadOptions | None = None,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
+    resampling: Resampling = RESAMPLING,
 ) -> PassAtKReport:
     """pass@k and pass^k of one or more files of samples.
 
@@ -40,8 +39,7 @@ def measure_pass_at_k(
             forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         read: How to read the files; None: recognize everything.
-        seed: Seed of the resampling.
-        num_resamples: Bootstrap resamples behind the intervals.
+        resampling: How often, and from which seed.
 
     Returns:
         The report.
@@ -55,17 +53,17 @@ def measure_pass_at_k(
         raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Use --k 1.")
     files = [file for path in paths for file in sample_files(path)]
     samples = [read_samples(file, success_threshold=success_threshold, read=read) for file in files]
-    return pass_at_k_of_samples(_named_apart(samples), ks=ks, seed=seed, num_resamples=num_resamples)
+    return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)
 
 
 def pass_at_k_of_samples(
-    samples: Sequence[Samples], *, ks: Sequence[int] = (), seed: int = 0, num_resamples: int = NUM_RESAMPLES
+    samples: Sequence[Samples], *, ks: Sequence[int] = (), resampling: Resampling = RESAMPLING
 ) -> PassAtKReport:
     """pass@k of samples that were already read, one entry a policy, at the usual budgets where ``ks`` names none."""
     budgets = sorted(set(ks)) or default_ks(max(int(one.num_samples.max()) for one in samples))
-    tables = tuple(_table(one, budgets, seed=seed, num_resamples=num_resamples) for one in samples)
+    tables = tuple(_table(one, budgets, resampling=resampling) for one in samples)
     first, *others = samples
-    comparisons = [compare_samples(first, other, budgets, num_resamples=num_resamples, seed=seed) for other in others]
+    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in others]
     return PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
@@ -91,11 +89,9 @@ def default_ks(num_samples: int) -> list[int]:
     return sorted({k for k in powers | set(USUAL_KS) if k <= num_samples} | {num_samples})
 
 
-def _table(samples: Samples, ks: Sequence[int], *, seed: int, num_resamples: int) -> PassAtKTable:
+def _table(samples: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKTable:
     beyond = [k for k in ks if k > int(samples.num_samples.min())]
-    estimates = estimate_pass_table(
-        samples.num_samples, samples.num_correct, ks, num_resamples=num_resamples, seed=seed
-    )
+    estimates = estimate_pass_table(samples.num_samples, samples.num_correct, ks, resampling=resampling)
     return PassAtKTable(
         name=samples.name,
         source=samples.source,
@@ -105,7 +101,7 @@ def _table(samples: Samples, ks: Sequence[int], *, seed: int, num_resamples: int
             PassAtK(k=k, pass_at_k=at_least_one, pass_hat_k=all_of_them)
             for k, (at_least_one, all_of_them) in zip(ks, estimates, strict=True)
         ),
-        forecasts=_forecasts(samples, beyond, seed=seed) if beyond else (),
+        forecasts=_forecasts(samples, beyond, seed=resampling.seed) if beyond else (),
     )
 
 

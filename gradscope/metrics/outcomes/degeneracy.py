@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, Resampling, estimate_gap, estimate_gap_parts
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,27 +98,25 @@ NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold wa
 
 
 def estimate_degeneracy(
-    table: GroupTable, *, base_pass_rate: BasePassRate = None, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+    table: GroupTable, *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> DegeneracyEstimates:
     """All estimates of a table of groups.
 
     Args:
         table: The groups, at least one.
         base_pass_rate: The p of the prediction.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The estimates, intervals by resampling prompts.
     """
-    resampling = Resampling(num_resamples=num_resamples, seed=seed)
     dead = table.dead.astype(np.float64)
     if table.num_passing is None:
-        (zero_std,) = resampling.means([dead], table.prompt)
+        (zero_std,) = _shares([dead], table, resampling)
         return _without_pass_rate(zero_std)
     all_pass = dead * (table.num_passing == table.size)
     rate = table.num_passing / table.size
-    zero_std, passed, failed, pass_rate = resampling.means([dead, all_pass, dead - all_pass, rate], table.prompt)
+    zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
     draws = Draws(step=table.step, prompt=table.prompt, size=table.size, equal=dead, rate=rate)
     gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate, resampling)
     between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate, resampling)
@@ -139,8 +138,7 @@ def estimate_at_size(
     group_size: int,
     *,
     base_pass_rate: BasePassRate = None,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
 ) -> SizeEstimates:
     """Degeneracy at a smaller group size than was logged, without bias.
 
@@ -148,8 +146,7 @@ def estimate_at_size(
         table: The groups, at least one.
         group_size: G, at least 1.
         base_pass_rate: The p of the prediction.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The estimates; all undefined where a group has fewer than G rollouts.
@@ -162,14 +159,13 @@ def estimate_at_size(
         )
         undefined = Estimate.because(reason, num_units=len(table.size))
         return SizeEstimates(degeneracy=undefined, iid_prediction=undefined, jensen_gap=undefined)
-    resampling = Resampling(num_resamples=num_resamples, seed=seed)
     equal = all_equal_unbiased(table.size, _padded(table.level_counts), group_size)
     if table.num_passing is None:
-        (degenerate,) = resampling.means([equal], table.prompt)
+        (degenerate,) = _shares([equal], table, resampling)
         unknown = Estimate.because(NO_THRESHOLD, num_units=degenerate.num_units)
         return SizeEstimates(degeneracy=degenerate, iid_prediction=unknown, jensen_gap=unknown)
     rate = table.num_passing / table.size
-    degenerate, pass_rate = resampling.means([equal, rate], table.prompt)
+    degenerate, pass_rate = _shares([equal, rate], table, resampling)
     sizes = np.full(len(equal), group_size)
     draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
     gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate, resampling)
@@ -197,3 +193,8 @@ def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
         between_prompts=unknown,
         over_time=unknown,
     )
+
+
+def _shares(columns: Sequence[NDArray[np.float64]], table: GroupTable, resampling: Resampling) -> tuple[Estimate, ...]:
+    """Means over groups of numbers in [0, 1], a column [J] each, with intervals that resample prompts."""
+    return bootstrap_means(np.column_stack(columns), table.prompt, resampling=resampling)

@@ -19,6 +19,7 @@ from scipy.special import ndtr
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -97,7 +98,7 @@ def rate_variance_unbiased(num_samples: ArrayLike, num_passing: ArrayLike) -> fl
 
 
 def estimate_rate_variance(
-    num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike, *, num_resamples: int, seed: int
+    num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> Estimate:
     """:func:`rate_variance_unbiased` with an interval by resampling prompts.
 
@@ -105,14 +106,13 @@ def estimate_rate_variance(
         num_samples: n of each group, at least 2, [J].
         num_passing: c of each group, [J].
         prompts: The prompt of each group, [J].
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The estimate; undefined for a single group.
 
     Example:
-        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], num_resamples=100, seed=0).value
+        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100, seed=0)).value
         0.5
     """
     n = np.asarray(num_samples, dtype=np.float64)
@@ -126,7 +126,7 @@ def estimate_rate_variance(
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap_statistics(variance, units, num_resamples=num_resamples, seed=seed)
+    (estimate,) = bootstrap_statistics(variance, units, resampling=resampling)
     return estimate
 
 

@@ -10,7 +10,7 @@ gap add up to it exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,41 +20,17 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.uncertainty.bootstrap import (
-    NUM_RESAMPLES,
-    bootstrap_means,
     bootstrap_statistics,
     correlation_of_means,
 )
 from gradscope.metrics.uncertainty.closed_form import image_of_interval
 from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.studentized import merged_units
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
 """The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resampling:
-    """How the estimates of a report resample."""
-
-    num_resamples: int = NUM_RESAMPLES
-    """Resamples, B."""
-    seed: int = 0
-    """Seed of the resampling."""
-
-    def means(self, columns: Sequence[Array], prompts: NDArray[np.str_]) -> tuple[Estimate, ...]:
-        """Shares of groups with intervals.
-
-        Args:
-            columns: Numbers in [0, 1], one array [J] a share.
-            prompts: The prompt of each group, [J].
-
-        Returns:
-            One estimate a column.
-        """
-        table = np.column_stack(columns)
-        return bootstrap_means(table, prompts, num_resamples=self.num_resamples, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +204,7 @@ class _Cells:
             lambda sums: np.stack(choose(self.parts(sums)), axis=-1),
             self.units,
             within=within,
-            num_resamples=resampling.num_resamples,
-            seed=resampling.seed,
+            resampling=resampling,
         )
         return tuple(replace(estimate, num_units=self.num_prompts) for estimate in estimates)
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.draws import frac_draws_all
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 Array = NDArray[np.float64]
 
@@ -80,7 +81,7 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
 
 
 def estimate_pass_at_k(
-    num_samples: ArrayLike, num_correct: ArrayLike, k: int, *, num_resamples: int = 2000, seed: int = 0
+    num_samples: ArrayLike, num_correct: ArrayLike, k: int, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
     """pass@k: the mean of :func:`pass_at_k` over prompts, with an interval by resampling prompts.
 
@@ -88,8 +89,7 @@ def estimate_pass_at_k(
         num_samples: n of each prompt, [P].
         num_correct: c of each prompt, [P].
         k: The budget.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The estimate; undefined where k exceeds the samples of a prompt.
@@ -106,11 +106,11 @@ def estimate_pass_at_k(
     reason = why_k_too_large(n, k)
     if reason is not None:
         return Estimate.because(reason, num_units=len(n))
-    return bootstrap_mean(pass_at_k(n, num_correct, k), num_resamples=num_resamples, seed=seed)
+    return bootstrap_mean(pass_at_k(n, num_correct, k), resampling=resampling)
 
 
 def estimate_pass_table(
-    num_samples: ArrayLike, num_correct: ArrayLike, ks: Sequence[int], *, num_resamples: int = 2000, seed: int = 0
+    num_samples: ArrayLike, num_correct: ArrayLike, ks: Sequence[int], *, resampling: Resampling = RESAMPLING
 ) -> list[tuple[Estimate, Estimate]]:
     """pass@k and pass^k at several k from the same resamples.
 
@@ -118,8 +118,7 @@ def estimate_pass_table(
         num_samples: n of each prompt, [P].
         num_correct: c of each prompt, [P].
         ks: The budgets.
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         For each k: pass@k and pass^k; both undefined where k exceeds the samples of a prompt.
@@ -132,7 +131,7 @@ def estimate_pass_table(
     reasons = {k: why_k_too_large(n, k) if len(n) else "there are no prompts" for k in ks}
     known = [k for k in ks if reasons[k] is None]
     columns = [function(n, c, k) for k in known for function in (pass_at_k, pass_hat_k)]
-    means = iter(bootstrap_means(np.column_stack(columns), num_resamples=num_resamples, seed=seed) if columns else ())
+    means = iter(bootstrap_means(np.column_stack(columns), resampling=resampling) if columns else ())
     table = []
     for k in ks:
         reason = reasons[k]

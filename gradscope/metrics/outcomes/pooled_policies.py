@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
 
@@ -25,8 +26,7 @@ def estimate_policy_gap(
     members: ArrayLike,
     prompts: ArrayLike,
     *,
-    num_resamples: int,
-    seed: int,
+    resampling: Resampling,
 ) -> tuple[Estimate, Estimate]:
     """The gap at the pooled pass rate, split into prompts and policies.
 
@@ -35,8 +35,7 @@ def estimate_policy_gap(
         passing: Passing rollouts of each policy in each group, [J, M].
         members: Rollouts of each policy in each group, [J, M].
         prompts: The prompt of each group, [J].
-        num_resamples: Bootstrap resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         Between prompts (share minus the prediction at the policies' own rates) and between policies (that prediction
@@ -44,7 +43,7 @@ def estimate_policy_gap(
 
     Example:
         >>> between_prompts, between_policies = estimate_policy_gap(
-        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], num_resamples=100, seed=0
+        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100, seed=0)
         ... )
         >>> between_prompts.value, between_policies.value
         (0.0, 0.5)
@@ -71,7 +70,5 @@ def estimate_policy_gap(
         predicted, by_policy = ((counts * chance).sum(axis=-1) / total for chance in (at_pooled, at_own))
         return np.stack([sums[..., 0] / total - by_policy, by_policy - predicted], axis=-1)
 
-    between_prompts, between_policies = bootstrap_statistics(
-        parts, units, within=(-1.0, 1.0), num_resamples=num_resamples, seed=seed
-    )
+    between_prompts, between_policies = bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
     return between_prompts, between_policies

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import NUM_RESAMPLES, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 Array = NDArray[np.float64]
 
@@ -41,8 +42,7 @@ def reward_share(
     groups: ArrayLike,
     clusters: ArrayLike | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
 ) -> Estimate:
     """A reward function's share of what differs within groups: sum of d_part d_total / sum of d_total^2.
 
@@ -53,8 +53,7 @@ def reward_share(
         total: The scalar reward, [R].
         groups: The group of each rollout, [R].
         clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The share; undefined where no group has rewards that differ.
@@ -67,9 +66,7 @@ def reward_share(
     units = cluster_sums(np.column_stack([x * y, y * y]), clusters)
     if not units[:, 1].sum() > 0:
         return Estimate.because("no group has rewards that differ", num_units=len(units))
-    (share,) = bootstrap_statistics(
-        lambda sums: _ratio(sums[..., :1], sums[..., 1:]), units, num_resamples=num_resamples, seed=seed
-    )
+    (share,) = bootstrap_statistics(lambda sums: _ratio(sums[..., :1], sums[..., 1:]), units, resampling=resampling)
     return share
 
 
@@ -79,8 +76,7 @@ def correlation_within(
     groups: ArrayLike,
     clusters: ArrayLike | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
 ) -> Estimate:
     """Correlation of two numbers of a rollout within groups: sum d_x d_y / sqrt(sum d_x^2 sum d_y^2).
 
@@ -89,8 +85,7 @@ def correlation_within(
         second: Another, [R].
         groups: The group of each rollout, [R].
         clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         A number from -1 to 1; undefined where one of the two never differs within a group.
@@ -108,8 +103,7 @@ def correlation_within(
         lambda sums: _ratio(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
         units,
         within=(-1.0, 1.0),
-        num_resamples=num_resamples,
-        seed=seed,
+        resampling=resampling,
     )
     return correlation
 

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.closed_form import Interval, wilson_interval
 from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import (
     FEW_UNITS,
     MAX_UNITS,
@@ -29,7 +30,6 @@ from gradscope.metrics.uncertainty.studentized import (
 
 Array = NDArray[np.float64]
 
-NUM_RESAMPLES = 2000
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
 
@@ -39,8 +39,7 @@ def bootstrap_statistics(
     units: ArrayLike,
     *,
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
     """Functions of sums over units, with studentized intervals from the same resamples.
 
@@ -49,8 +48,7 @@ def bootstrap_statistics(
         units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
         within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
             size know no better, and their studentized interval runs away.
-        num_resamples: Resamples, B.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         q estimates. No interval where there are fewer than 5 units or the statistic does not vary with them.
@@ -73,7 +71,7 @@ def bootstrap_statistics(
     num_units = len(table)
     if num_units > MAX_UNITS:
         table = cluster_sums(table, merged_units(num_units))
-    intervals = student_intervals(statistic, table, values, num_resamples=num_resamples, seed=seed)
+    intervals = student_intervals(statistic, table, values, resampling=resampling)
     ranges = zip(*(np.broadcast_to(end, values.shape) for end in within), strict=True)
     return tuple(
         _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), num_units)
@@ -85,8 +83,7 @@ def bootstrap_means(
     values: ArrayLike,
     clusters: ArrayLike | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
     share: bool = True,
 ) -> tuple[Estimate, ...]:
     """Means of columns over rows, intervals by resampling clusters of rows.
@@ -95,8 +92,7 @@ def bootstrap_means(
         values: One column a quantity, [rows, q].
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit. Groups of one prompt at
             different steps stay together.
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
         share: Whether the values lie in [0, 1]; then so do the intervals, and Wilson's is used where the bootstrap
             cannot work.
 
@@ -117,7 +113,7 @@ def bootstrap_means(
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
     units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
-    means = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
+    means = bootstrap_statistics(_means, units, resampling=resampling)
     if not share:
         return means
     return tuple(_share(mean, units[:, column], units[:, -1]) for column, mean in enumerate(means))
@@ -127,8 +123,7 @@ def bootstrap_mean(
     values: ArrayLike,
     clusters: ArrayLike | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
     share: bool = True,
 ) -> Estimate:
     """One mean over rows: :func:`bootstrap_means` for a single column.
@@ -136,8 +131,7 @@ def bootstrap_mean(
     Args:
         values: [rows].
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
         share: Whether the values lie in [0, 1].
 
     Returns:
@@ -149,7 +143,7 @@ def bootstrap_mean(
         (0.35, 0.5, 0.65)
     """
     column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
-    (mean,) = bootstrap_means(column, clusters, num_resamples=num_resamples, seed=seed, share=share)
+    (mean,) = bootstrap_means(column, clusters, resampling=resampling, share=share)
     return mean
 
 
@@ -158,8 +152,7 @@ def bootstrap_difference(
     second: ArrayLike,
     clusters: ArrayLike | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    resampling: Resampling = RESAMPLING,
 ) -> Estimate:
     """Mean of second minus first, two shares paired by row: both sides of a resample draw the same prompts.
 
@@ -170,8 +163,7 @@ def bootstrap_difference(
         first: In [0, 1], [rows].
         second: In [0, 1], [rows], in the same order.
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         The estimate.
@@ -196,14 +188,14 @@ def bootstrap_difference(
     gain = after - before
     units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
-        (mean,) = bootstrap_statistics(_means, units, num_resamples=num_resamples, seed=seed)
+        (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
         half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units))
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
-    won, lost = bootstrap_means(parts, clusters, num_resamples=num_resamples, seed=seed)
+    won, lost = bootstrap_means(parts, clusters, resampling=resampling)
     net = difference_of(lost, won, correlation=correlation_of_means(parts, clusters))
     return _estimate(float(gain.mean()), net.ends, len(units))
 

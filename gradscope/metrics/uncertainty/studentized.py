@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 
 from gradscope.metrics.uncertainty.closed_form import Interval
 from gradscope.metrics.uncertainty.level import COVERAGE
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -76,7 +77,7 @@ def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
 
 
 def student_intervals(
-    statistic: Statistic, units: Array, values: Array, *, num_resamples: int, seed: int
+    statistic: Statistic, units: Array, values: Array, *, resampling: Resampling
 ) -> list[Interval | None]:
     """The studentized interval of each statistic.
 
@@ -84,8 +85,7 @@ def student_intervals(
         statistic: From column sums [..., m] to the statistics [..., q].
         units: [J, m].
         values: The statistics of all units, [q].
-        num_resamples: Resamples.
-        seed: Seed of the resampling.
+        resampling: How often, and from which seed.
 
     Returns:
         One interval a statistic; None where there are too few units or it does not vary with them.
@@ -96,7 +96,7 @@ def student_intervals(
     influence = influence_values(statistic, units)
     errors = np.sqrt(np.sum(influence**2, axis=0) / (num_units * (num_units - 1)))
     tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
-    quantiles = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), num_resamples, seed)
+    quantiles = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
     lows, highs = values - quantiles[0] * errors, values - quantiles[1] * errors
     return [
         (float(low), float(high)) if error > spread else None
@@ -105,7 +105,7 @@ def student_intervals(
 
 
 def _t_quantiles(
-    statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, num_resamples: int, seed: int
+    statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, resampling: Resampling
 ) -> Array:
     """Upper and lower quantile of the studentized error of each statistic, [2, q]."""
     num_units, num_columns = units.shape
@@ -113,7 +113,7 @@ def _t_quantiles(
     if num_units < FEW_UNITS:
         return np.asarray(normal, dtype=np.float64)
     studentized = []
-    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), num_resamples, seed):
+    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), resampling):
         first, second = np.split(sums[:, num_columns:] / num_units, 2, axis=1)
         own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
         # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
@@ -127,9 +127,9 @@ def _t_quantiles(
     return np.asarray(normal, dtype=np.float64)
 
 
-def _resampled_sums(units: Array, num_resamples: int, seed: int) -> Iterator[Array]:
+def _resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:
     """Column sums of resamples, in chunks [b, m] that add up to B rows."""
-    rng = np.random.default_rng(seed)
+    rng, num_resamples = np.random.default_rng(resampling.seed), resampling.num_resamples
     num_units = len(units)
     rows = max(1, min(num_resamples, _CHUNK // num_units))
     for start in range(0, num_resamples, rows):

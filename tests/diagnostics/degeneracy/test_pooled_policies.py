@@ -7,6 +7,7 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -46,7 +47,9 @@ def test_log_of_one_policy_has_no_split() -> None:
 
 
 def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
-    report = measure_degeneracy(shared_data / "gsm8k" / "example_model_solutions.jsonl", num_resamples=50)
+    report = measure_degeneracy(
+        shared_data / "gsm8k" / "example_model_solutions.jsonl", resampling=Resampling(num_resamples=50)
+    )
     rates = [row.pass_rate.value for row in report.by_policy]
     assert rates == pytest.approx([0.2168, 0.3904, 0.3472, 0.5625], abs=5e-5)
     assert report.frac_reward_zero_std.value == pytest.approx(0.44579, abs=5e-6)
@@ -58,7 +61,7 @@ def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
 
 def test_reasoning_gym_by_model(shared_data: Path) -> None:
     path = shared_data / "reasoning_gym" / "rg_easy_n3_scores.jsonl.gz"
-    report = measure_degeneracy(path, num_resamples=20)
+    report = measure_degeneracy(path, resampling=Resampling(num_resamples=20))
     assert report.policy_gap is None
     assert all(row.pass_rate.undefined == NO_THRESHOLD for row in report.by_policy)
     shares = [row.frac_reward_zero_std.value for row in report.by_policy]

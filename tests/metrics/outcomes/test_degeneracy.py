@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable, estimate_at_size, estimate_degeneracy
 from gradscope.metrics.outcomes.groups import degeneracy_unbiased, iid_prediction
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 
 def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
@@ -31,7 +32,7 @@ groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 
 @settings(deadline=None)
 @given(st.lists(groups, min_size=1, max_size=25), st.none() | st.just("step") | st.floats(0, 1))
 def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
-    found = estimate_degeneracy(table_of(rows), base_pass_rate=base, num_resamples=50)
+    found = estimate_degeneracy(table_of(rows), base_pass_rate=base, resampling=Resampling(num_resamples=50))
     kinds = found.frac_all_pass.value + found.frac_all_fail.value + found.frac_tied.value
     assert kinds == pytest.approx(found.frac_reward_zero_std.value)
     assert found.jensen_gap.value == pytest.approx(found.frac_reward_zero_std.value - found.iid_prediction.value)

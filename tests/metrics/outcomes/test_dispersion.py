@@ -16,6 +16,7 @@ from gradscope.metrics.outcomes.dispersion import (
     rate_variance_unbiased,
 )
 from gradscope.metrics.outcomes.groups import degeneracy_unbiased, iid_prediction
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 counts = st.lists(st.tuples(st.integers(3, 8), st.integers(0, 8)), min_size=3, max_size=12).map(
     lambda rows: (np.array([n for n, _ in rows]), np.array([min(n, c) for n, c in rows]))
@@ -83,13 +84,13 @@ def test_one_outcome_cannot_be_dealt_anew() -> None:
 
 
 def test_variance_of_one_group_is_undefined() -> None:
-    estimate = estimate_rate_variance([4], [2], ["a"], num_resamples=10, seed=0)
+    estimate = estimate_rate_variance([4], [2], ["a"], resampling=Resampling(num_resamples=10))
     assert estimate.undefined == "one group has no variance between groups"
 
 
 def test_variance_estimate_is_the_unbiased_one_with_an_interval() -> None:
     rng = np.random.default_rng(3)
     n, c = np.full(60, 8), rng.binomial(8, rng.beta(2, 2, 60))
-    estimate = estimate_rate_variance(n, c, np.arange(60), num_resamples=500, seed=0)
+    estimate = estimate_rate_variance(n, c, np.arange(60), resampling=Resampling(num_resamples=500))
     assert estimate.value == pytest.approx(rate_variance_unbiased(n, c))
     assert estimate.low < 0.05 < estimate.high

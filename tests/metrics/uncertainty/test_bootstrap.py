@@ -15,6 +15,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     cluster_sums,
 )
 from gradscope.metrics.uncertainty.closed_form import wilson_interval
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.studentized import influence_values
 
 Array = NDArray[np.float64]
@@ -26,7 +27,7 @@ def draws(seed: int, size: int) -> Array:
 
 def test_interval_is_near_another_second_order_one() -> None:
     values = draws(0, 60)
-    ours = bootstrap_mean(values, num_resamples=20_000)
+    ours = bootstrap_mean(values, resampling=Resampling(num_resamples=20_000))
     theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(1))
     assert ours.value == pytest.approx(values.mean())
     assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.015)
@@ -35,15 +36,16 @@ def test_interval_is_near_another_second_order_one() -> None:
 def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     truth, hits, trials = 0.4 / 1.2, 0, 400
     for seed in range(trials):
-        mean = bootstrap_mean(draws(seed, 50), num_resamples=500)
+        mean = bootstrap_mean(draws(seed, 50), resampling=Resampling(num_resamples=500))
         hits += mean.low <= truth <= mean.high
     assert 0.91 <= hits / trials <= 0.98
 
 
 def test_same_seed_same_interval() -> None:
     values = draws(3, 40)
-    assert bootstrap_mean(values, seed=5) == bootstrap_mean(values, seed=5)
-    assert bootstrap_mean(values, seed=5) != bootstrap_mean(values, seed=6)
+    once, again, other = (bootstrap_mean(values, resampling=Resampling(seed=seed)) for seed in (5, 5, 6))
+    assert once == again
+    assert once != other
 
 
 def test_rows_of_one_prompt_are_one_unit() -> None:
@@ -76,7 +78,7 @@ def test_skewed_pass_rates_are_covered() -> None:
     # Most prompts are nearly hopeless: the percentile and BCa intervals cover 90 to 92 % of the time here.
     rng, hits, trials = np.random.default_rng(0), 0, 400
     for _ in range(trials):
-        mean = bootstrap_mean(rng.binomial(8, rng.beta(0.1, 0.9, 30)) / 8, num_resamples=500)
+        mean = bootstrap_mean(rng.binomial(8, rng.beta(0.1, 0.9, 30)) / 8, resampling=Resampling(num_resamples=500))
         hits += mean.low <= 0.1 <= mean.high
     assert 0.93 <= hits / trials <= 0.995
 
