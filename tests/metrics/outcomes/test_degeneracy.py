@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable, estimate_at_size, estimate_degeneracy
-from gradscope.metrics.outcomes.groups import degeneracy_unbiased, iid_prediction
+from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 
 
@@ -89,7 +91,7 @@ def test_repeated_prompts_widen_the_interval() -> None:
 def test_smaller_size_is_estimated_without_bias() -> None:
     table = table_of([(1, f"p{i}", 8, i % 9) for i in range(27)])
     found = estimate_at_size(table, 4)
-    expected = degeneracy_unbiased(table.size, table.num_passing, 4).mean()
+    expected = np.mean([(comb(c, 4) + comb(8 - c, 4)) / comb(8, 4) for c in table.num_passing])
     assert found.degeneracy.value == pytest.approx(expected)
     assert found.iid_prediction.value == pytest.approx(2 * 0.5**4)
     assert found.degeneracy.low < expected < found.degeneracy.high

@@ -11,7 +11,6 @@ from gradscope.metrics.outcomes.groups import (
     all_equal_unbiased,
     binary_threshold,
     classify_group,
-    degeneracy_unbiased,
     iid_prediction,
     jensen_gap,
     level_counts,
@@ -79,8 +78,8 @@ def test_unbiased_share_equals_enumeration(rewards: list[int], data: st.DataObje
 def test_unbiased_share_is_unbiased(size: int) -> None:
     p, n = 0.3, 5
     expected = sum(
-        p ** sum(outcome) * (1 - p) ** (n - sum(outcome)) * float(degeneracy_unbiased(n, sum(outcome), size))
-        for outcome in product((0, 1), repeat=n)
+        p**c * (1 - p) ** (n - c) * float(all_equal_unbiased(n, [c, n - c], size))
+        for c in map(sum, product((0, 1), repeat=n))
     )
     assert expected == pytest.approx(float(iid_prediction(p, size)))
 
@@ -99,17 +98,17 @@ def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
     p = c / n
     # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
     second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
-    gap = jensen_gap(degeneracy_unbiased(n, c, 2).mean(), p.mean(), 2)
+    gap = jensen_gap(all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean(), p.mean(), 2)
     assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
 
 
 def test_group_of_one_is_always_equal() -> None:
-    assert degeneracy_unbiased([4], [2], 1).tolist() == [1.0]
+    assert all_equal_unbiased([4], [[2, 2]], 1).tolist() == [1.0]
 
 
 def test_group_size_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="a group has at least 1 rollout, got 0"):
-        degeneracy_unbiased([4], [2], 0)
+        all_equal_unbiased([4], [[2, 2]], 0)
 
 
 def test_levels_must_add_up() -> None:
