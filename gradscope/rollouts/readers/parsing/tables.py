@@ -76,7 +76,7 @@ def natural(path: Path) -> tuple[int, str]:
 
 
 def suffix_of(path: Path) -> str | None:
-    """The rows that a file's name promises: one of ``SUFFIXES``, perhaps before ``.gz`` or ``.zst``; None for others."""
+    """The rows that a file's name promises: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for others."""
     name = path.name.removesuffix(".gz").removesuffix(".zst")
     return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
 
