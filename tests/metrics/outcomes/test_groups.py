@@ -12,7 +12,6 @@ from gradscope.metrics.outcomes.groups import (
     binary_threshold,
     classify_group,
     iid_prediction,
-    jensen_gap,
     level_counts,
     passes,
 )
@@ -82,24 +81,6 @@ def test_unbiased_share_is_unbiased(size: int) -> None:
         for c in map(sum, product((0, 1), repeat=n))
     )
     assert expected == pytest.approx(float(iid_prediction(p, size)))
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_gap_of_the_population_is_the_variance_of_the_pass_rates(rates: list[float]) -> None:
-    p = np.array(rates)
-    for size, factor in ((2, 2), (3, 3)):
-        gap = jensen_gap(iid_prediction(p, size).mean(), p.mean(), size)
-        assert float(gap) == pytest.approx(factor * p.var(), abs=1e-12)
-
-
-def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
-    n, c = np.full(40, 6), np.random.default_rng(0).integers(0, 7, 40)
-    p = c / n
-    # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
-    second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
-    gap = jensen_gap(all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean(), p.mean(), 2)
-    assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
 
 
 def test_group_of_one_is_always_equal() -> None:
