@@ -13,8 +13,6 @@ from gradscope.advantages.registry import (
     formulation,
 )
 from gradscope.errors import UsageError
-import pytest
-from gradscope.advantages.registry import ALL_FORMULATIONS
 from tests.conftest import REPOSITORY
 
 binary_groups = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
