@@ -1,4 +1,4 @@
-"""Whole runs on the embedded task: what lies in the folder, and that it is what was trained on."""
+"""The front door of training: a configuration is a run.
 
 from __future__ import annotations
 
