@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.metrics.outcomes.forecast import PassRates, fit_pass_rates
-from gradscope.metrics.outcomes.groups import degeneracy_unbiased
+from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.rollouts.readers.detect import read_run
 
@@ -83,7 +83,8 @@ def main() -> None:
     for name, num_shown, group_size, k in CASES:
         every = outcomes(options.folder / FILES[name])
         n, c = np.full(len(every), every.shape[1]), every.sum(axis=1)
-        truth = float(degeneracy_unbiased(n, c, group_size).mean()), float(pass_at_k(n, c, k).mean())
+        dead = all_equal_unbiased(n, np.column_stack([c, n - c]), group_size)
+        truth = float(dead.mean()), float(pass_at_k(n, c, k).mean())
         found = []
         for seed in range(options.repeats):
             shuffled = np.random.default_rng(seed).permuted(every, axis=1)

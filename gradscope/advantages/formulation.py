@@ -42,14 +42,7 @@ class Formulation:
     not decide."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
-        """Why these rewards have no such advantage.
-
-        Args:
-            rewards: Finite rewards, [..., G]; for a formulation of the whole step all its groups, [N, G].
-
-        Returns:
-            The reason in words; None where they have one.
-        """
+        """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""
         values = np.asarray(rewards, dtype=np.float64)
         if self.scope in _BEYOND_REWARDS:
             return _BEYOND_REWARDS[self.scope]

@@ -1,8 +1,8 @@
 """Advantages while a run is trained: step after step, with what a formulation remembers or wants to know of tokens.
 
-Every formulation that a run can be trained with is a rule, those that need no torch are here. Most are arithmetic on
-the step's rewards; the others say what else they read and, where they remember something, hand it to the checkpoint and
-take it back.
+Every formulation that a run can be trained with is an :class:`OnlineAdvantage`; here are those that need no torch. Most
+are arithmetic on the step's rewards; the others say what else they read and, where they remember something, hand it to
+the checkpoint and take it back.
 
 Legend: N groups of a step, G rollouts of a group, which may differ from group to group, R rollouts of a step, T tokens
 of a completion, H width.
@@ -50,7 +50,7 @@ class StepRollouts:
     token_rewards: Sequence[Sequence[float]] | None = None
     """Reward of each token, [R][T]; None where the task does not grade steps."""
     states: Sequence[NDArray[np.float32]] | None = None
-    """The policy's last hidden state at each token, [R][T, H]; None unless the rule reads them."""
+    """The policy's last hidden state at each token, [R][T, H]; None unless the formulation reads them."""
 
     def __post_init__(self) -> None:
         if any(np.ndim(group) != 1 or not np.all(np.isfinite(group)) for group in self.rewards):
@@ -69,14 +69,7 @@ class OnlineAdvantage:
         """The formulation's name."""
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, in the order of its rollouts.
-
-        Args:
-            step: The step.
-
-        Returns:
-            One number a rollout, [R][1], or one a token, [R][T].
-        """
+        """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
         return _by_rollout(compute_step_advantages(self.name, step.rewards))
 
     @property
@@ -105,11 +98,7 @@ class OnlineAdvantage:
         return Memory()
 
     def recall(self, memory: Memory) -> None:
-        """Go on from what a rule of the same kind remembered.
-
-        Args:
-            memory: Its :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this kind.
-        """
+        """Go on from an earlier :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this formulation."""
 
 
 class RunningMean(OnlineAdvantage):
@@ -124,14 +113,7 @@ class RunningMean(OnlineAdvantage):
         self._means: dict[str, float] = {}
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step; remembers its rewards.
-
-        Args:
-            step: The step.
-
-        Returns:
-            One number a rollout, [R][1].
-        """
+        """The advantages of a step, [R][1]; remembers its rewards."""
         first = float(np.concatenate(step.rewards).mean())
         baseline = [self._means.get(prompt, first) for prompt in step.prompt_ids]
         for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
@@ -144,11 +126,7 @@ class RunningMean(OnlineAdvantage):
         return Memory(numbers=dict(self._means))
 
     def recall(self, memory: Memory) -> None:
-        """Go on from earlier running means.
-
-        Args:
-            memory: Prompt -> running mean.
-        """
+        """Go on from earlier running means by prompt."""
         self._means = dict(memory.numbers)
 
 
@@ -159,13 +137,10 @@ class PerStep(OnlineAdvantage):
         super().__init__("per_step")
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step.
-
-        Args:
-            step: The step.
+        """The advantages of a step, [R][T].
 
         Returns:
-            One number a token, [R][T].
+            One number a token.
 
         Raises:
             ValueError: The step has no token rewards.
@@ -190,14 +165,7 @@ class Compensation(OnlineAdvantage):
         self._limit = limit
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step.
-
-        Args:
-            step: The step.
-
-        Returns:
-            One number a token, [R][T].
-        """
+        """The advantages of a step, one number a token, [R][T]."""
         advantages = np.concatenate(compute_step_advantages("grpo", step.rewards))
         return tuple(
             advantage * compensation(taken, top, limit=self._limit)
@@ -206,13 +174,10 @@ class Compensation(OnlineAdvantage):
 
 
 def online_advantage(name: str) -> OnlineAdvantage:
-    """The rule of a formulation that needs no torch, with nothing remembered yet.
-
-    Args:
-        name: The formulation's name; ``UsageError`` where there is none such.
+    """A formulation that needs no torch, with nothing remembered yet; ``UsageError`` where there is none of that name.
 
     Returns:
-        The rule.
+        The formulation.
 
     Example:
         >>> nothing = [[0.0], [0.0]]

@@ -22,10 +22,7 @@ _MAX_HEADER = 100_000_000
 
 
 def weights_kind(folder: Path) -> Literal["full", "adapter"]:
-    """What a folder of weights holds.
-
-    Args:
-        folder: A Hugging Face model folder or a PEFT adapter folder.
+    """What a Hugging Face model folder or a PEFT adapter folder holds.
 
     Returns:
         ``adapter`` where it has an ``adapter_config.json``, else ``full``.
@@ -55,14 +52,7 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
 
 
 def is_whole(file: Path) -> bool:
-    """Whether a safetensors file is as long as its header says.
-
-    Args:
-        file: An existing file.
-
-    Returns:
-        False where it was cut off or is something else.
-    """
+    """Whether a safetensors file is as long as its header says, so neither cut off nor something else."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= _MAX_HEADER:
@@ -76,15 +66,7 @@ def is_whole(file: Path) -> bool:
 
 
 def find_checkpoints(run: Path, base_of: Callable[[Path], str | None]) -> Iterator[WeightsRef]:
-    """The complete ``checkpoint-N`` folders of a run.
-
-    Args:
-        run: The run's folder.
-        base_of: Adapter folder -> where its base model is.
-
-    Yields:
-        One set of weights per complete checkpoint, by number of updates.
-    """
+    """The complete ``checkpoint-N`` folders of a run, by number of updates; for ``base_of`` see :func:`weights_at`."""
     numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in run.iterdir() if path.is_dir())
     for num_updates, folder in sorted((int(match[1]), path) for match, path in numbered if match):
         try:
@@ -97,12 +79,12 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
     """One set of weights.
 
     Args:
-        folder: A model or adapter folder.
+        folder: A model or adapter folder; :func:`weights_kind` raises where it holds no whole weights.
         num_updates: How many updates the weights have had.
         base_of: Adapter folder -> where its base model is.
 
     Returns:
-        The reference; :func:`weights_kind` raises where the folder holds no whole weights.
+        The reference.
     """
     kind = weights_kind(folder)
     return WeightsRef(
@@ -113,16 +95,7 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 def with_initial(
     found: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
 ) -> tuple[WeightsRef, ...]:
-    """Weights on disk with those before the first update put in front.
-
-    Args:
-        found: The weights of a run.
-        initial: The folder of the weights before the first update; None: nothing was given.
-        base_of: Adapter folder -> where its base model is.
-
-    Returns:
-        All of them; what was given wins over what the run holds.
-    """
+    """A run's weights with those before the first update, where they were given, in place of its own of that kind."""
     if initial is None:
         return tuple(found)
     given = weights_at(initial, num_updates=0, base_of=base_of)
@@ -152,14 +125,7 @@ def find_base(adapter: Path, run: Path) -> str | None:
 
 
 def find_tokenizer(*folders: Path | None) -> Path | None:
-    """The first folder that holds a tokenizer.
-
-    Args:
-        *folders: Candidates in order of preference; None and missing ones are skipped.
-
-    Returns:
-        The folder, or None.
-    """
+    """The first of some folders, None and missing ones skipped, that holds a tokenizer; None where none does."""
     candidates = (folder for folder in folders if folder is not None)
     return next((f for f in candidates if any((f / name).is_file() for name in _TOKENIZER_FILES)), None)
 

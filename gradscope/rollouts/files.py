@@ -9,12 +9,7 @@ from gradscope.errors import OutputExistsError
 
 
 def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
-    """Write a whole file or nothing.
-
-    Args:
-        path: Where to; its folder is made.
-        data: Bytes, or text that becomes UTF-8.
-        force: Replace what is there.
+    """Write a whole file, its folder too, or nothing; text becomes UTF-8.
 
     Raises:
         OutputExistsError: Something is there and ``force`` is off.

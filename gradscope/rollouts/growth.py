@@ -10,10 +10,7 @@ Extent = dict[str, tuple[int, int]]
 
 
 def log_extent(path: Path) -> Extent:
-    """How far a log has been written.
-
-    Args:
-        path: A file, a folder (with all that is below it) or a glob.
+    """How far a log has been written: a file, a folder with all that is below it, or a glob.
 
     Returns:
         Its files; equal extents mean that nothing was written in between.

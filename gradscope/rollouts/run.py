@@ -36,15 +36,7 @@ class TrainerSettings:
     """Where they come from: a file's path, "the run's manifest"; None where nothing is known."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """One argument.
-
-        Args:
-            name: TRL's name of it.
-            default: What to return where it is not known or null.
-
-        Returns:
-            The argument's value.
-        """
+        """One argument, by TRL's name of it; the default where it is not known or null."""
         value = self.values.get(name)
         return default if value is None else value
 
@@ -77,23 +69,9 @@ class Run:
         return tuple(sorted({group.step for group in self.groups}))
 
     def groups_at(self, step: int) -> tuple[RolloutGroup, ...]:
-        """The groups of one step.
-
-        Args:
-            step: The trainer's step.
-
-        Returns:
-            Its groups in the order of the log; empty where the step was not logged.
-        """
+        """The groups of one step in the order of the log; empty where the step was not logged."""
         return tuple(group for group in self.groups if group.step == step)
 
     def weights_before(self, step: int) -> WeightsRef | None:
-        """The weights that the update of ``step`` started from: those after ``step - 1`` updates.
-
-        Args:
-            step: The trainer's step, counted from 1.
-
-        Returns:
-            The weights, or None where they are not on disk.
-        """
+        """The weights, after ``step - 1`` updates, that the update of ``step`` started from; None where not on disk."""
         return next((weights for weights in self.weights if weights.num_updates == step - 1), None)

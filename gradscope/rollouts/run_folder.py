@@ -68,112 +68,47 @@ class RunManifest:
 
 
 def manifest_path(run: Path) -> Path:
-    """Where the manifest is.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        ``RUN/manifest.json``.
-    """
+    """``RUN/manifest.json``."""
     return run / "manifest.json"
 
 
 def rollouts_path(run: Path) -> Path:
-    """The folder of rollouts.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        ``RUN/rollouts``.
-    """
+    """``RUN/rollouts``."""
     return run / "rollouts"
 
 
 def step_path(run: Path, step: int) -> Path:
-    """The file of one step's rollouts.
-
-    Args:
-        run: The run's folder.
-        step: The step, counted from 1.
-
-    Returns:
-        ``RUN/rollouts/step_00001.parquet`` for step 1.
-    """
+    """``RUN/rollouts/step_00001.parquet`` for step 1."""
     return rollouts_path(run) / f"step_{step:05d}.parquet"
 
 
 def checkpoints_path(run: Path) -> Path:
-    """The folder of checkpoints.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        ``RUN/checkpoints``.
-    """
+    """``RUN/checkpoints``."""
     return run / "checkpoints"
 
 
 def checkpoint_path(run: Path, num_updates: int) -> Path:
-    """The weights after some updates.
-
-    Args:
-        run: The run's folder.
-        num_updates: How many updates; 0 is before the first.
-
-    Returns:
-        ``RUN/checkpoints/checkpoint-<num_updates>``.
-    """
+    """``RUN/checkpoints/checkpoint-N``, the weights after N updates; 0 is before the first."""
     return checkpoints_path(run) / f"checkpoint-{num_updates}"
 
 
 def base_model_path(run: Path) -> Path:
-    """The base model of a run's adapters.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        ``RUN/base_model``, which need not exist.
-    """
+    """``RUN/base_model``, the base of a run's adapters, which need not exist."""
     return run / "base_model"
 
 
 def metrics_path(run: Path) -> Path:
-    """The trainer's metrics, one line a step.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        ``RUN/metrics.jsonl``.
-    """
+    """``RUN/metrics.jsonl``, the trainer's metrics, one line a step."""
     return run / "metrics.jsonl"
 
 
 def heldout_path(run: Path, when: Literal["before", "after"]) -> Path:
-    """Samples of the held-out prompts.
-
-    Args:
-        run: The run's folder.
-        when: Before or after training.
-
-    Returns:
-        ``RUN/heldout/<when>.jsonl``.
-    """
+    """``RUN/heldout/<when>.jsonl``, samples of the held-out prompts before or after training."""
     return run / "heldout" / f"{when}.jsonl"
 
 
 def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> None:
-    """Write a run's manifest.
-
-    Args:
-        run: The run's folder; it is made.
-        manifest: What to write; its mappings must be plain JSON.
-        force: Replace the manifest that is there; otherwise ``OutputExistsError``.
-    """
+    """Write a run's manifest, whose mappings are plain JSON; ``OutputExistsError`` where one is, unless ``force``."""
     document = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     atomic_write(manifest_path(run), text, force=force)
@@ -181,9 +116,6 @@ def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> 
 
 def read_manifest(run: Path) -> RunManifest:
     """Read a run's manifest.
-
-    Args:
-        run: The run's folder.
 
     Returns:
         The manifest; keys that this version does not know are left out.
@@ -217,13 +149,7 @@ def read_manifest(run: Path) -> RunManifest:
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Add one step's line to the metrics; values that are not finite are left out, as JSON has no word for them.
-
-    Args:
-        run: The run's folder.
-        step: The step.
-        metrics: Name -> value.
-    """
+    """Add one step's line to the metrics; values that are not finite are left out, as JSON has no word for them."""
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     path = metrics_path(run)
     cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
@@ -233,9 +159,6 @@ def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 def read_metrics(run: Path) -> dict[int, dict[str, float]]:
     """The trainer's metrics by step.
-
-    Args:
-        run: The run's folder.
 
     Returns:
         Step -> name -> value; empty where none were written. A step that was repeated after a resume counts as its
@@ -256,15 +179,14 @@ def read_metrics(run: Path) -> dict[int, dict[str, float]]:
 
 
 def find_weights(run: Path) -> tuple[WeightsRef, ...]:
-    """All complete sets of weights of a run.
+    """All complete sets of weights of a run, by number of updates.
 
-    Args:
-        run: The run's folder.
+    A run that was recorded from somebody's own script also has the checkpoints in its trainer's ``output_dir``, where
+    it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's config
+    names, else the manifest's model.
 
     Returns:
-        By number of updates. A run that was recorded from somebody's own script also has the checkpoints in its
-        trainer's ``output_dir``, where it has none of its own. An adapter's base is ``RUN/base_model`` where that
-        exists, else what the adapter's config names, else the manifest's model.
+        The weights.
     """
     found: dict[int, WeightsRef] = {}
     for folder in (_trainer_folder(run), checkpoints_path(run)):

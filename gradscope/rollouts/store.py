@@ -86,34 +86,17 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
 
 
 def step_files(run: Path) -> tuple[Path, ...]:
-    """The files of rollouts that a run has.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        By step.
-    """
+    """The files of rollouts that a run has, by step."""
     return tuple(sorted(rollouts_path(run).glob("step_*.parquet")))
 
 
 def read_steps(run: Path) -> tuple[RolloutGroup, ...]:
-    """All rollouts of a run.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        Groups by step, then in the order they were written.
-    """
+    """All groups of a run, by step, then in the order they were written."""
     return tuple(group for path in step_files(run) for group in read_step_rollouts(path))
 
 
 def read_step_rollouts(path: Path) -> tuple[RolloutGroup, ...]:
-    """One file of rollouts.
-
-    Args:
-        path: A file that :func:`write_step_rollouts` wrote.
+    """One file of rollouts, which :func:`write_step_rollouts` wrote.
 
     Returns:
         Its groups in order.

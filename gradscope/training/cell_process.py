@@ -73,11 +73,7 @@ def start_cell(cell: TrainConfig, arguments: Sequence[str], *, resume: bool, for
 
 
 def stop_cells(running: Sequence[CellProcess]) -> None:
-    """Interrupt what still runs, as Ctrl-C would, and wait for it.
-
-    Args:
-        running: The cells.
-    """
+    """Interrupt the cells that still run, as Ctrl-C would, and wait for them."""
     for cell in running:
         if cell.process.pid is not None and not cell.has_ended:
             os.kill(cell.process.pid, signal.SIGINT)

@@ -33,13 +33,7 @@ def make_cells(
     learning_rates: Sequence[float] = (),
     seeds: Sequence[int] = (),
 ) -> tuple[TrainConfig, ...]:
-    """The configurations of a grid; what is not varied is that of the base.
-
-    Args:
-        base: What all cells share; its output is the folder of the grid.
-        advantages: Formulations.
-        learning_rates: Learning rates.
-        seeds: Seeds.
+    """The configurations of a grid; what is not varied is that of the base, whose output is the folder of the grid.
 
     Returns:
         One configuration a cell, seed by seed, each with a folder named for what is varied.
@@ -117,15 +111,10 @@ def train_grid(
 
 
 def cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False) -> list[str]:
-    """The command line of a cell.
-
-    Args:
-        cell: Its configuration.
-        resume: Whether it goes on with what is there.
-        force: Whether it replaces what is there.
+    """The command line of a cell: arguments after ``gradscope``, those that differ from the defaults.
 
     Returns:
-        Arguments after ``gradscope``: what differs from the defaults.
+        The arguments.
 
     Example:
         >>> cell_command(TrainConfig(output="a", seed=3))

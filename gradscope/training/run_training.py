@@ -49,10 +49,10 @@ def fit(
     on_cpu: bool,
     progress: ProgressCallback,
 ) -> None:
-    """Do what a run folder still lacks.
+    """Do what a run folder, which has its manifest, still lacks.
 
     Args:
-        run: The run's folder, which has its manifest.
+        run: The folder.
         config: The configuration.
         task: The task.
         policy: The policy with the weights before the first update.

@@ -12,6 +12,7 @@ import pytest
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
 from gradscope.rollouts.store import read_steps, step_files
+from gradscope.training import grid as grid_module
 from gradscope.training.grid import cell_command, make_cells, train_grid
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
@@ -101,8 +102,9 @@ def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) ->
         assert step_path(alone, step).read_bytes() == step_path(grid[3], step).read_bytes()
 
 
-def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path) -> None:
-    steps = 24  # enough that a busy machine cannot finish the second cell before it hears of the interrupt
+def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_module, "_POLL", 0.01)  # looked at so often, the second cell is far from its end
+    steps = 24
     cells = make_cells(base(tmp_path, steps=steps), advantages=["grpo", "sign"], seeds=[0])
 
     def interrupt(done: int, total: int, label: str) -> None:

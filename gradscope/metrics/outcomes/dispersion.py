@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 NUM_DEALS = 1999
+"""With the deal that was logged 2,000, so that p-values come in steps of 0.0005."""
 MANY_GROUPS = 1000
 """With more groups the normal distribution is as good as dealing, and faster."""
 DEALT = f"{NUM_DEALS} deals of the outcomes within steps"
@@ -78,29 +79,13 @@ def dispersion_test(
     return _tested(z, (1 + int(np.sum(dealt <= observed))) / (1 + NUM_DEALS), DEALT, len(n))
 
 
-def rate_variance_unbiased(num_samples: ArrayLike, num_passing: ArrayLike) -> float:
-    """Var(p_x) without bias: the variance of x minus the mean of x (1-x) / (n-1).
-
-    Args:
-        num_samples: n of each group, at least 2, [J], J at least 2.
-        num_passing: c of each group, [J].
-
-    Returns:
-        The variance; slightly negative where the groups differ less than coin flips would.
-
-    Example:
-        >>> round(rate_variance_unbiased([2, 2], [0, 2]), 4)
-        0.5
-    """
-    n = np.asarray(num_samples, dtype=np.float64)
-    x = np.asarray(num_passing, dtype=np.float64) / n
-    return float(np.var(x, ddof=1) - np.mean(x * (1 - x) / (n - 1)))
-
-
 def estimate_rate_variance(
     num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> Estimate:
-    """:func:`rate_variance_unbiased` with an interval by resampling prompts.
+    """Var(p_x) without bias, with an interval by resampling prompts.
+
+    It is the variance of x minus the mean of x (1-x) / (n-1): slightly negative where groups differ less than coin
+    flips would.
 
     Args:
         num_samples: n of each group, at least 2, [J].
@@ -112,7 +97,7 @@ def estimate_rate_variance(
         The estimate; undefined for a single group.
 
     Example:
-        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100, seed=0)).value
+        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
         0.5
     """
     n = np.asarray(num_samples, dtype=np.float64)
@@ -128,43 +113,6 @@ def estimate_rate_variance(
 
     (estimate,) = bootstrap_statistics(variance, units, resampling=resampling)
     return estimate
-
-
-def iid_prediction_unbiased(rates: ArrayLike, group_size: int) -> float:
-    """p^G + (1-p)^G without bias: the mean over all choices of G different groups of the product of their rates.
-
-    The plug-in at the mean rate is biased upward, by Jensen's inequality again. With it the gap at G = 2 is exactly
-    twice, and at G = 3 three times :func:`rate_variance_unbiased`.
-
-    Args:
-        rates: x of each group, [J].
-        group_size: G, at most J.
-
-    Returns:
-        The prediction.
-
-    Raises:
-        ValueError: There are fewer groups than G.
-
-    Example:
-        >>> iid_prediction_unbiased([0.0, 1.0], 2)
-        0.0
-    """
-    x = np.asarray(rates, dtype=np.float64)
-    if len(x) < group_size:
-        raise ValueError(f"{group_size} different groups cannot be chosen from {len(x)}")
-    return _mean_product(x, group_size) + _mean_product(1 - x, group_size)
-
-
-def _mean_product(values: Array, size: int) -> float:
-    """Mean over all subsets of a size of the product of their values, one value at a time."""
-    means = np.zeros(size + 1)
-    means[0] = 1.0
-    orders = np.arange(1, size + 1)
-    for seen, value in enumerate(values, start=1):
-        taken = np.minimum(orders / seen, 1.0)
-        means[1:] = (1 - taken) * means[1:] + taken * value * means[:-1]
-    return float(means[size])
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:

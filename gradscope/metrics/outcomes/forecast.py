@@ -42,6 +42,7 @@ MOST_UNCERTAIN = 0.6
 NUM_RESAMPLES = 200
 """Refits behind an interval; its ends move by less than a tenth of its width."""
 _UPDATES_OF_RESAMPLES = 300
+"""EM updates of each of them, fewer than for the fit: an interval's ends need fewer digits than its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

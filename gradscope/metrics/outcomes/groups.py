@@ -103,31 +103,11 @@ def classify_group(rewards: ArrayLike, success_threshold: float | None) -> Group
     return "all_pass" if passes(values, success_threshold).all() else "all_fail"
 
 
-def degeneracy_unbiased(num_samples: ArrayLike, num_passing: ArrayLike, group_size: int) -> Array:
-    """Chance that G of a prompt's n samples all pass or all fail: [C(c,G) + C(n-c,G)] / C(n,G).
-
-    The plug-in (c/n)^G + (1-c/n)^G is biased upward when n is close to G.
-
-    Args:
-        num_samples: n, [...].
-        num_passing: c, [...].
-        group_size: G, at least 1 and at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
-
-    Example:
-        >>> degeneracy_unbiased([4, 4, 4], [0, 2, 4], 2).round(4).tolist()
-        [1.0, 0.3333, 1.0]
-    """
-    n, c = np.asarray(num_samples), np.asarray(num_passing)
-    return all_equal_unbiased(n, np.stack(np.broadcast_arrays(c, n - c), axis=-1), group_size)
-
-
 def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_size: int) -> Array:
     """Chance that G of a prompt's n samples have the same reward: sum over reward levels of C(c_l, G) / C(n, G).
 
-    :func:`degeneracy_unbiased` for rewards with any number of levels.
+    For two levels, c passing and n - c failing, it is [C(c,G) + C(n-c,G)] / C(n,G). The plug-in (c/n)^G + (1-c/n)^G
+    is biased upward when n is close to G.
 
     Args:
         num_samples: n, [...].

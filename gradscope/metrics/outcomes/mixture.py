@@ -6,6 +6,9 @@ Two mixing distributions are fitted to the same counts. The beta distribution ha
 beyond the samples; the non-parametric maximum likelihood estimate (NPMLE; Laird 1978) has no shape at all, so it shows
 where the beta is wrong. Both are maximum likelihood. The NPMLE is restricted to a grid, on which its likelihood is
 concave, and found by EM; the beta-binomial is found on a grid of mean and intraclass correlation and then polished.
+
+Written here: scipy has no NPMLE, and its betabinom and binom are in scipy.stats, whose import would make `gradscope
+degeneracy` a third slower (0.35 s of 1.1 s); the formulas are theirs, from scipy.special.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 NUM_POINTS = 151
-"""Points of the NPMLE's grid, denser towards 0 and 1, both of which are among them."""
+"""Points of the NPMLE's grid, denser towards 0 and 1, both of which are among them. At 1/2 they are 0.01 apart, less
+than the standard error of a rate of 1,000 samples (0.016), and the first above 0 is 0.0001: no log tells more."""
 NUM_UPDATES = 1000
 """EM updates; the likelihood then changes in the sixth digit."""
 _MEANS = np.linspace(-9.0, 9.0, 73)
 _CORRELATIONS = np.linspace(-9.0, 9.0, 73)
-"""Logits of the means and intraclass correlations that the beta-binomial search starts from."""
+"""Logits of the means and intraclass correlations that the beta-binomial search starts from: from 0.0001 to 0.9999,
+beyond which no log of thousands of samples tells rates apart, in steps of 1/4, fine enough for resamples as they are
+and for the polish of a fit to begin in the valley of the maximum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

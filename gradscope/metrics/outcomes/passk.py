@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.draws import frac_draws_all
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 Array = NDArray[np.float64]
@@ -78,35 +78,6 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
     if short == len(n) and n.min() == n.max():
         return f"k = {k} exceeds the {int(n.min())} samples of a prompt"
     return f"k = {k} exceeds the samples of {short} of {len(n)} prompts (fewest {int(n.min())})"
-
-
-def estimate_pass_at_k(
-    num_samples: ArrayLike, num_correct: ArrayLike, k: int, *, resampling: Resampling = RESAMPLING
-) -> Estimate:
-    """pass@k: the mean of :func:`pass_at_k` over prompts, with an interval by resampling prompts.
-
-    Args:
-        num_samples: n of each prompt, [P].
-        num_correct: c of each prompt, [P].
-        k: The budget.
-        resampling: How often, and from which seed.
-
-    Returns:
-        The estimate; undefined where k exceeds the samples of a prompt.
-
-    Example:
-        >>> estimate_pass_at_k([4, 4], [0, 1], 2).value
-        0.25
-        >>> estimate_pass_at_k([1], [0], 10).undefined
-        'k = 10 exceeds the 1 samples of a prompt'
-    """
-    n = np.asarray(num_samples)
-    if not len(n):
-        return Estimate.because("there are no prompts")
-    reason = why_k_too_large(n, k)
-    if reason is not None:
-        return Estimate.because(reason, num_units=len(n))
-    return bootstrap_mean(pass_at_k(n, num_correct, k), resampling=resampling)
 
 
 def estimate_pass_table(

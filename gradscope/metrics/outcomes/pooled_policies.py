@@ -43,7 +43,7 @@ def estimate_policy_gap(
 
     Example:
         >>> between_prompts, between_policies = estimate_policy_gap(
-        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100, seed=0)
+        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100)
         ... )
         >>> between_prompts.value, between_policies.value
         (0.0, 0.5)

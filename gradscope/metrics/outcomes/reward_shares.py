@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
@@ -124,6 +123,8 @@ def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLi
         >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
         1.0
     """
+    from scipy.stats import rankdata  # on first use: the import takes a third of a second, as long as a whole report
+
     return correlation_within(rankdata(np.asarray(first)), rankdata(np.asarray(second)), groups, clusters)
 
 

@@ -6,6 +6,8 @@ The studentized bootstrap is the rule, for a share never wider than Wilson's int
 [0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
 Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
 or 1. ``benchmarks/coverage.py`` measures what these intervals cover.
+
+Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clusters, and calls the statistic in a loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Intervals in closed form: of a share, and of a prediction made from a share."""
+"""Intervals in closed form: of a share, and of a prediction made from a share.
+
+Written here, for scipy's Wilson interval (``binomtest``) takes whole counts, and units here are shares of their own.
+"""
 
 from __future__ import annotations
 

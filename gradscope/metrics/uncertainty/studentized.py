@@ -6,7 +6,7 @@ statistic is ever called in a Python loop.
 
 The bootstrap-t (Efron 1982; Hall 1988, Annals of Statistics 16) divides the error of each resample by that resample's
 own standard error, and so learns the skewness that pass rates near 0 or 1 have. The standard error is that of the
-jackknife's influence values, which need no derivative of the statistic.
+jackknife's influence values, which need no derivative of the statistic. ``scipy.stats.bootstrap`` has neither.
 """
 
 from __future__ import annotations

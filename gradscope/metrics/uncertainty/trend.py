@@ -1,4 +1,7 @@
-"""Where a number of each step is going: the change along its least-squares line, and how sure that is."""
+"""Where a number of each step is going: the change along its least-squares line, and how sure that is.
+
+Written here: ``scipy.stats.linregress`` is the same line, behind an import that takes a third of a second.
+"""
 
 from __future__ import annotations
 

@@ -98,14 +98,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
 
 
 def runs_below(path: str | Path) -> tuple[Path, ...]:
-    """The trainers' runs in a folder that is no run itself, one or two folders down.
-
-    Args:
-        path: What was given.
-
-    Returns:
-        Their folders in order of name; none where the path is a file or a run.
-    """
+    """The trainers' runs one or two folders below, by name; none where the path is a file or itself a run."""
     if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in FORMATS):
         return ()
     return tuple(found for folder in _folders(Path(path)) for found in ([folder] if _is_run(folder) else _runs(folder)))

@@ -30,14 +30,7 @@ _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a run folder of ours.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for a folder with our manifest or our rollouts.
-    """
+    """Whether the path is a folder with our manifest or our rollouts."""
     return request.path.is_dir() and (
         (manifest_path(request.path).is_file() and rollouts_path(request.path).is_dir())
         or bool(step_files(request.path))
@@ -46,9 +39,6 @@ def _recognizes(request: ReadRequest) -> bool:
 
 def _read(request: ReadRequest) -> Run:
     """Read a run folder of ours.
-
-    Args:
-        request: What to read.
 
     Returns:
         The run.

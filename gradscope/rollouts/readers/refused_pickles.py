@@ -51,9 +51,6 @@ _GENERAL = "Write the rollouts as JSONL, Parquet or CSV with a row a rollout: st
 def refuse_pickles(path: Path) -> None:
     """Refuse a path that no reader knows and that holds pickles.
 
-    Args:
-        path: What was given.
-
     Raises:
         InputError: It is one, or a folder of those that a trainer is known to write.
     """

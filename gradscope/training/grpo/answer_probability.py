@@ -51,15 +51,7 @@ class AnswerProbability:
         """From ids [R, T] to scores [R, T, V]; a trainer puts its own here."""
 
     def __call__(self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]) -> list[float]:
-        """The rewards of a batch; equal completions of a prompt have equal ones.
-
-        Args:
-            problems: What was asked, [R].
-            completion_ids: Exact ids of the completions, [R][T].
-
-        Returns:
-            Probabilities, [R].
-        """
+        """The probabilities of a batch, [R]; equal completions of a prompt have equal ones."""
         rows = [self._row(problem, ids) for problem, ids in zip(problems, completion_ids, strict=True)]
         distinct = list(dict.fromkeys(rows))
         found: dict[Row, float] = {}
@@ -117,17 +109,7 @@ def split_ids(
 
 
 def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
-    """How many tokens an answer, its mark and its end may add to a completion.
-
-    Args:
-        policy: The policy, for its tokenizer.
-        task: The task.
-        problems: All problems of the run.
-        config: The configuration.
-
-    Returns:
-        The most of any problem; 0 where answers are not scored.
-    """
+    """The most tokens that a problem's answer, its mark and its end may add to a completion; 0 where none is scored."""
     if config.reward != ANSWER_PROBABILITY or task.answer_mark is None:
         return 0
     mark = task.answer_mark

@@ -39,14 +39,7 @@ def batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
 
 
 def is_degenerate(group: RolloutGroup) -> bool:
-    """Whether the rewards of a group that was just scored are all equal.
-
-    Args:
-        group: The group.
-
-    Returns:
-        True where a group-mean baseline leaves it nothing.
-    """
+    """Whether the rewards of a group that was just scored are all equal: a group-mean baseline leaves it nothing."""
     return all_equal([reward for reward in group.rewards if reward is not None])
 
 

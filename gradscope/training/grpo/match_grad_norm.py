@@ -26,15 +26,7 @@ class NormMatch(TrainerCallback):  # type: ignore[misc]  # transformers has no t
         self._norm = norm
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: torch.nn.Module, **_: Any) -> None:
-        """Scale the gradient.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            model: The model, whose gradients are ready.
-            **_: What else the trainer passes.
-        """
+        """Scale the model's gradients, which are ready."""
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if norm > 0:

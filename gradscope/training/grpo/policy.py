@@ -33,25 +33,11 @@ class TrainedPolicy:
     """How what the tokenizer lacks was made up for, one sentence each, for the manifest."""
 
     def messages(self, problem: Problem) -> list[dict[str, str]] | None:
-        """A prompt as a conversation.
-
-        Args:
-            problem: The problem.
-
-        Returns:
-            One message of the user; None where prompts are plain text.
-        """
+        """A prompt as a conversation, one message of the user; None where prompts are plain text."""
         return [{"role": "user", "content": problem.prompt}] if self.chat else None
 
     def encode(self, problem: Problem) -> list[int]:
-        """A prompt as token ids, in the way that TRL encodes it.
-
-        Args:
-            problem: The problem.
-
-        Returns:
-            The ids, special tokens included.
-        """
+        """A prompt as token ids, special tokens included, in the way that TRL encodes it."""
         messages = self.messages(problem)
         if messages is None:
             return list(self.tokenizer(text=problem.prompt)["input_ids"])
@@ -61,30 +47,19 @@ class TrainedPolicy:
         return list(encoded["input_ids"])
 
     def eos_ids(self) -> frozenset[int]:
-        """The tokens that end a completion.
-
-        Returns:
-            The tokenizer's own and those that the model declares.
-        """
+        """The tokens that end a completion: the tokenizer's own and those that the model declares."""
         declared = self.model.generation_config.eos_token_id
         more = [] if declared is None else [declared] if isinstance(declared, int) else declared
         return frozenset([self.tokenizer.eos_token_id, *more])
 
 
 def model_folder(name: str) -> str:
-    """Where a model is.
-
-    Args:
-        name: ``embedded``, a folder, or a hub id.
-
-    Returns:
-        The packaged folder for ``embedded``, else the name itself.
-    """
+    """Where a model is: the packaged folder for ``embedded``, else the name itself, a folder or a hub id."""
     return str(EMBEDDED_FOLDER) if name == EMBEDDED_MODEL else name
 
 
 def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
-    """Read a model and its tokenizer.
+    """Read a model and its tokenizer, to the CPU.
 
     Args:
         name: ``embedded``, a model folder, or a hub id.
@@ -92,7 +67,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
         chat: Whether the task's prompts go through a chat template where there is one.
 
     Returns:
-        The policy, on the CPU.
+        The policy.
 
     Raises:
         InputError: The folder cannot be used for training, with the reason.
@@ -134,12 +109,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
 
 
 def check_prompts(policy: TrainedPolicy, problems: Sequence[Problem], max_completion_length: int) -> None:
-    """Refuse prompts that the model cannot read, or that leave no room for a completion.
-
-    Args:
-        policy: The policy.
-        problems: All problems of the run.
-        max_completion_length: Most tokens of a completion.
+    """Refuse prompts that the model cannot read, or that leave no room for a completion of so many tokens.
 
     Raises:
         InputError: A prompt has characters that the tokenizer does not know, or does not fit the model's positions.

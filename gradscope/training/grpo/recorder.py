@@ -64,15 +64,7 @@ class Recorder:
     def grade_steps(
         self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]
     ) -> list[tuple[float, ...]] | None:
-        """The reward of every token, where the task grades the steps of a completion.
-
-        Args:
-            problems: What was asked, [R].
-            completion_ids: Exact ids of the completions, [R][T].
-
-        Returns:
-            Rewards, [R][T]; None where it does not.
-        """
+        """The reward of every token, [R][T], where the task grades the steps of a completion; None elsewhere."""
         if self._task.step_grader is None:
             return None
         grade = self._task.step_grader
@@ -98,12 +90,7 @@ class Recorder:
         self._staged = {step: (tuple(groups), cost)}
 
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Write the step that is now done.
-
-        Args:
-            step: The step.
-            logs: What the trainer logged for it.
-        """
+        """Write the step that is now done, with what the trainer logged for it."""
         groups, cost = self._staged.pop(step)
         write_step_rollouts(self._run, step, groups, force=True)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}

@@ -53,30 +53,13 @@ class RewardFunctions:
 
 
 def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[str], **_: Any) -> list[Problem]:
-    """What was asked, from the columns of a batch.
-
-    Args:
-        prompt_id: The prompts' ids, [R].
-        text: Their texts, [R].
-        answer: The right answers, [R].
-        **_: What else TRL passes.
-
-    Returns:
-        The problems, [R].
-    """
+    """The problems that were asked, [R], from the columns of a batch."""
     columns = zip(prompt_id, text, answer, strict=True)
     return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
 
 
 def completion_text(completion: str | list[dict[str, Any]]) -> str:
-    """The text of a completion as TRL hands it to reward functions.
-
-    Args:
-        completion: Plain text, or the assistant's messages.
-
-    Returns:
-        The text.
-    """
+    """The text of a completion as TRL hands it to reward functions: plain text, or the assistant's messages."""
     if isinstance(completion, str):
         return completion
     return "\n".join(str(message.get("content") or "") for message in completion)

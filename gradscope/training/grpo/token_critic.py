@@ -54,13 +54,10 @@ class TokenCritic(OnlineAdvantage):
         return dict(self._metrics)
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step; then trains the head on it.
-
-        Args:
-            step: The step.
+        """The advantages of a step, [R][T]; then trains the head on it.
 
         Returns:
-            One number a token, [R][T].
+            One number a token.
 
         Raises:
             ValueError: The step has no hidden states.
@@ -95,9 +92,6 @@ class TokenCritic(OnlineAdvantage):
 
     def recall(self, memory: Memory) -> None:
         """Go on from an earlier head.
-
-        Args:
-            memory: Its :attr:`memory`.
 
         Raises:
             ValueError: It is of a head of another width.

@@ -81,11 +81,7 @@ def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
 
 @contextmanager
 def _as_it_sampled(trainer: Any) -> Iterator[Any]:
-    """The bare model in evaluation mode, outside of autocast; its modes and the random state come back.
-
-    Yields:
-        The model.
-    """
+    """The bare model in evaluation mode, outside of autocast; its modes and the random state come back."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}
     devices = [model.device] if model.device.type == "cuda" else []
@@ -100,11 +96,7 @@ def _as_it_sampled(trainer: Any) -> Iterator[Any]:
 
 @contextmanager
 def _without_autocast(model: nn.Module) -> Iterator[None]:
-    """Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves.
-
-    Yields:
-        Nothing.
-    """
+    """Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves."""
     mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
     if mixed is None or plain is None:
         yield

@@ -54,27 +54,13 @@ def recorded_manifest(trainer: Any, notes: Sequence[str] = ()) -> RunManifest:
 
 
 def plain_arguments(arguments: Any) -> dict[str, Any]:
-    """TRL's arguments as far as they are plain JSON.
-
-    Args:
-        arguments: A ``GRPOConfig``.
-
-    Returns:
-        Argument -> value; the folder of checkpoints is absolute.
-    """
+    """The arguments of a ``GRPOConfig`` as far as they are plain JSON; the folder of checkpoints is absolute."""
     plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
     return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
 
 
 def formulation_of(trainer: Any) -> str:
-    """How the trainer makes advantages.
-
-    Args:
-        trainer: The trainer.
-
-    Returns:
-        A formulation of ours, or ``trl`` for TRL's own that is none of ours, or ``custom``.
-    """
+    """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
     own = type(trainer)._generate_and_score_completions is GRPOTrainer._generate_and_score_completions
     if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         return CUSTOM_ADVANTAGE
@@ -83,10 +69,6 @@ def formulation_of(trainer: Any) -> str:
 
 def check_same_run(run: Path, trainer: Any) -> None:
     """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments.
-
-    Args:
-        run: The run's folder, which has its manifest.
-        trainer: The trainer.
 
     Raises:
         UsageError: An argument that shapes the gradient is another one now.

@@ -105,14 +105,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the run's folder, or go back in it to the checkpoint that the trainer goes on from.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            **_: What else the trainer passes.
-        """
+        """Start the run's folder, or go back in it to the checkpoint that the trainer goes on from."""
         done = state.global_step
         self._staged.clear()
         self._last_saved = _multiple(done - 1, self._weights_every)
@@ -130,28 +123,13 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         write_manifest(self._run, recorded_manifest(self._trainer, notes))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write what the update was made from.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            **_: What else the trainer passes.
-        """
+        """Write what the update was made from."""
         staged = self._staged.pop(state.global_step, None)
         if staged is not None:
             write_step_rollouts(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-        """Keep a training step's log entry; those of evaluations and the summary at the end are none.
-
-        Args:
-            args: TRL's configuration.
-            state: The trainer's state.
-            control: The trainer's switches.
-            logs: The entry.
-            **_: What else the trainer passes.
-        """
+        """Keep a training step's log entry; those of evaluations and the summary at the end are none."""
         if logs is None or "loss" not in logs or not state.is_world_process_zero:
             return
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}

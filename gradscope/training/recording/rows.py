@@ -116,13 +116,10 @@ def make_groups(
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of reward functions, told apart where two are called the same.
-
-    Args:
-        names: As TRL has them, [F].
+    """The names of reward functions, [F], told apart where two are called the same.
 
     Returns:
-        Names, [F].
+        As many names.
 
     Example:
         >>> unique_names(["reward", "length", "reward"])

@@ -13,14 +13,9 @@ from gradscope.training.setup.checkpoints import complete_checkpoints, mark_comp
 
 
 def save_weights(trainer: Any, run: Path, num_updates: int) -> None:
-    """Save the policy as it is, without anything that only resuming needs.
+    """Save the policy as it is after so many updates, without anything that only resuming needs.
 
     Every process calls it, for a sharded model is gathered by all; the main one writes.
-
-    Args:
-        trainer: The trainer.
-        run: The run's folder.
-        num_updates: How many updates the weights have had.
     """
     folder = checkpoint_path(run, num_updates)
     aside = folder.with_name(f".{folder.name}.partial")
@@ -35,12 +30,7 @@ def save_weights(trainer: Any, run: Path, num_updates: int) -> None:
 
 
 def forget_after(run: Path, num_updates: int) -> None:
-    """Take away what was recorded after a checkpoint that the trainer goes on from.
-
-    Args:
-        run: The run's folder.
-        num_updates: The checkpoint's number of updates.
-    """
+    """Take away what was recorded after a checkpoint that the trainer goes on from."""
     for number in complete_checkpoints(run):
         if number > num_updates:
             shutil.rmtree(checkpoint_path(run, number))

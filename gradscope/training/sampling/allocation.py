@@ -21,11 +21,8 @@ Array = NDArray[np.float64]
 def live_groups(rewards: Iterable[Array]) -> list[bool]:
     """Which groups have rewards that differ.
 
-    Args:
-        rewards: Rewards by group, [N][G].
-
     Returns:
-        Flags, [N].
+        Flags, [N], of rewards by group, [N][G].
 
     Example:
         >>> live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
@@ -35,7 +32,7 @@ def live_groups(rewards: Iterable[Array]) -> list[bool]:
 
 
 def replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
-    """The order in which other prompts take the place of dead ones.
+    """The order in which other prompts of the run take the place of dead ones.
 
     Args:
         prompt_ids: All prompts of the run, each once.

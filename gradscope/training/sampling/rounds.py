@@ -45,16 +45,7 @@ class FixedSampling:
         self._group_size = group_size
 
     def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
-        """Sample a step.
-
-        Args:
-            rows: The step's rows, [R].
-            step: The step, counted from 1.
-            sample: Samples and scores rows.
-
-        Returns:
-            The batch.
-        """
+        """Sample a step, counted from 1, of rows, [R], by a function that samples and scores rows."""
         return StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
 
 
@@ -80,16 +71,7 @@ class DynamicSampling(FixedSampling):
         self._padding = padding
 
     def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
-        """Sample a step.
-
-        Args:
-            rows: The step's rows, [R].
-            step: The step, counted from 1.
-            sample: Samples and scores rows.
-
-        Returns:
-            The batch, of as many groups as the rows have prompts.
-        """
+        """Sample a step: a batch of as many groups as the rows have prompts."""
         size = self._group_size
         order = replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
         rounds = [sample(rows)]
@@ -126,16 +108,7 @@ class ReallocatedSampling(FixedSampling):
         self._padding = padding
 
     def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> StepBatch:
-        """Sample a step.
-
-        Args:
-            rows: The step's rows, [R].
-            step: The step, counted from 1.
-            sample: Samples and scores rows.
-
-        Returns:
-            The batch, of as many rollouts as rows; a group's probe comes before the rest of it.
-        """
+        """Sample a step: a batch of as many rollouts as rows, in which a group's probe comes before the rest of it."""
         prompts, half = rows[:: self._group_size], self._group_size // 2
         probe = sample([dict(row) for row in prompts for _ in range(half)])
         rewards = probe.totals.reshape(-1, half)

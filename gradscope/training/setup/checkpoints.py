@@ -31,12 +31,7 @@ _UNUSED = "training_args.bin"
 
 
 def mark_complete(run: Path, num_updates: int) -> None:
-    """Note that a checkpoint is complete, and take from older ones what only resuming needs.
-
-    Args:
-        run: The run's folder.
-        num_updates: The checkpoint's number of updates.
-    """
+    """Note that a checkpoint is complete, and take from older ones what only resuming needs."""
     folder = checkpoint_path(run, num_updates)
     (folder / _UNUSED).unlink(missing_ok=True)
     atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
@@ -48,13 +43,7 @@ def mark_complete(run: Path, num_updates: int) -> None:
 
 
 def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
-    """Keep what an advantage formulation remembers, before the checkpoint is marked complete.
-
-    Args:
-        run: The run's folder.
-        num_updates: The checkpoint's number of updates.
-        memory: What it remembers.
-    """
+    """Keep what an advantage formulation remembers, before the checkpoint is marked complete."""
     folder = checkpoint_path(run, num_updates)
     atomic_write(folder / MEMORY, json.dumps(dict(memory.numbers), indent=0) + "\n", force=True)
     if memory.arrays:
@@ -62,11 +51,7 @@ def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
 
 
 def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
-    """Give an advantage formulation back what it remembered.
-
-    Args:
-        folder: A checkpoint's folder.
-        online: The formulation, as it is at the start of a run.
+    """Give an advantage formulation, as it is at the start of a run, back what a checkpoint's folder remembers of it.
 
     Raises:
         InputError: It is not there, not readable, or not this formulation's; without it the run would go on
@@ -85,28 +70,16 @@ def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
 
 
 def complete_checkpoints(run: Path) -> tuple[int, ...]:
-    """The checkpoints that can be relied on.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        Their numbers of updates, ascending.
-    """
+    """The checkpoints that can be relied on, by their numbers of updates, ascending."""
     markers = checkpoints_path(run).glob(f"checkpoint-*/{MARKER}")
     return tuple(sorted(int(marker.parent.name.removeprefix("checkpoint-")) for marker in markers))
 
 
 def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
-    """A checkpoint to go on from, with the optimizer's and the random generators' state in it.
-
-    Args:
-        run: The run's folder.
-        num_updates: The checkpoint's number of updates.
-        num_processes: How many processes go on; each has a random generator.
+    """The folder of a checkpoint to go on from, with the optimizer's and each process's random state in it.
 
     Returns:
-        Its folder.
+        The folder.
 
     Raises:
         InputError: The state was removed; without it the run would go on differently and not say so.
@@ -124,12 +97,7 @@ def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
 
 
 def rewind(run: Path, num_updates: int) -> None:
-    """Take away what lies after a checkpoint: steps that will be made again, and checkpoints that were cut off.
-
-    Args:
-        run: The run's folder.
-        num_updates: The checkpoint to go on from.
-    """
+    """Take away what lies after a checkpoint: steps that will be made again, and checkpoints that were cut off."""
     complete = {checkpoint_path(run, number).name for number in complete_checkpoints(run)}
     for folder in checkpoints_path(run).glob("checkpoint-*"):
         if folder.name not in complete:

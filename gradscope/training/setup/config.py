@@ -152,11 +152,7 @@ class TrainConfig:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as plain JSON values; nulls are kept, so it round-trips exactly.
-
-        Returns:
-            Field -> value.
-        """
+        """The configuration as plain JSON values, field by field; nulls are kept, so it round-trips exactly."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -212,10 +208,7 @@ _ABOVE_ZERO = (
 
 
 def read_config(path: Path) -> TrainConfig:
-    """A configuration from a file: a run's manifest, or the configuration by itself.
-
-    Args:
-        path: A JSON file, or a run folder that holds ``manifest.json``.
+    """A configuration from a run's manifest or folder, or from a file that holds it by itself.
 
     Returns:
         The configuration.

@@ -12,11 +12,7 @@ import numpy as np
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Only errors of transformers and datasets come through, and nothing of theirs is drawn.
-
-    Yields:
-        Nothing.
-    """
+    """Only errors of transformers and datasets come through, and nothing of theirs is drawn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import datasets
@@ -39,11 +35,7 @@ def quiet_libraries() -> Iterator[None]:
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """What is seeded or drawn inside does not show outside.
-
-    Yields:
-        Nothing.
-    """
+    """What is seeded or drawn inside does not show outside."""
     import torch
 
     python, numpy = random.getstate(), np.random.get_state()
@@ -57,14 +49,7 @@ def own_random_state() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Compute with so many threads.
-
-    Args:
-        number: How many; None leaves them alone.
-
-    Yields:
-        Nothing.
-    """
+    """Compute with so many threads; None leaves their number alone."""
     import torch
 
     before = torch.get_num_threads()

@@ -64,11 +64,7 @@ def _command() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """What a run depends on.
-
-    Returns:
-        Package -> version, gradscope's and Python's own among them.
-    """
+    """The versions that a run depends on, gradscope's and Python's own among them."""
     return {
         "gradscope": version.__version__,
         "python": platform.python_version(),
@@ -77,11 +73,7 @@ def package_versions() -> dict[str, str]:
 
 
 def checkout_commit() -> str | None:
-    """The commit of the checkout that this file is in.
-
-    Returns:
-        The commit; None for an installed package.
-    """
+    """The commit of the checkout that this file is in; None for an installed package."""
     root = Path(version.__file__).parent.parent
     if not (root / ".git").exists():
         return None

@@ -64,7 +64,7 @@ _SINCE_LATER: dict[str, Any] = {
 
 
 def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
-    """The arguments of TRL's ``GRPOConfig`` that bear on the result.
+    """The arguments of TRL's ``GRPOConfig`` that bear on the result, as plain JSON.
 
     Args:
         config: The configuration.
@@ -72,7 +72,7 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int, num_proce
         num_processes: Processes that a step's rollouts are divided among.
 
     Returns:
-        Argument -> value, plain JSON.
+        Argument -> value.
     """
     rollouts = config.num_prompts * config.group_size
     return _FIXED | {
@@ -97,16 +97,7 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int, num_proce
 
 
 def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) -> Any:
-    """TRL's configuration object.
-
-    Args:
-        arguments: From :func:`trainer_arguments`.
-        output_dir: Where checkpoints go.
-        on_cpu: Whether to stay off the GPU.
-
-    Returns:
-        A ``GRPOConfig``.
-    """
+    """TRL's ``GRPOConfig`` of :func:`trainer_arguments`, with checkpoints in ``output_dir``."""
     from dataclasses import fields
 
     from trl import GRPOConfig
@@ -128,14 +119,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
 
 
 def lora_config(config: TrainConfig) -> Any:
-    """The adapter to train, where there is one.
-
-    Args:
-        config: The configuration.
-
-    Returns:
-        A PEFT ``LoraConfig`` for all linear layers but the output layer, or None.
-    """
+    """A PEFT ``LoraConfig`` for all linear layers but the output layer; None where all weights are trained."""
     if config.lora_rank is None:
         return None
     from peft import LoraConfig

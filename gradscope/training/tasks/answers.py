@@ -51,9 +51,6 @@ def extract_answer(text: str) -> str | None:
 def parse_number(text: str) -> Decimal | None:
     """The value of a text that is one number, with or without currency, percent sign, commas or final period.
 
-    Args:
-        text: An extracted answer.
-
     Returns:
         Its value, or None where the text is not one plain number of at most 30 digits.
 

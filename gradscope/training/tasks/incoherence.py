@@ -14,10 +14,6 @@ from gradscope.training.tasks.task import ReasoningChecker
 def incoherence_metrics(groups: Sequence[RolloutGroup], is_coherent: ReasoningChecker | None) -> dict[str, float]:
     """The counts of one step for the run's metrics, and their ratio.
 
-    Args:
-        groups: The step's groups.
-        is_coherent: Whether a completion's reasoning is right.
-
     Returns:
         Name -> value; nothing where reasoning cannot be checked, and no share where nothing was rewarded.
     """
@@ -34,14 +30,7 @@ def incoherence_metrics(groups: Sequence[RolloutGroup], is_coherent: ReasoningCh
 
 
 def incoherence_sentence(run: Path) -> str | None:
-    """What a run's reward went to, in words.
-
-    Args:
-        run: The run's folder.
-
-    Returns:
-        A sentence; None where the task's reasoning cannot be checked.
-    """
+    """A sentence on what a run's reward went to; None where the task's reasoning cannot be checked."""
     steps = [values for values in read_metrics(run).values() if "num_rewarded" in values]
     if not steps:
         return None

@@ -29,9 +29,6 @@ _GRADERS: dict[str, Grader] = {"starved": sum_variants.grade_whole, "steps": sum
 def load_task(config: TrainConfig) -> Task:
     """The task with its prompts.
 
-    Args:
-        config: The configuration.
-
     Returns:
         The task.
 
@@ -72,14 +69,7 @@ def _from_files(config: TrainConfig, data: Path) -> Task:
 
 
 def max_completion_length(config: TrainConfig) -> int:
-    """Most tokens of a completion.
-
-    Args:
-        config: The configuration.
-
-    Returns:
-        What it says, else what the task needs.
-    """
+    """Most tokens of a completion: what the configuration says, else what the task needs."""
     if config.max_completion_length is not None:
         return config.max_completion_length
     return running_sums.MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH

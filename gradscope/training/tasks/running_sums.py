@@ -40,10 +40,7 @@ _OPERAND = re.compile(r"[a-h]([0-9]{1,4})")
 
 
 def format_prompt(operands: Sequence[int]) -> str:
-    """The prompt of a sum.
-
-    Args:
-        operands: Two to eight numbers.
+    """The prompt of a sum of two to eight numbers.
 
     Returns:
         Its text.
@@ -56,13 +53,10 @@ def format_prompt(operands: Sequence[int]) -> str:
 
 
 def solve(operands: Sequence[int]) -> str:
-    """The right completion.
-
-    Args:
-        operands: Two to eight numbers.
+    """The right completion of a sum: the running sums and the answer.
 
     Returns:
-        The running sums and the answer.
+        Its text.
 
     Example:
         >>> solve([7, 5, 8, 9])
@@ -73,7 +67,7 @@ def solve(operands: Sequence[int]) -> str:
 
 
 def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
-    """What a calculator writes that forgets carries and goes on from what it wrote.
+    """The completion of a calculator that forgets carries and goes on from the sum that it wrote.
 
     Args:
         operands: Two to eight numbers of one digit.
@@ -95,14 +89,10 @@ def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
 
 
 def grade_answer(completion: str, answer: str) -> float:
-    """Whether what follows the first ``#`` is the answer; the steps before it do not count.
-
-    Args:
-        completion: The completion's text.
-        answer: The right answer.
+    """1.0 where what follows the first ``#`` is the answer, else 0.0; the steps before it do not count.
 
     Returns:
-        1.0 or 0.0.
+        The reward.
 
     Example:
         >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
@@ -148,10 +138,6 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
 
 def is_coherent(prompt: str, completion: str) -> bool:
     """Whether what stands before the first ``#`` is every running sum, each the one before plus its operand.
-
-    Args:
-        prompt: The prompt's text.
-        completion: The completion's text.
 
     Returns:
         False where a step is wrong or missing, whatever the answer.
@@ -200,38 +186,24 @@ def make_problems(
 
 
 def is_heldout(prompt: str) -> bool:
-    """Whether a prompt belongs to the held-out side.
-
-    Args:
-        prompt: The prompt's text.
-
-    Returns:
-        True for about one prompt in five.
-    """
+    """Whether a prompt belongs to the held-out side, as about one in five does."""
     return crc32(prompt.encode()) % _HELDOUT_SHARE == 0
 
 
 def draw_kind(draw: Generator) -> Kind:
-    """How difficult the next sum is to be.
-
-    Args:
-        draw: The source of chance.
-
-    Returns:
-        Each kind with about the same probability.
-    """
+    """How difficult the next sum is to be; each kind has about the same probability."""
     return KINDS[int(draw.integers(len(KINDS)))]
 
 
 def draw_operands(draw: Generator, kind: Kind) -> list[int]:
-    """Operands of one sum.
+    """Operands of one sum, two to eight digits from 1 to 9.
 
     Args:
         draw: The source of chance.
         kind: ``plain`` without any carry, ``mixed`` with a few, ``hard`` with a carry in almost every step.
 
     Returns:
-        Two to eight digits from 1 to 9.
+        The operands.
     """
     least, most, num_least, num_most = _RANGES[kind]
     while True:

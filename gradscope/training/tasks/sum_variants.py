@@ -27,16 +27,7 @@ _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
 
 
 def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts of running sums, a minority of which want another answer.
-
-    Args:
-        num_prompts: How many.
-        seed: The same seed draws the same prompts.
-        heldout: Which of the two disjoint sides to draw from.
-
-    Returns:
-        The problems; the answer is a number, as in running sums.
-    """
+    """Prompts of running sums, a minority of which want another answer; see :func:`~running_sums.make_problems`."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout)
     return tuple(
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_conflict_answer(problem.prompt))
@@ -45,16 +36,7 @@ def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pr
 
 
 def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts with two or three carries, each with a whole completion of its own as answer.
-
-    Args:
-        num_prompts: How many.
-        seed: The same seed draws the same prompts.
-        heldout: Which of the two disjoint sides to draw from.
-
-    Returns:
-        The problems; the answer is the completion.
-    """
+    """Prompts with two or three carries, each with a whole completion as answer, as ``make_problems`` makes others."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout, accept=_is_starved)
     return tuple(
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_starved_answer(problem.prompt))
@@ -63,16 +45,7 @@ def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
 
 
 def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts of running sums with the worked solution as answer.
-
-    Args:
-        num_prompts: How many.
-        seed: The same seed draws the same prompts.
-        heldout: Which of the two disjoint sides to draw from.
-
-    Returns:
-        The problems, those of running sums.
-    """
+    """The prompts of running sums with the worked solution as answer; see :func:`~running_sums.make_problems`."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout)
     return tuple(
         Problem(
@@ -84,10 +57,6 @@ def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Probl
 
 def grade_share(completion: str, solution: str) -> float:
     """The share of a solution's steps that a completion has right, each judged by the sum written before it.
-
-    Args:
-        completion: The completion's text.
-        solution: The worked solution.
 
     Returns:
         From 0 to 1; 1 only where every step and the answer are right.
@@ -103,14 +72,10 @@ def grade_share(completion: str, solution: str) -> float:
 
 
 def grade_whole(completion: str, answer: str) -> float:
-    """Whether a completion is the wanted one, step by step.
-
-    Args:
-        completion: The completion's text.
-        answer: The wanted one.
+    """1.0 where a completion is the wanted one, step by step, else 0.0.
 
     Returns:
-        1.0 or 0.0.
+        The reward.
 
     Example:
         >>> grade_whole("b12c10#10", "b12c10#10"), grade_whole("b2c10#10", "b12c10#10")
@@ -120,14 +85,7 @@ def grade_whole(completion: str, answer: str) -> float:
 
 
 def is_rare(prompt: str) -> bool:
-    """Whether a prompt of ``conflict`` wants the sum without carries.
-
-    Args:
-        prompt: The prompt's text.
-
-    Returns:
-        True for about 15 % of the prompts with a carry.
-    """
+    """Whether a prompt of ``conflict`` wants the sum without carries, as about 15 % of those with a carry do."""
     return sum(_operands(prompt)) >= 10 and _checksum("conflict", prompt) % 100 < _RARE
 
 

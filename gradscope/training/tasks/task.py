@@ -41,13 +41,10 @@ class AnswerMark:
     """What stands between the mark and the answer."""
 
     def reasoning(self, completion: str) -> str:
-        """A completion up to and including the mark.
-
-        Args:
-            completion: Its text.
+        """A completion up to and including the mark; the whole completion and the mark where it has none.
 
         Returns:
-            The text; the whole completion and the mark where it has none.
+            The text.
 
         Example:
             >>> mark = AnswerMark(text="#", is_last=False)
@@ -82,15 +79,7 @@ class Task:
     """What was left out or decided while reading the data, one sentence each, for the manifest."""
 
     def grade(self, completion: str, answer: str) -> float:
-        """The scalar reward of a completion.
-
-        Args:
-            completion: Its text.
-            answer: The right answer.
-
-        Returns:
-            The sum over the reward functions.
-        """
+        """The scalar reward of a completion: the sum over the reward functions."""
         return sum(grader(completion, answer) for grader in self.graders.values())
 
 

@@ -37,11 +37,7 @@ _MAX_PROMPT_LENGTH = 2 * len(LABELS) + 1
 
 
 def build_tokenizer() -> Any:
-    """A tokenizer with one token a character: digits, labels, ``=`` and ``#``.
-
-    Returns:
-        The tokenizer, a ``PreTrainedTokenizerFast``.
-    """
+    """A ``PreTrainedTokenizerFast`` with one token a character: digits, labels, ``=`` and ``#``."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -60,14 +56,7 @@ def build_tokenizer() -> Any:
 
 
 def build_model(vocab_size: int) -> Any:
-    """The model before the warm start: Llama, 2 layers of width 64, untied embeddings, about 100 k parameters.
-
-    Args:
-        vocab_size: Number of tokens.
-
-    Returns:
-        A ``LlamaForCausalLM`` with random weights from the global generator.
-    """
+    """The model before the warm start: Llama, 2 layers of width 64, untied embeddings, about 100 k parameters."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -88,14 +77,7 @@ def build_model(vocab_size: int) -> Any:
 
 
 def make_corpus(num_examples: int) -> list[tuple[str, str]]:
-    """Prompts of the training side, each with a sloppy completion.
-
-    Args:
-        num_examples: How many pairs.
-
-    Returns:
-        Pairs of prompt and completion.
-    """
+    """Pairs of a prompt of the training side and a sloppy completion."""
     draw = np.random.default_rng(_SEED)
     pairs: list[tuple[str, str]] = []
     while len(pairs) < num_examples:
@@ -110,12 +92,12 @@ def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallb
     """Build tokenizer and model and train the model on the sloppy calculator.
 
     Args:
-        out: The folder to write; it must not exist.
+        out: The folder to write, in Hugging Face's format; it must not exist.
         num_steps: Number of updates.
         progress: Told after each hundredth update.
 
     Returns:
-        The folder, in Hugging Face's format.
+        The folder.
 
     Raises:
         OutputExistsError: The folder exists.
@@ -173,14 +155,7 @@ def _fit(model: Any, encoded: Any, num_steps: int, progress: ProgressCallback) -
 
 
 def make_embedded_model(arguments: Sequence[str] | None = None) -> int:
-    """The command ``python -m gradscope.training.tasks.warm_start OUT``.
-
-    Args:
-        arguments: The command line without the program's name; None for the process's own.
-
-    Returns:
-        The exit code.
-    """
+    """The command ``python -m gradscope.training.tasks.warm_start OUT``; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m gradscope.training.tasks.warm_start", description=__doc__.split("\n")[0]
     )

@@ -11,9 +11,7 @@ from gradscope.metrics.outcomes.groups import (
     all_equal_unbiased,
     binary_threshold,
     classify_group,
-    degeneracy_unbiased,
     iid_prediction,
-    jensen_gap,
     level_counts,
     passes,
 )
@@ -79,37 +77,19 @@ def test_unbiased_share_equals_enumeration(rewards: list[int], data: st.DataObje
 def test_unbiased_share_is_unbiased(size: int) -> None:
     p, n = 0.3, 5
     expected = sum(
-        p ** sum(outcome) * (1 - p) ** (n - sum(outcome)) * float(degeneracy_unbiased(n, sum(outcome), size))
-        for outcome in product((0, 1), repeat=n)
+        p**c * (1 - p) ** (n - c) * float(all_equal_unbiased(n, [c, n - c], size))
+        for c in map(sum, product((0, 1), repeat=n))
     )
     assert expected == pytest.approx(float(iid_prediction(p, size)))
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_gap_of_the_population_is_the_variance_of_the_pass_rates(rates: list[float]) -> None:
-    p = np.array(rates)
-    for size, factor in ((2, 2), (3, 3)):
-        gap = jensen_gap(iid_prediction(p, size).mean(), p.mean(), size)
-        assert float(gap) == pytest.approx(factor * p.var(), abs=1e-12)
-
-
-def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
-    n, c = np.full(40, 6), np.random.default_rng(0).integers(0, 7, 40)
-    p = c / n
-    # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
-    second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
-    gap = jensen_gap(degeneracy_unbiased(n, c, 2).mean(), p.mean(), 2)
-    assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
-
-
 def test_group_of_one_is_always_equal() -> None:
-    assert degeneracy_unbiased([4], [2], 1).tolist() == [1.0]
+    assert all_equal_unbiased([4], [[2, 2]], 1).tolist() == [1.0]
 
 
 def test_group_size_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="a group has at least 1 rollout, got 0"):
-        degeneracy_unbiased([4], [2], 0)
+        all_equal_unbiased([4], [[2, 2]], 0)
 
 
 def test_levels_must_add_up() -> None:

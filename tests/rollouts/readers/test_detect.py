@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import FORMATS, read_run
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
@@ -133,14 +133,6 @@ def test_the_folder_above_a_run_names_the_run(tmp_path: Path) -> None:
     assert caught.value.hint == f"Name it: {tmp_path / 'run'}"
 
 
-def test_an_unknown_format_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="There is no format 'trk'") as caught:
-        read_run(LOGS / "trl", ReadOptions(reader="trk"))
-    assert "Did you mean 'trl'?" in (caught.value.hint or "")
-    with pytest.raises(UsageError, match="There is no format 'x'"):
-        read_run(LOGS / "trl", ReadOptions(reader="x"))
-
-
 def test_a_forced_format_is_used() -> None:
     assert read_run(LOGS / "verl_v1" / "1.jsonl", ReadOptions(reader="generic")).source.format == "generic"
 
@@ -153,19 +145,3 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
     file = LOGS / "trl" / "completions" / "completions_00001.parquet"
     columns = ColumnNames(reward="neat", group="prompt")
     assert read_run(file, ReadOptions(reader="generic", columns=columns)).groups[0].rewards == (1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("format", "message"),
-    [
-        ("gradscope", r"has no readable manifest\.json"),
-        ("trl", r"holds no completions/completions_"),
-        ("verl", r"has no usable rows; set aside"),
-        ("samples", r"has no column that is known to be a reward"),
-        ("generic", r"has no column that is known to be a reward"),
-    ],
-)
-def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, message: str) -> None:
-    assert format in {reader.name for reader in FORMATS}
-    with pytest.raises(InputError, match=message):
-        read_run(LOGS / "README.md", ReadOptions(reader=format))

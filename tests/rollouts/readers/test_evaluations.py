@@ -12,7 +12,6 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.evaluations import inspect_archive
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
@@ -113,31 +112,6 @@ def test_inspect_members_that_are_no_sample_are_set_aside(tmp_path: Path) -> Non
     run = read_run(archive(tmp_path / "a.eval", {**members, "samples/1_epoch_3.json": "text"}))
     assert rewards_of(run) == {"1": (1.0, None)}
     assert set_aside(run) == {"the reward is text": 1, "the sample is not a JSON object": 1}
-
-
-def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}})
-    raw = log.read_bytes()
-    central = raw.index(b"PK\x01\x02")
-    zstd = tmp_path / "zstd.eval"
-    zstd.write_bytes(raw[: central + 10] + (93).to_bytes(2, "little") + raw[central + 12 :])
-    with pytest.raises(InputError, match="compressed with zstd") as caught:
-        read_run(zstd)
-    assert f"inspect log convert {zstd} --to json" in (caught.value.hint or "")
-    locked = tmp_path / "locked.eval"
-    locked.write_bytes(raw[: central + 8] + (1).to_bytes(2, "little") + raw[central + 10 :])
-    with pytest.raises(InputError, match="is encrypted"):
-        read_run(locked)
-    with pytest.raises(InputError, match="splits each sample into chunks"):
-        read_run(archive(tmp_path / "chunks.eval", {"samples/a_epoch_1/part.json": {}}))
-    monkeypatch.setattr(inspect_archive, "_MOST_BYTES", 3)
-    with pytest.raises(InputError, match="a sample of more than 1 GiB"):
-        read_run(log)
-    damaged = tmp_path / "damaged.eval"
-    damaged.write_bytes(raw.replace(b'"id"', b'"ix"', 1))
-    monkeypatch.undo()
-    with pytest.raises(InputError, match="cannot be read: Bad CRC"):
-        read_run(damaged)
 
 
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])

@@ -22,7 +22,7 @@ from gradscope.training.setup.config import TrainConfig
 from gradscope.training.tasks.data_files import INSTRUCTION
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
-from tests.training.test_train import assert_logprobs
+from tests.training.grpo.test_trainer import assert_logprobs
 
 FILE_TASK = {
     "task": "gsm8k",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -13,17 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from gradscope import measure_degeneracy, measure_rank, read_run, replay_run
-from gradscope.errors import GradscopeError, InputError, OutputExistsError, UsageError
+from gradscope import replay_run
+from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.results.replay import ReplayReport
-from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.run_folder import checkpoint_path, find_weights, read_manifest, read_metrics, step_path
+from gradscope.rollouts.run_folder import find_weights, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training import RolloutRecorder
-from gradscope.training.grpo.policy import EMBEDDED_FOLDER
-from gradscope.training.setup.config import read_config
 from tests.conftest import REPOSITORY
-from tests.training.conftest import save_model
 from tests.training.stock import answer, graded, short, stock_trainer, train
 
 
@@ -72,35 +67,10 @@ def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings:
     assert {quantity.verdict for step in report.steps for quantity in step.quantities} == {"match"}
 
 
-def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
-    _, run = record(tmp_path, scale_rewards="batch")
-    assert read_manifest(run).advantage == "trl"
-    for step in replay_run(run).steps:
-        assert {q.name for q in step.quantities if q.verdict == "match"} == {"reward", "advantage", "grad_norm"}
-
-
 def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
     _, run = record(tmp_path, peft_config=lora(), beta=0.05)
     assert [weights.kind for weights in find_weights(run)] == ["adapter"] * 3
     assert_reproduced(replay_run(run))
-
-
-def test_conversations_keep_their_messages_and_the_models_name(tmp_path: Path, chat_model: Path) -> None:
-    rows = [{"prompt": [{"role": "user", "content": f"{n} and {n}?"}], "answer": str(2 * n)} for n in range(4)]
-    trainer, run = record(tmp_path, model=chat_model, rows=rows, rewards=_spread, max_completion_length=8)
-    assert_reproduced(replay_run(run))
-    groups = read_steps(run)
-    assert all(list(group.rollouts[0].messages or ()) in [row["prompt"] for row in rows] for group in groups)
-    assert groups[0].rollouts[0].prompt.endswith("?")
-    assert read_manifest(run).model == str(chat_model)
-    tokenizer = trainer.processing_class
-    for rollout in groups[0].rollouts:
-        assert tokenizer.decode(list(rollout.prompt_ids or ())).endswith("<|assistant|>")
-        assert rollout.status == ("completed" if (rollout.completion_ids or ())[-1] in (0, 1) else "truncated")
-
-
-def _spread(completions: list[Any], **_: Any) -> list[float]:
-    return [float(row % 2) for row, _ in enumerate(completions)]
 
 
 @pytest.mark.parametrize(
@@ -131,31 +101,6 @@ def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any])
     ]
 
 
-def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -> None:
-    trainer, run = record(tmp_path, gradients_every=2, rewards=answer, per_device_train_batch_size=48)
-    entries = trainer.state.log_history[:3]
-    groups = [[group for group in read_steps(run) if group.step == step] for step in (1, 2, 3)]
-    for entry, of_step in zip(entries, groups, strict=True):
-        rates = [sum(reward or 0 for reward in group.rewards) / group.size for group in of_step]
-        assert entry["gradscope/frac_all_fail"] == rates.count(0) / 12
-        assert entry["gradscope/frac_all_pass"] == rates.count(1) / 12
-        share = entry["frac_reward_zero_std"]  # TRL's is float32
-        assert entry["gradscope/frac_reward_zero_std"] == pytest.approx(share)
-    assert "gradscope/effective_rank" not in entries[1]
-    report = measure_rank(run, steps=[1, 3], advantages=["logged"])
-    for entry, step in zip((entries[0], entries[2]), (1, 3), strict=True):
-        assert entry["gradscope/grad_norm"] == pytest.approx(entry["grad_norm"], rel=1e-5)
-        (point,) = [p for p in report.curve if p.step == step and p.group_size == 4]
-        (geometry,) = [s for s in report.steps if s.step == step]
-        (update,) = [u for u in report.formulations if u.step == step]
-        assert entry["gradscope/effective_rank"] == pytest.approx(point.effective_rank.value, rel=1e-4)
-        assert entry["gradscope/cancellation"] == pytest.approx(geometry.cancellation.value, rel=1e-4)
-        ratio = update.signal_to_noise.value  # undefined where one group alone has a gradient
-        assert entry.get("gradscope/signal_to_noise") == (None if ratio is None else pytest.approx(ratio, rel=1e-3))
-    assert "gradscope/signal_to_noise" in entries[0] | entries[2]
-    assert read_metrics(run)[3]["gradscope/effective_rank"] == entries[2]["gradscope/effective_rank"]
-
-
 def test_which_groups_pass_is_told_where_rewards_or_a_threshold_tell_it(tmp_path: Path) -> None:
     trainer, _ = record(tmp_path, rewards=_thirds, weights_every=None)
     assert all("gradscope/frac_all_pass" not in entry for entry in trainer.state.log_history)
@@ -166,60 +111,6 @@ def test_which_groups_pass_is_told_where_rewards_or_a_threshold_tell_it(tmp_path
 
 def _thirds(completions: list[Any], **_: Any) -> list[float]:
     return [row % 3 / 3 for row, _ in enumerate(completions)]
-
-
-def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward(tmp_path: Path) -> None:
-    _, run = record(tmp_path, rewards=[short, _some], reward_weights=[1.0, 2.0], max_steps=1)
-    rollouts = [rollout for group in read_steps(run) for rollout in group.rollouts]
-    assert {row for row, rollout in enumerate(rollouts) if rollout.rewards["short"] is None} == set(range(0, 16, 3))
-    assert {row for row, rollout in enumerate(rollouts) if rollout.reward is None} == {0, 6, 12}
-    for rollout in rollouts:
-        first, second = rollout.rewards["short"], rollout.rewards["_some"]
-        expected = None if first is None and second is None else (first or 0.0) + 2.0 * (second or 0.0)
-        assert rollout.reward == (None if expected is None else pytest.approx(expected))
-
-
-def _some(completions: list[Any], **_: Any) -> list[float | None]:
-    return [None if row % 2 == 0 else 1.0 for row, _ in enumerate(completions)]
-
-
-def test_two_functions_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    _, run = record(tmp_path, rewards=[answer, answer], max_steps=1, weights_every=None)
-    assert list(read_steps(run)[0].rollouts[0].rewards) == ["answer", "answer_2"]
-
-
-def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
-    _, run = record(tmp_path, num_iterations=2, max_steps=4)
-    report = replay_run(run)
-    assert_reproduced(report, steps=(1, 3))
-    assert all(step.logprob_difference is not None for step in report.steps)
-    assert all(step.logprob_difference.max < 1e-5 for step in report.steps if step.logprob_difference)
-    assert sorted(read_metrics(run)) == [1, 2, 3, 4]
-    assert measure_degeneracy(run).num_groups == 8
-    assert "A generation batch that feeds several updates is recorded once, at the first of them." in (
-        read_manifest(run).notes
-    )
-
-
-def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
-    _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
-    report = replay_run(run)
-    assert [step.step for step in report.steps] == [1, 3]
-    assert {step.cause for step in report.steps} == {
-        "each update sees a shuffled part of the logged batch, and which is not logged"
-    }
-    groups = read_steps(run)
-    assert [group.size for group in groups] == [4] * 8
-    assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
-
-
-def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
-    arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
-    _, run = record(tmp_path, loss_type="grpo", max_steps=2, **arguments)
-    assert [group.group_id for group in read_steps(run)[:4]] == [f"00001-{place:03d}" for place in range(4)]
-    (first, _) = replay_run(run).steps
-    assert first.cause is not None
-    assert first.cause.startswith("an update covers several generation batches")
 
 
 def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
@@ -239,46 +130,6 @@ def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) ->
     assert {step: sorted(values) for step, values in read_metrics(run).items()} == {3: ["grad_norm", "learning_rate"]}
     (last,) = replay_run(run, steps=[3]).steps
     assert last.relative_error["grad_norm"] < 1e-5
-
-
-def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) -> None:
-    _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
-    assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
-    report = replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER))
-    assert_reproduced(report)
-
-
-def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
-    _, run = record(tmp_path, weights_every=None, max_steps=1)
-    assert read_run(run).weights == ()
-    assert not checkpoint_path(run, 0).exists()
-    with pytest.raises(InputError, match="recorded from a script"):
-        read_config(run)
-
-
-def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
-    from trl import GRPOTrainer
-
-    class Doubled(GRPOTrainer):  # type: ignore[misc]
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            ones = torch.ones_like(output["completion_ids"], dtype=torch.float32)
-            output["advantages"] = 2 * output["advantages"][:, None] * ones
-            return output
-
-    _, run = record(tmp_path, trainer=Doubled)
-    assert read_manifest(run).advantage == "custom"
-    report = replay_run(run)
-    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
-    causes = {quantity.cause for step in report.steps for quantity in step.quantities if quantity.name == "advantage"}
-    assert causes == {"the advantages were not logged, or are one per token"}
-
-
-def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
-    _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
-    (step,) = replay_run(run).steps
-    assert step.relative_error["grad_norm"] < 1e-5
-    assert "a subclass of the trainer made them, and how is not recorded" in {q.cause for q in step.quantities}
 
 
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -313,17 +164,6 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
     RolloutRecorder(changed, run)
     with pytest.raises(UsageError, match=r"run was recorded with other arguments: beta \(0.0, now 0.1\)"):
         train(changed, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-4"))
-
-
-def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
-    train(stock_trainer(tmp_path / "trl", **arguments))
-    trainer = stock_trainer(tmp_path / "trl", **arguments)
-    RolloutRecorder(trainer, tmp_path / "run", weights_every=1)
-    train(trainer, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-2"))
-    assert [path.name for path in (tmp_path / "run" / "rollouts").iterdir()] == ["step_00003.parquet"]
-    assert "Recording began after 2 updates." in read_manifest(tmp_path / "run").notes
-    assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
 
 
 def test_a_folder_that_is_there_is_kept_without_force(tmp_path: Path) -> None:
@@ -371,29 +211,6 @@ def test_images_are_refused(tmp_path: Path) -> None:
     RolloutRecorder(trainer, tmp_path / "run")
     with pytest.raises(InputError, match="RolloutRecorder records text, and this batch has images"):
         train(trainer)
-
-
-def test_a_measurement_that_fails_does_not_end_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any) -> None:
-        raise GradscopeError("the batch does not fit.")
-
-    monkeypatch.setattr("gradscope.training.recording.recorder.measure_live", fail)
-    with caplog.at_level(logging.WARNING, logger="gradscope"):
-        _, run = record(tmp_path, gradients_every=2, weights_every=None)
-    assert [entry.getMessage() for entry in caplog.records] == [
-        f"step {step}: no gradient was measured: the batch does not fit." for step in (1, 3)
-    ]
-    assert sorted(read_metrics(run)) == [1, 2, 3]
-
-
-def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) -> None:
-    """TRL names that token in the model's configuration; its embedding was made to learn it all the same."""
-    model = save_model(tmp_path / "model", chat=False)
-    rows = [{"prompt": f"{n}<pad> and {n}?", "answer": "0"} for n in range(4)]
-    _, run = record(tmp_path, model=model, rows=rows, rewards=_spread, max_completion_length=8)
-    assert_reproduced(replay_run(run))
 
 
 def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

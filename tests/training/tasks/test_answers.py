@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradscope.training.tasks import answers
 from gradscope.training.tasks.answers import extract_answer, grade_final_answer, parse_number
 
 
@@ -77,7 +78,18 @@ def test_nothing_raises(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1," * 200_000, "9" * 500_000, r"\boxed{" * 100_000, "#" * 500_000, "1.1" * 200_000])
-def test_long_hostile_text_is_graded_at_once(text: str) -> None:
-    start = time.perf_counter()
+def test_of_long_hostile_text_the_end_alone_is_searched(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    class Spy:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self.pattern = pattern
+
+        def findall(self, searched: str) -> list[str]:
+            lengths.append(len(searched))
+            return self.pattern.findall(searched)
+
+    for name in ("_TOKEN", "_BOXED"):
+        monkeypatch.setattr(answers, name, Spy(getattr(answers, name)))
     assert grade_final_answer(text, "72") == 0.0
-    assert time.perf_counter() - start < 2.0
+    assert set(lengths) <= {20_000}

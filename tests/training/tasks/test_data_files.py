@@ -11,7 +11,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.tasks.data_files import INSTRUCTION, gsm8k_task, jsonl_task
-from gradscope.training.tasks.load import load_task, max_completion_length
+from gradscope.training.tasks.load import load_task
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -111,9 +111,3 @@ def test_too_few_rows(gsm8k_file: Path) -> None:
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
     with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
         load_task(config)
-
-
-def test_completion_length_by_task(gsm8k_file: Path) -> None:
-    assert max_completion_length(TrainConfig()) == 27
-    assert max_completion_length(TrainConfig(task="gsm8k", data=str(gsm8k_file))) == 256
-    assert max_completion_length(TrainConfig(max_completion_length=9)) == 9

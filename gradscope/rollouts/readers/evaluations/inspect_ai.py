@@ -24,27 +24,13 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a log of inspect_ai's.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for ``.eval`` files and for ``.json`` documents with ``eval`` and ``samples``.
-    """
+    """Whether the path is a log of inspect_ai's."""
     files = _files(request.path)
     return bool(files) and is_log(files[0])
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read logs of inspect_ai's.
-
-    Args:
-        request: A log or a folder of logs; ``columns.reward`` names another scorer than the first.
-
-    Returns:
-        The run: one group a sample of a log, at step 0; its epochs are the rollouts.
-    """
+    """Read logs of inspect_ai's: one group a sample of a log, at step 0; its epochs are the rollouts."""
     files = tuple(file for file in _files(request.path) if is_log(file))
     quarantine = QuarantineLog()
     samples = [(file, *located) for file in files for located in read_archived_samples(file, quarantine)]

@@ -29,14 +29,7 @@ _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --t
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file is a log of inspect_ai's.
-
-    Args:
-        path: A file.
-
-    Returns:
-        True for a zip named ``.eval``, and for a JSON document with ``eval`` and a list of ``samples``.
-    """
+    """Whether a file is a zip named ``.eval``, or a JSON document with ``eval`` and a list of ``samples``."""
     if path.suffix == SUFFIX:
         return zipfile.is_zipfile(path)
     document = _document(path)
@@ -44,15 +37,7 @@ def is_log(path: Path) -> bool:
 
 
 def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The samples of a log.
-
-    Args:
-        path: A file that :func:`is_log` accepts.
-        quarantine: Takes members and elements that are no sample.
-
-    Yields:
-        ``file:number`` (counted from 1) and the sample.
-    """
+    """The samples of a log, each with its ``file:number``, from 1 on; members that are none go to the quarantine."""
     documents = _members(path) if path.suffix == SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
     for number, sample in enumerate(documents, start=1):
         if isinstance(sample, dict):
@@ -82,11 +67,6 @@ def _members(path: Path) -> Iterator[Any]:
 
 def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[zipfile.ZipInfo]) -> None:
     """Refuse an archive that this Python cannot read.
-
-    Args:
-        path: The archive.
-        members: Everything in it.
-        chosen: Its samples.
 
     Raises:
         InputError: Its samples are compressed with zstd, split into chunks, locked, or too large.

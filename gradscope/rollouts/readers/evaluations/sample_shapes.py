@@ -35,10 +35,10 @@ class PromptSamples:
 
 
 def samples_of(row: Mapping[str, Any], reward: str | None = None) -> PromptSamples | str | None:
-    """The samples that a row holds.
+    """The samples that a row, or a part of a document, holds.
 
     Args:
-        row: A row or a part of a document.
+        row: The row.
         reward: Which list is the reward; None: the first with a usual name.
 
     Returns:
@@ -54,7 +54,7 @@ def prompt_rows(node: Any, reward: str | None = None, depth: int = _MAX_DEPTH) -
     Args:
         node: Plain JSON.
         reward: Which list is the reward.
-        depth: How many levels to look into.
+        depth: How many levels below this one to look into.
 
     Yields:
         Mappings with a shape, outermost first, in order.
@@ -139,14 +139,7 @@ def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """A number that was written as a list of one, as reward models do.
-
-    Args:
-        value: An element.
-
-    Returns:
-        The number; anything else unchanged.
-    """
+    """A number that was written as a list of one, as reward models do; anything else unchanged."""
     return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 

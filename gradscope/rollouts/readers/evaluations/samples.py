@@ -27,14 +27,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds samples of prompts and no steps.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for lists and counts, and for rows with a reward, a prompt and no step.
-    """
+    """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
     if _holds_shapes(rows, request.columns.reward):
         return True
@@ -43,14 +36,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a sample file.
-
-    Args:
-        request: What to read.
-
-    Returns:
-        The run: one group a prompt, at step 0.
-    """
+    """Read a sample file: one group a prompt, at step 0."""
     if not _holds_shapes(peek(request.path), request.columns.reward):
         return read_flat(request, format="samples", with_steps=False)
     quarantine = QuarantineLog()
@@ -68,15 +54,7 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _holds_shapes(rows: list[dict[str, Any]], reward: str | None) -> bool:
-    """Whether most of the first rows hold several samples each: one broken row decides nothing.
-
-    Args:
-        rows: The first rows.
-        reward: Which list is the reward.
-
-    Returns:
-        True where more than half do.
-    """
+    """Whether most of the first rows hold several samples each: one broken row decides nothing."""
     return sum(next(prompt_rows(row, reward), None) is not None for row in rows) > len(rows) / 2
 
 
@@ -145,15 +123,7 @@ def _expand(
 
 
 def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
-    """The samples of a prompt, those of equal rewards as one where nobody looks at anything else.
-
-    Args:
-        samples: The samples.
-        by_reward: Whether rewards are all that is looked at.
-
-    Yields:
-        Index of a sample, and how many it stands for.
-    """
+    """Index of a sample and how many it stands for: those of equal rewards are one where nothing else is looked at."""
     cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
     if not by_reward or samples.policies or not _PLAIN.issuperset(map(type, samples.rewards)):
         yield from ((at, 1) for at in range(len(cells)))
@@ -163,15 +133,7 @@ def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int,
 
 
 def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
-    """Which prompt a row is about.
-
-    Args:
-        row: The row.
-        location: ``file:line``, for rows that do not say.
-
-    Returns:
-        The prompt's id, and how it was found.
-    """
+    """The id of a row's prompt, and how it was found; ``file:line`` serves rows that do not say."""
     if isinstance(row.get("dataset"), str):
         within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
         if within is not None:

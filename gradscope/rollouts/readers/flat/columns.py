@@ -26,14 +26,14 @@ SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_id
 
 
 def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames:
-    """The columns of a log by role.
+    """The columns of a log by role; None where no column has it.
 
     Args:
         present: Names of the columns that the log has.
         given: Names that were given.
 
     Returns:
-        A name per role; None where no column has it.
+        A name per role.
 
     Raises:
         UsageError: A given name is not there.
@@ -54,11 +54,7 @@ def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames
 
 
 def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
-    """Further columns that are rewards by their name.
-
-    Args:
-        present: Names of the columns.
-        main: The scalar reward's column.
+    """The main reward's column and further ones that are rewards by their name.
 
     Returns:
         Columns named as a reward (``reward/x``, ``rewards/x``, ``reward_x``, ``x_reward``) or with another usual name.
@@ -75,20 +71,13 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Column names for a message.
-
-    Args:
-        names: The names.
-
-    Returns:
-        At most 20 of them, quoted.
-    """
+    """Column names for a message: at most 20 of them, quoted."""
     quoted = [repr(name) for name in names]
     return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
 
 
 def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
-    """Which scorer or metric of a document is the reward.
+    """Which scorer or metric of a document is the reward: the one that was named, else the first.
 
     Args:
         names: Those that are there, the same one as often as it is.
@@ -97,7 +86,7 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
         otherwise: What to say of a document without any: "... has {otherwise}".
 
     Returns:
-        The one that was named, else the first.
+        Its name.
 
     Raises:
         InputError: There is none, or it is not among them.

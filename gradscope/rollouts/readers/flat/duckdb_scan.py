@@ -59,15 +59,7 @@ class Keys:
 
     @classmethod
     def of(cls, columns: ColumnNames, rewards: tuple[str, ...]) -> Keys:
-        """The keys of a log, as the row reader takes them.
-
-        Args:
-            columns: Its columns by role; reward and something to group by are there.
-            rewards: All its columns of rewards.
-
-        Returns:
-            The keys.
-        """
+        """The keys of a log with a reward and something to group by, as the row reader takes them."""
         group = columns.group or columns.prompt_id or columns.prompt or ""
         return cls(
             rewards=tuple(dict.fromkeys([columns.reward or "", *rewards])),
@@ -124,16 +116,7 @@ def scan_groups(connection: Any, files: Files, keys: Keys) -> Scanned:
 
 
 def _one_by_one(connection: Any, files: Files, keys: Keys) -> Scanned:
-    """After a failure: it is one file's, and the others can still be reduced.
-
-    Args:
-        connection: A DuckDB connection.
-        files: The files that failed together.
-        keys: What to group by.
-
-    Returns:
-        What can be reduced; of a file that fails alone nothing, and the row reader says why, with its line.
-    """
+    """What can be reduced after a failure, which is one file's; of a file that fails alone the row reader says why."""
     if len(files) == 1:
         return Scanned(groups=(), others=tuple(files))
     scanned = [scan_groups(connection, {number: file}, keys) for number, file in files.items()]
@@ -144,15 +127,7 @@ def _one_by_one(connection: Any, files: Files, keys: Keys) -> Scanned:
 
 
 def _plain_files(table: pa.Table, num_lines: Mapping[int, int | None]) -> list[int]:
-    """The files of which DuckDB saw every row, and found none odd.
-
-    Args:
-        table: The groups of all files.
-        num_lines: Each file's number of rows; None: DuckDB passes over none.
-
-    Returns:
-        The plain ones.
-    """
+    """The files of which DuckDB saw every row, and found none odd; where it passes over none, ``num_lines`` is None."""
     sizes = pc.list_value_length(table["rewards"]).combine_chunks()
     # Not by pyarrow's own way to numpy: it imports pandas, which takes as long as hundreds of thousands of rows.
     seen = np.bincount(np.from_dlpack(table["file"].combine_chunks()), np.from_dlpack(sizes), max(num_lines) + 1)
@@ -190,12 +165,8 @@ def _source(path: Path, keys: Keys) -> str | None:
 def _query(keys: Keys, source: str) -> str:
     """One pass over the rows; what is asked of a step, a group or a prompt is asked once a group.
 
-    Args:
-        keys: What to group by.
-        source: The table function that reads the files.
-
     Returns:
-        The query; its parameters are the files' names and their numbers.
+        The query of the table function ``source``; its parameters are the files' names and their numbers.
     """
     is_typed = source.startswith("read_parquet")
     numbers = [f"{_number(name, is_typed)} AS x{at}" for at, name in enumerate(keys.rewards)]
@@ -223,15 +194,7 @@ def _query(keys: Keys, source: str) -> str:
 
 
 def _number(column: str, is_typed: bool) -> str:
-    """A reward's column as a number, or null.
-
-    Args:
-        column: The column.
-        is_typed: Whether its cells are numbers or booleans; else they are text.
-
-    Returns:
-        The expression.
-    """
+    """The expression for a reward's column as a number, or null; typed cells are numbers or booleans, others text."""
     if is_typed:
         return f"CAST({_name(column)} AS DOUBLE)"
     text = f"{_name(column)}::VARCHAR"
@@ -274,9 +237,6 @@ def _named(table: pa.Table, keys: Keys) -> pa.Table:
 
 def _num_lines(path: Path) -> int | None:
     """How many rows the row reader would see: DuckDB passes over blank lines without a word.
-
-    Args:
-        path: A file of lines.
 
     Returns:
         Ends of line, and one more for a last line without; a CSV's header does not count. None for Parquet.

@@ -34,27 +34,13 @@ _REDUCED = "The log is large and was reduced to its rewards: texts were not kept
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds rows with a reward and something to group by, under usual names.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True if so.
-    """
+    """Whether the path holds rows with a reward and something to group by, under usual names."""
     columns = resolve_columns(columns_in(peek(request.path)), request.columns)
     return columns.reward is not None and _key(columns) is not None
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a log with a row a rollout.
-
-    Args:
-        request: What to read.
-
-    Returns:
-        The run.
-    """
+    """Read a log with a row a rollout."""
     return read_flat(request, format="generic", with_steps=True)
 
 
@@ -63,7 +49,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
 
     Args:
         request: What to read.
-        format: The reader's name.
+        format: The format's name.
         with_steps: Whether a column of steps splits groups; without, all rows of a prompt are one group.
 
     Returns:
@@ -100,14 +86,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns of some rows.
-
-    Args:
-        rows: Rows.
-
-    Returns:
-        Every key, in order of first appearance.
-    """
+    """Every key of some rows, in order of first appearance."""
     return tuple({name: None for row in rows for name in row})
 
 

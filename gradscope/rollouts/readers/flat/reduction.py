@@ -38,14 +38,7 @@ RowReader = Callable[[Path], Iterable[Record]]
 
 
 def is_large(files: Iterable[Path]) -> bool:
-    """Whether files are worth a reduction.
-
-    Args:
-        files: Existing files.
-
-    Returns:
-        True from ``MIN_BYTES`` on.
-    """
+    """Whether files are worth a reduction: from ``MIN_BYTES`` on."""
     return _size(files) >= MIN_BYTES
 
 
@@ -212,42 +205,19 @@ def _has_split_groups(connection: duckdb.DuckDBPyConnection, parts: pa.Table) ->
 
 
 def _contradictory_files(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> list[int]:
-    """Files in which a group has two prompts: the first row names it, and DuckDB keeps no order.
-
-    Args:
-        connection: A DuckDB connection.
-        parts: The groups of the plain files, those of two prompts twice.
-
-    Returns:
-        The numbers of those files.
-    """
+    """The files in which a group has two prompts: the first row names it, and DuckDB keeps no order."""
     connection.register("parts", parts)
     twice = 'SELECT file FROM parts GROUP BY file, step, "group" HAVING count(*) > 1'
     return sorted({number for (number,) in connection.sql(twice).fetchall()})
 
 
 def _in_order(parts: pa.Table) -> pa.Table:
-    """Groups of which each lies in one file.
-
-    Args:
-        parts: The groups, by file, step and group.
-
-    Returns:
-        The groups of the log.
-    """
+    """The groups of the log, by step, from groups of which each lies in one file."""
     return parts.drop_columns(["file"]).sort_by("step")
 
 
 def _merge(connection: duckdb.DuckDBPyConnection, parts: pa.Table) -> pa.Table:
-    """Groups that go on in another file become one; its first row, there, names their prompt.
-
-    Args:
-        connection: A DuckDB connection.
-        parts: The groups of each file.
-
-    Returns:
-        The groups of the log.
-    """
+    """The groups of the log, where some go on in another file: they become one, and its first row names the prompt."""
     connection.register("parts", parts)
     whole = (
         'SELECT step, "group", arg_min(prompt, file) AS prompt, flatten(list(rewards)) AS rewards '

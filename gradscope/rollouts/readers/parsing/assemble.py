@@ -22,14 +22,7 @@ _NUM_PEEKED = 50
 
 
 def peek(path: Path) -> list[dict[str, Any]]:
-    """The first rows of a log.
-
-    Args:
-        path: A file, folder or glob.
-
-    Returns:
-        The first readable rows of its first file that has any.
-    """
+    """The first readable rows of a file, or of the first file of a folder or glob that has any."""
     for file in expand(path):
         rows = [row for _, row in islice(read_rows(file, QuarantineLog()), _NUM_PEEKED)]
         if rows:
@@ -38,17 +31,7 @@ def peek(path: Path) -> list[dict[str, Any]]:
 
 
 def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
-    """A run from flat records.
-
-    Args:
-        request: What was asked for.
-        records: Usable rows; reading them fills ``quarantine``.
-        quarantine: Rows that were set aside.
-        **about: What :func:`assemble_groups` says of the run.
-
-    Returns:
-        The run.
-    """
+    """A run from flat records, whose reading fills ``quarantine``; for the rest see :func:`assemble_groups`."""
     return assemble_groups(request, groups=build_groups(records, quarantine), quarantine=quarantine, **about)
 
 
@@ -71,10 +54,10 @@ def assemble_groups(
         request: What was asked for.
         groups: Its groups.
         quarantine: Rows that were set aside.
-        format: The reader's name.
+        format: The format's name.
         recognized: What the input is, in words.
-        inferred: What was worked out.
-        missing: What the log lacks.
+        inferred: Sentences on what was worked out.
+        missing: Sentences on what the log lacks.
         files: The files that were read; by default those that the path means.
         metrics: What the trainer logged, by step.
         needs_reward: Whether a row without a reward is of no use; False for formats that have none.

@@ -26,9 +26,6 @@ def cut_conversation(value: Any) -> Conversation:
     That is the first one marked ``trainable`` where any is (an example in the prompt may be an assistant's too), else
     the assistant's first.
 
-    Args:
-        value: The cell.
-
     Returns:
         Both parts; empty where the cell is no conversation.
 

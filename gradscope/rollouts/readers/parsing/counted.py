@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    Args:
-        number: How many.
-        noun: The noun in the singular; its plural takes an s.
+    """A number with its noun, whose plural takes an s.
 
     Returns:
         The words.
@@ -21,13 +17,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def hidden_by(filter: str) -> str:
-    """What to say where a trainer may have removed dead groups before it wrote the log.
-
-    Args:
-        filter: The trainer's filter, as a clause.
+    """A sentence for ``Source.missing`` where a trainer's filter may have removed dead groups before it wrote the log.
 
     Returns:
-        A sentence for ``Source.missing``.
+        The filter, a clause, with what follows from it.
 
     Example:
         >>> hidden_by("dynamic_sample drops groups of equal rewards")

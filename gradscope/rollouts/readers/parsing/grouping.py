@@ -51,14 +51,14 @@ class Record:
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
-    """Groups by step.
+    """Groups by step, then by their first row.
 
     Args:
         records: Usable rows in the order of the log.
         quarantine: Takes rows that repeat or contradict an earlier one of the same sample.
 
     Returns:
-        Groups by step, then by the first row of each.
+        The groups.
     """
     members: dict[tuple[int, str], list[Rollout]] = {}
     prompts: dict[tuple[int, str], str] = {}
@@ -101,29 +101,13 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
 
 
 def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
-    """What to say about group sizes.
-
-    Args:
-        groups: All groups.
-
-    Returns:
-        A sentence where they differ, else nothing.
-    """
+    """A sentence on group sizes where they differ, else nothing."""
     sizes = sorted({group.size for group in groups})
     return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
 
 
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
-    """Two rows of one sample.
-
-    Args:
-        first: What the earlier row made.
-        again: The later row.
-        quarantine: Takes the later row.
-
-    Returns:
-        The rollout; without its reward where the two contradict each other, because either may be wrong.
-    """
+    """One rollout from two rows of a sample, without a reward where they contradict each other: either may be wrong."""
     if (first.reward, first.completion) == (again.reward, again.completion):
         quarantine.add("the row repeats an earlier one of the same sample", again.location)
         return first
@@ -132,14 +116,10 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
 
 
 def group_name(step: int, group: str) -> str:
-    """What a group is called within its run.
-
-    Args:
-        step: The trainer's step; 0 where the log has none.
-        group: What its rows share within the step.
+    """A group's name within its run: its step (0 where the log has none) and what its rows share within the step.
 
     Returns:
-        The group alone without a step.
+        The name; without a step the group alone.
 
     Example:
         >>> group_name(3, "a"), group_name(0, "a")

@@ -25,14 +25,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``.
-
-    Args:
-        path: An existing file.
-
-    Returns:
-        The open stream.
-    """
+    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``."""
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(path))
     if path.suffix == ".zst":
@@ -43,9 +36,6 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def read_bytes(path: Path) -> Iterator[bytes]:
     """A file's lines, with their ends.
-
-    Args:
-        path: An existing file.
 
     Yields:
         One line after the other.
@@ -61,15 +51,7 @@ def read_bytes(path: Path) -> Iterator[bytes]:
 
 
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines.
-
-    Args:
-        path: An existing file, plain, ``.gz`` or ``.zst``.
-        quarantine: Takes the lines that are none.
-
-    Yields:
-        ``file:line`` and the object.
-    """
+    """The objects of a file of JSON lines, each with its ``file:line``; lines that hold none go to the quarantine."""
     for number, line in enumerate(read_bytes(path), start=1):
         row = parse_line(line.removeprefix(_BOM) if number == 1 else line)
         location = f"{path}:{number}"
@@ -80,14 +62,7 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
-    """One line.
-
-    Args:
-        line: Its bytes; without an end of line it is the file's last.
-
-    Returns:
-        The object, or why there is none.
-    """
+    """The object in a line, or why there is none; a line without an end of line is the file's last."""
     if not line.strip():
         return "the line is blank"
     try:

@@ -15,34 +15,17 @@ LARGEST_STEP = 1 << 53
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """A JSON object.
-
-    Args:
-        value: The cell.
-
-    Returns:
-        The object; an empty one where the cell is something else.
-    """
+    """A cell's JSON object; an empty one where the cell is something else."""
     return value if isinstance(value, Mapping) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """A JSON list.
-
-    Args:
-        value: The cell.
-
-    Returns:
-        The list; an empty one where the cell is something else.
-    """
+    """A cell's JSON list; an empty one where the cell is something else."""
     return value if isinstance(value, list) else []
 
 
 def numbers_in(value: Any) -> dict[str, float | None]:
     """The numbers of a JSON object.
-
-    Args:
-        value: The cell.
 
     Returns:
         Key -> number; None where it is not finite. Keys of anything else are left out.
@@ -77,12 +60,8 @@ def generation_seconds(row: Mapping[str, Any]) -> float | None:
 def whole_number(value: Any) -> int | None:
     """A step or an index.
 
-    Args:
-        value: The cell.
-
     Returns:
-        The number; None where the cell is no whole number that a float can tell from its neighbors, or text that is
-        none.
+        The number; None where the cell is no whole number that a float can tell from its neighbors, nor text of one.
 
     Example:
         >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("ten"), whole_number(1e300)
@@ -113,30 +92,13 @@ def required_whole(value: Any, name: str) -> int:
 
 
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
-    """A step that only the names of files and folders tell.
-
-    Args:
-        pattern: With the number as its first group, for one part of the path.
-        path: The file.
-
-    Returns:
-        The number in the last part that matches; None where none does.
-    """
+    """A step that names of files or folders tell: the pattern's first group in the last part of a path that matches."""
     found = [match[1] for part in path.parts if (match := pattern.search(part))]
     return int(found[-1]) if found else None
 
 
 def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
-    """A reward; a row without one is set aside, but stays in its group, which cannot be judged without it.
-
-    Args:
-        value: The cell.
-        location: ``file:line``.
-        quarantine: Takes the row.
-
-    Returns:
-        A finite number, or None.
-    """
+    """A cell's reward; a row without one is set aside, but stays in its group, which cannot be judged without it."""
     reward = parse_reward(value)
     if isinstance(reward, str):
         quarantine.add(reward, location)

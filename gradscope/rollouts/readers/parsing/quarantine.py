@@ -17,21 +17,12 @@ class QuarantineLog:
         self._by_reason: dict[str, tuple[int, str]] = {}
 
     def add(self, reason: str, location: str) -> None:
-        """Set a row aside.
-
-        Args:
-            reason: Why, in a few words.
-            location: ``file:line``, counted from 1.
-        """
+        """Set a row aside: why, in a few words, and its ``file:line``, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + 1, first)
 
     def result(self) -> Quarantine:
-        """What was set aside.
-
-        Returns:
-            Reasons by number of rows, most frequent first.
-        """
+        """What was set aside, by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
         reasons = tuple(
             QuarantineReason(reason=reason, num_rows=count, first=first) for reason, (count, first) in ordered
@@ -42,11 +33,8 @@ class QuarantineLog:
 def refuse_quarantined(quarantine: Quarantine) -> None:
     """Turn rows that were set aside into an error.
 
-    Args:
-        quarantine: What was set aside.
-
     Raises:
-        InputError: Anything was.
+        InputError: There are such rows.
     """
     if quarantine.num_rows:
         reason = quarantine.reasons[0]

@@ -14,7 +14,7 @@ ABSENT = object()
 
 
 def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
-    """A reward, or the reason why it is none.
+    """A finite reward, or in a few words the reason why it is none.
 
     Booleans count 1 and 0. Text is no number, even where it looks like one: a log that mixes both was written by a
     program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read.
@@ -24,7 +24,7 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
         from_text: The file has no types, so text is parsed.
 
     Returns:
-        A finite number, or a few words for the quarantine.
+        The number, or the reason for the quarantine.
     """
     if value is ABSENT:
         return "the reward is missing"
@@ -50,51 +50,23 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """A number where there is one.
-
-    Args:
-        value: The cell.
-
-    Returns:
-        Its value; None where it is missing, no number or not finite.
-    """
+    """A cell's number; None where it is missing, no number or not finite."""
     number = parse_reward(value)
     return None if isinstance(number, str) else number
 
 
 def is_number(value: Any) -> bool:
-    """Whether a cell is a number or a boolean.
-
-    Args:
-        value: The cell.
-
-    Returns:
-        True for finite and other numbers alike.
-    """
+    """Whether a cell is a number, finite or not, or a boolean."""
     return isinstance(value, (bool, int, float))
 
 
 def digest(*parts: Any) -> str:
-    """A short name for long content, the same in every file.
-
-    Args:
-        *parts: Plain JSON values.
-
-    Returns:
-        16 hexadecimal digits.
-    """
+    """A short name for long content of plain JSON values, the same in every file: 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
-    """Chat messages, without the null keys that Arrow adds when it unifies structs.
-
-    Args:
-        value: The cell.
-
-    Returns:
-        The messages; None where the cell is not a list of messages.
-    """
+    """Chat messages without the null keys that Arrow adds when it unifies structs; None where the cell holds none."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         return None
     if not all(isinstance(message, Mapping) and "role" in message for message in value):
@@ -103,14 +75,7 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 
 def text_of(value: Any) -> str:
-    """The text of a prompt or completion.
-
-    Args:
-        value: Text, a list of messages, or anything else.
-
-    Returns:
-        The text; the messages' contents joined by newlines; else its JSON. Empty for null.
-    """
+    """The text of a prompt or completion: messages' contents joined by newlines, anything else as JSON; null as ""."""
     if isinstance(value, str):
         return value
     if value is None or value is ABSENT:

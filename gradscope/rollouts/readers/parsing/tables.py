@@ -29,13 +29,13 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
 def expand(path: Path) -> tuple[Path, ...]:
-    """The files that a path means.
+    """The files that a path means, in natural order: ``2.jsonl`` before ``10.jsonl``.
 
     Args:
         path: A file, a folder (its files of rows, not those of its folders) or a glob.
 
     Returns:
-        Files in natural order: ``2.jsonl`` before ``10.jsonl``.
+        The files.
     """
     if path.is_file():
         return (path,)
@@ -70,52 +70,31 @@ def _natural_path(path: Path) -> list[tuple[bool, int, str]]:
 
 
 def natural(path: Path) -> tuple[int, str]:
-    """A sorting key that puts numbered files in order of their numbers.
-
-    Args:
-        path: A file.
-
-    Returns:
-        The number in its name (the last one; 0 without any) and the name.
-    """
+    """A sorting key that puts numbered files in order: the last number in the name (0 without any), then the name."""
     digits = "".join(letter if letter.isdigit() else " " for letter in path.name.split(".")[0]).split()
     return (int(digits[-1]) if digits else 0, path.name)
 
 
 def suffix_of(path: Path) -> str | None:
-    """What kind of rows a file's name promises.
-
-    Args:
-        path: A file.
-
-    Returns:
-        One of ``SUFFIXES``, ``.gz`` and ``.zst`` set aside; None for other files.
-    """
+    """The rows that a file's name promises: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for others."""
     name = path.name.removesuffix(".gz").removesuffix(".zst")
     return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
 
 
 def is_untyped(path: Path) -> bool:
-    """Whether a file's cells are all text.
-
-    Args:
-        path: A file.
-
-    Returns:
-        True for CSV.
-    """
+    """Whether a file's cells are all text: those of CSV are."""
     return suffix_of(path) == ".csv"
 
 
 def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rows of one file.
+    """The rows of one file, each with its ``file:line``, counted from 1.
 
     Args:
         path: An existing file; names without a known ending are read as JSON lines.
         quarantine: Takes the lines that hold no row.
 
     Yields:
-        ``file:line`` (line or row counted from 1) and the cells.
+        Location and cells.
     """
     match suffix_of(path):
         case ".parquet":
@@ -129,14 +108,7 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """A Parquet file, whole.
-
-    Args:
-        path: An existing file.
-
-    Returns:
-        The table.
-    """
+    """A Parquet file, whole."""
     with _named_if_damaged(path), path.open("rb") as stream:  # as a path, "a=1/" above it would become a column
         return pq.read_table(stream)
 
@@ -149,17 +121,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _named_if_damaged(path: Path) -> Iterator[None]:
-    """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing of it is used.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        InputError: The file is damaged.
-    """
+    """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing is used."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -188,15 +150,7 @@ def _read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """One document; where it is none, JSON lines under a document's name.
-
-    Args:
-        path: The file.
-        quarantine: Takes the elements that are no rows.
-
-    Yields:
-        The elements of a list, or the one object.
-    """
+    """The elements of one document's list, or its one object; where it is no document, JSON lines under such a name."""
     try:
         document = json.loads(b"".join(read_bytes(path)).decode("utf-8-sig"))
     except (ValueError, RecursionError):

@@ -29,14 +29,7 @@ class AgentTrace:
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
-    """Read a trace.
-
-    Args:
-        trace: As logged.
-
-    Returns:
-        Its text and tokens; of a trace that branches, the text of the last branch.
-    """
+    """The text and tokens of a trace; of one that branches, the text of the last branch."""
     nodes = [mapping_of(node) for node in list_of(trace.get("nodes"))]
     parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
     leaves = [at for at in range(len(nodes)) if at not in parents]
@@ -53,15 +46,7 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
-    """From the root to a leaf; a parent comes before its children, so that a cycle cannot be written.
-
-    Args:
-        nodes: All nodes of the trace.
-        leaf: Index of the last one.
-
-    Returns:
-        The nodes in order.
-    """
+    """The nodes from the root to a leaf; a parent comes before its children, so that a cycle cannot be written."""
     path, at = [nodes[leaf]], leaf
     while type(parent := nodes[at].get("parent")) is int and 0 <= parent < at:
         path.append(nodes[parent])
@@ -91,15 +76,7 @@ def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
 
 
 def _spread(compact: Sequence[Any], mask: Sequence[Any]) -> list[Any] | None:
-    """One value a token from one value a sampled token.
-
-    Args:
-        compact: A value for each True of the mask.
-        mask: Which tokens were sampled.
-
-    Returns:
-        The values, 0 elsewhere; None where there are more or fewer than sampled tokens.
-    """
+    """One value a token, 0 where not sampled, from one a sampled token; None where there are more or fewer of these."""
     if len(compact) != sum(bool(flag) for flag in mask):
         return None
     values = iter(compact)

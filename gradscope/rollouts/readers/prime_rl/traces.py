@@ -35,26 +35,12 @@ _AGENTS = "Episodes with several trained agents: the rollouts of one agent form 
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds prime-rl's traces of training.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for files ``traces.jsonl`` in its folders.
-    """
+    """Whether the path holds prime-rl's traces of training."""
     return bool(_files(request.path, "all") or _files(request.path, "effective"))
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read prime-rl's traces of training.
-
-    Args:
-        request: A run, its ``rollouts``, one of their folders, or one file.
-
-    Returns:
-        The run.
-    """
+    """Read prime-rl's traces of training: of a run, its ``rollouts``, one of their folders, or one file."""
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
     files = everything or effective
     quarantine = QuarantineLog()
@@ -86,14 +72,7 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
 
 
 def _traces_by_id(files: tuple[Path, ...]) -> dict[str, Mapping[str, Any]]:
-    """The traces that were trained on; lines that cannot be read are judged where ``all`` is read.
-
-    Args:
-        files: Files of effective traces.
-
-    Returns:
-        Id -> trace.
-    """
+    """The traces that were trained on; lines that cannot be read are judged where ``all`` is read."""
     rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
     traces = (mapping_of(trace) for row in rows for trace in list_of(row.get("traces")))
     return {trace["id"]: trace for trace in traces if isinstance(trace.get("id"), str)}
@@ -155,14 +134,7 @@ def _record(
 
 
 def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The scalar reward: the sum of score times weight.
-
-    Args:
-        scored: Reward function -> its score and weight.
-
-    Returns:
-        The sum; what stands in the way of it, for the quarantine, where a score is none.
-    """
+    """The scalar reward, the sum of score times weight; where a score is none, what stands in its place."""
     if not scored:
         return ABSENT
     total = 0.0

@@ -49,23 +49,13 @@ class _Line:
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is ms-swift's log of completions.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for a ``completions.jsonl`` whose values are lists.
-    """
+    """Whether the path is a ``completions.jsonl`` whose values are lists."""
     files = _files(request.path)
     return bool(files) and any(all(isinstance(row.get(key), list) for key in _KEYS) for row in peek(files[0]))
 
 
 def _read(request: ReadRequest) -> Run:
     """Read ms-swift's log of completions.
-
-    Args:
-        request: An ``output_dir``, or the file.
 
     Returns:
         The run.
@@ -101,15 +91,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _lines(path: Path, quarantine: QuarantineLog) -> Iterator[_Line]:
-    """The log calls of a file; one line may hold the rollouts of several steps.
-
-    Args:
-        path: The file.
-        quarantine: Takes lines whose lists contradict each other.
-
-    Yields:
-        One step's rollouts.
-    """
+    """The log calls of a file, step by step: one line may hold the rollouts of several steps."""
     for location, row in read_jsonl(path, quarantine):
         lists = {name: value for name, value in row.items() if isinstance(value, list)}
         size = len(lists.get("step", ()))
@@ -141,10 +123,6 @@ def _content(line: _Line) -> dict[str, Sequence[Any]]:
 
 def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
     """The reward functions and how they add up.
-
-    Args:
-        line: One line, for its columns.
-        settings: The trainer's arguments.
 
     Returns:
         Reward function -> weight, and what was inferred.

@@ -28,11 +28,7 @@ class StandIn:
     def __setitem__(self, key: Any, value: Any) -> None: ...
 
     def append(self, value: Any) -> None:
-        """Forget an element.
-
-        Args:
-            value: The element.
-        """
+        """Forget an element."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -44,22 +40,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file has the form that ``torch.save`` gives it.
-
-    Args:
-        path: An existing file.
-
-    Returns:
-        True for a zip archive; older forms are bare pickles.
-    """
+    """Whether a file is a zip, the form that ``torch.save`` gives it; older forms are bare pickles."""
     return zipfile.is_zipfile(path)
 
 
 def read_archive(path: Path) -> Any:
     """The plain data of a file of ``torch.save``.
-
-    Args:
-        path: An existing archive.
 
     Returns:
         The object, with a :class:`StandIn` for every part of it that is not plain data.

@@ -44,14 +44,14 @@ class Block:
 
 
 def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
-    """Rollouts per group.
+    """Rollouts per group, G, and what was inferred, in sentences.
 
     Args:
         blocks: All training steps.
         settings: The trainer's arguments.
 
     Returns:
-        G, and what was inferred, in sentences.
+        Both.
 
     Raises:
         InputError: ``num_generations`` was given and the rows are not blocks of that size.
@@ -91,10 +91,6 @@ def _explains(block: Block, size: int) -> bool:
     Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
     is not centered.
 
-    Args:
-        block: One step.
-        size: A candidate for G.
-
     Returns:
         True also where a row lacks its reward, which says nothing about the size.
     """
@@ -111,15 +107,7 @@ def _explains(block: Block, size: int) -> bool:
 
 
 def _has_logged_share(block: Block, size: int) -> bool:
-    """Whether blocks of this size have the share of zero-range groups that the trainer logged.
-
-    Args:
-        block: One step.
-        size: A candidate for G.
-
-    Returns:
-        False also where nothing comparable was logged.
-    """
+    """Whether blocks of this size have the share of dead groups that the trainer logged; False where it logged none."""
     if block.logged_share is None or None in block.rewards:
         return False
     rewards = np.array(block.rewards, dtype=float).reshape(-1, size)

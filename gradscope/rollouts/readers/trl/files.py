@@ -40,14 +40,7 @@ class StepFile:
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:
-    """The files of completions that a path means.
-
-    Args:
-        path: An ``output_dir``, its ``completions`` folder, or one file.
-
-    Returns:
-        By step.
-    """
+    """The files of completions, by step, of an ``output_dir``, its ``completions`` folder, or one file."""
     if path.is_file():
         return (path,) if path.name.startswith("completions_") and path.suffix == ".parquet" else ()
     found = [*path.glob("completions/completions_*.parquet"), *path.glob("completions_*.parquet")]
@@ -55,23 +48,13 @@ def completion_files(path: Path) -> tuple[Path, ...]:
 
 
 def run_of(path: Path) -> Path:
-    """The ``output_dir`` that a path belongs to.
-
-    Args:
-        path: As for :func:`completion_files`.
-
-    Returns:
-        The run's root.
-    """
+    """The ``output_dir`` that a path belongs to, which is one for :func:`completion_files`."""
     folder = path.parent if path.is_file() else path
     return folder.parent if folder.name == "completions" else folder
 
 
 def read_step_file(path: Path) -> StepFile:
-    """One file.
-
-    Args:
-        path: A file of completions.
+    """One file of completions.
 
     Returns:
         What it holds.

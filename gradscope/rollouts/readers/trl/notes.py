@@ -10,16 +10,7 @@ from gradscope.rollouts.run import TrainerSettings
 
 
 def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, str]:
-    """The notes of a run.
-
-    Args:
-        files: Its files of training rollouts.
-        state: The trainer's log.
-        settings: The trainer's arguments.
-
-    Returns:
-        Step -> sentences; a step without reservations has none.
-    """
+    """The notes of a run's training files: step -> sentences; a step without reservations has none."""
     said = {file.step: [*_window_note(file, state), *_reuse_note(file, state, settings)] for file in files}
     return {step: " ".join(notes) for step, notes in said.items() if notes}
 
@@ -33,11 +24,6 @@ def _window_note(file: StepFile, state: TrlState) -> list[str]:
 
 def _reuse_note(file: StepFile, state: TrlState, settings: TrainerSettings) -> list[str]:
     """A batch serves several updates by being split, by being repeated, or both; only a repeat shows all of it at once.
-
-    Args:
-        file: The step's file.
-        state: The trainer's log.
-        settings: The trainer's arguments.
 
     Returns:
         Notes, unless the arguments say that the batch was sampled for this update and shown to it whole.

@@ -30,22 +30,12 @@ SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is TRL's.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for an ``output_dir``, its folder of completions, or one of the files.
-    """
+    """Whether the path is TRL's ``output_dir``, its folder of completions, or one of the files."""
     return bool(completion_files(request.path)) or has_state(request.path)
 
 
 def _read(request: ReadRequest) -> Run:
     """Read a TRL run.
-
-    Args:
-        request: What to read.
 
     Returns:
         The run.
@@ -131,18 +121,7 @@ def _all_groups(
 def _groups(
     file: StepFile, size: int, weights: Mapping[str, float], side_ids: SideIds, quarantine: QuarantineLog
 ) -> list[RolloutGroup]:
-    """Cut one step's rows into groups.
-
-    Args:
-        file: The step's rows.
-        size: Rows a group.
-        weights: Reward function -> weight.
-        side_ids: Exact ids, where a side file has them.
-        quarantine: Takes rows without a reward; they stay in their group, which cannot be judged without them.
-
-    Returns:
-        The groups in order.
-    """
+    """One step's rows cut into groups of ``size``; rows without a reward are set aside, but stay in their group."""
     groups = []
     for start in range(0, len(file.rows), size):
         group_id = f"{file.step}:{start // size}"
@@ -182,14 +161,7 @@ def _rollout(
 
 
 def _logged_ids(row: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Ids that a reward function logged with ``log_extra("completion_ids", ...)``.
-
-    Args:
-        row: A row.
-
-    Returns:
-        The ids; None without such a column.
-    """
+    """Ids that a reward function logged with ``log_extra("completion_ids", ...)``; None without such a column."""
     ids = row.get("completion_ids")
     return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 

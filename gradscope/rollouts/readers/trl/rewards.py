@@ -89,14 +89,7 @@ def scalar_reward(row: Mapping[str, Any], weights: Mapping[str, float]) -> tuple
 
 
 def _leading_doubles(file: StepFile) -> tuple[str, ...]:
-    """TRL writes reward functions right after the completion, columns of ``log_extra`` after them.
-
-    Args:
-        file: One file.
-
-    Returns:
-        The unbroken run of columns of type double after the completion.
-    """
+    """The unbroken run of columns of type double after the completion: TRL writes those of ``log_extra`` after them."""
     names: list[str] = []
     for name in file.columns[file.columns.index("completion") + 1 :]:
         if name == "advantage" or name not in file.doubles:

@@ -38,28 +38,14 @@ class TrlState:
         )
 
     def window(self, step: int) -> int:
-        """Over how many steps the trainer averaged what it logged at a step.
-
-        Args:
-            step: A step.
-
-        Returns:
-            Steps since the entry before it; 0 where nothing was logged at this step.
-        """
+        """Over how many steps the trainer averaged what it logged at a step; 0 where nothing was logged at it."""
         if step not in self.metrics:
             return 0
         return step - max((logged for logged in self.metrics if logged < step), default=0)
 
 
 def has_state(run: Path) -> bool:
-    """Whether a trainer left its state.
-
-    Args:
-        run: Any path.
-
-    Returns:
-        True where ``run`` is a folder with a state, or with a checkpoint that has one.
-    """
+    """Whether a trainer left its state in a folder, or in a checkpoint of it."""
     return bool(_state_files(run))
 
 
@@ -68,14 +54,7 @@ def _state_files(run: Path) -> list[Path]:
 
 
 def read_state(run: Path) -> TrlState:
-    """The newest state of a run.
-
-    Args:
-        run: TRL's ``output_dir``.
-
-    Returns:
-        The state that reaches furthest, of the run's root and its checkpoints.
-    """
+    """The state that reaches furthest, of the root and the checkpoints of TRL's ``output_dir``."""
     found: list[tuple[int, Path, dict[str, Any]]] = []
     damaged: list[Path] = []
     for path in _state_files(run):

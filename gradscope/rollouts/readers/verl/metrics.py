@@ -17,40 +17,26 @@ SWITCH_ON = (
 
 
 def find_metrics(folder: Path) -> Path | None:
-    """The file of metrics that belongs to a folder of rollouts.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The first ``.jsonl`` in the folder, or in the one above, whose first line is one of metrics; None where none is.
-    """
+    """The first ``.jsonl`` of metrics in a folder of rollouts, or in the one above; None where none is."""
     candidates = (file for parent in (folder, folder.parent) for file in sorted(parent.glob("*.jsonl")))
     return next((file for file in candidates if is_metrics(file)), None)
 
 
 def is_metrics(file: Path) -> bool:
-    """Whether a file holds metrics.
-
-    Args:
-        file: A JSONL file.
-
-    Returns:
-        True where its first readable line has a step and an object ``data``, and nothing else.
-    """
+    """Whether a JSONL file's first readable line has a step and an object ``data``, and nothing else."""
     first = next(_rows(file, QuarantineLog()), {})
     return first.keys() == {"step", "data"} and isinstance(first["data"], Mapping)
 
 
 def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[str, float]]:
-    """What verl logged.
+    """What verl logged: step -> finite numbers under verl's names.
 
     Args:
-        file: A file of metrics.
+        file: A file of metrics; of a step that a resumed run logged again the later line counts.
         quarantine: Takes the lines that hold none.
 
     Returns:
-        Step -> finite numbers under verl's names. Of a step that a resumed run logged again the later line counts.
+        The metrics.
     """
     metrics: dict[int, dict[str, float]] = {}
     for location, row in read_jsonl(file, quarantine):

@@ -35,23 +35,13 @@ _MISSING = (
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a dump of verl's.
-
-    Args:
-        request: What to read; its path exists.
-
-    Returns:
-        True for rows with input, output, score and step.
-    """
+    """Whether the path holds rows with input, output, score and step."""
     rows = (row for file in expand(_rollouts(request.path)) if not is_metrics(file) for row in peek(file))
     return {"input", "output", "score", "step"} <= next(rows, {}).keys()
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a dump of rollouts.
-
-    Args:
-        request: A ``rollout_data_dir``, the folder above it, or one file.
+    """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file.
 
     Returns:
         The run.
@@ -84,14 +74,7 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _rollouts(path: Path) -> Path:
-    """The folder of rollouts: the one given, or its folder ``rollout``.
-
-    Args:
-        path: What was given.
-
-    Returns:
-        Where the files are.
-    """
+    """The folder of rollouts: the one given, or its folder ``rollout``."""
     below = path / "rollout"
     has_own = path.is_dir() and any(_NUMBERED.fullmatch(file.name) for file in path.iterdir())
     return below if below.is_dir() and not has_own else path
@@ -99,9 +82,6 @@ def _rollouts(path: Path) -> Path:
 
 def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
     """One row a session: several outputs of one agent loop share its score and are one rollout.
-
-    Args:
-        rows: Places and rows.
 
     Returns:
         The last output of each session, in the order of the sessions; rows without a proper uid, or with one that

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy
+from gradscope.metrics.outcomes.groups import (
+    all_equal_unbiased,
+    iid_prediction,
+    jensen_gap,
+)
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.uncertainty.resampling import Resampling
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_gap_of_the_population_is_the_variance_of_the_pass_rates(rates: list[float]) -> None:
+    p = np.array(rates)
+    for size, factor in ((2, 2), (3, 3)):
+        gap = jensen_gap(iid_prediction(p, size).mean(), p.mean(), size)
+        assert float(gap) == pytest.approx(factor * p.var(), abs=1e-12)
+
+
+def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
+    n, c = np.full(40, 6), np.random.default_rng(0).integers(0, 7, 40)
+    p = c / n
+    # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
+    second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
+    gap = jensen_gap(all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean(), p.mean(), 2)
+    assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
+
+
+def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
+    """Rows of (step, prompt, size, passing)."""
+    step, prompt, size, passing = (np.array(column) for column in zip(*rows, strict=True))
+    return GroupTable(
+        step=step,
+        prompt=prompt,
+        size=size,
+        dead=(passing == 0) | (passing == size),
+        num_passing=passing,
+        level_counts=[[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)],
+    )
+
+
+groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 5), st.integers(0, 5)).map(
+    lambda row: (row[0], row[1], row[2], min(row[2], row[3]))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(groups, min_size=1, max_size=25), st.none() | st.just("step") | st.floats(0, 1))
+def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
+    found = estimate_degeneracy(table_of(rows), base_pass_rate=base, resampling=Resampling(num_resamples=50))
+    kinds = found.frac_all_pass.value + found.frac_all_fail.value + found.frac_tied.value
+    assert kinds == pytest.approx(found.frac_reward_zero_std.value)
+    assert found.jensen_gap.value == pytest.approx(found.frac_reward_zero_std.value - found.iid_prediction.value)
+    assert found.between_prompts.value + found.over_time.value == pytest.approx(found.jensen_gap.value, abs=1e-12)
+
+
+def test_pooling_over_time_makes_a_gap_of_its_own() -> None:
+    # Step 1 never passes, step 2 always does: each step is as its own p predicts.
+    found = estimate_degeneracy(
+        table_of([(1, f"a{i}", 4, 0) for i in range(9)] + [(2, f"b{i}", 4, 4) for i in range(9)])
+    )
+    assert found.jensen_gap.value == pytest.approx(1 - 2 * 0.5**4)
+    assert found.over_time.value == pytest.approx(found.jensen_gap.value)
+    assert found.between_prompts.value == pytest.approx(0.0)
+
+
+def test_unequal_prompts_make_a_gap_within_a_step() -> None:
+    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 4 * (i % 2)) for i in range(20)]))
+    assert found.between_prompts.value == pytest.approx(1 - 2 * 0.5**4)
+    assert found.over_time.value == pytest.approx(0.0)
+
+
+def test_prediction_for_unequal_groups_is_the_mean_over_their_sizes() -> None:
+    found = estimate_degeneracy(table_of([(1, "a", 2, 1), (1, "b", 4, 2)]))
+    assert found.iid_prediction.value == pytest.approx((iid_prediction(0.5, 2) + iid_prediction(0.5, 4)) / 2)
+
+
+def test_given_pass_rate_replaces_that_of_the_log() -> None:
+    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 2) for i in range(6)]), base_pass_rate=0.9)
+    assert found.pass_rate.value == 0.5
+    assert found.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)

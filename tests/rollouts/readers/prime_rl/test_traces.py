@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def prime_row(**cells: Any) -> dict[str, Any]:
+    row = json.loads((LOGS / "prime_rl/rollouts/step_3/train/all/traces.jsonl").read_text().splitlines()[0])
+    return {**row, **cells}
+
+
+def test_prime_rl_reads_everything_and_takes_advantages_from_what_was_trained_on() -> None:
+    run = read_run(LOGS / "prime_rl")
+    assert rewards_of(run) == {"3:g7": (1.5, 0.5), "3:g8": (0.5, 0.5)}
+    trained, dropped = run.groups[0].rollouts[0], run.groups[1].rollouts[0]
+    assert (trained.prompt_ids, trained.completion_ids, trained.mask) == ((5, 9, 7), (11, 2), (True, True))
+    assert (trained.advantage, trained.token_advantages, dropped.advantage) == (0.5, (0.5, 0.5), None)
+    assert trained.rewards == {"correct": 1.0, "short": 1.0}
+    assert run.source.missing == ()
+
+
+def test_prime_rl_effective_alone_is_a_lower_bound() -> None:
+    run = read_run(LOGS / "prime_rl/rollouts/step_3/train/effective")
+    assert rewards_of(run) == {"3:g7": (1.5, 0.5)}
+    assert "lower bound" in run.source.missing[0]
+
+
+def test_prime_rl_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    trace = prime_row()["traces"][0]
+    rows = [
+        prime_row(),
+        prime_row(run={"work": {"step": "3"}}),
+        prime_row(group=None),
+        prime_row(traces=[{**trace, "agent": {"trainable": False}}]),
+        prime_row(ok=False, traces=[{**trace, "rewards": {}}]),
+        prime_row(traces=[{**trace, "rewards": {"correct": {"score": None}}}]),
+    ]
+    run = read_run(write_lines(tmp_path / "traces.jsonl", *rows))
+    assert rewards_of(run) == {"3:g7": (1.5, None, None)}
+    assert run.groups[0].rollouts[1].status == "error"
+    assert set_aside(run) == {
+        "the step is not a whole number": 1,
+        "group.id is missing": 1,
+        "the episode has no trace of a trained agent": 1,
+        "the reward is missing": 1,
+        "the reward is null": 1,
+    }
+
+
+def test_prime_rl_agents_of_an_episode_are_groups_of_their_own(tmp_path: Path) -> None:
+    trace = prime_row()["traces"][0]
+    run = read_run(write_lines(tmp_path / "traces.jsonl", prime_row(traces=[trace, trace])))
+    assert list(rewards_of(run)) == ["3:g7/0", "3:g7/1"]
+    assert "several trained agents" in run.source.inferred[0]

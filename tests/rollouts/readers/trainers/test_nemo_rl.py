@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import set_aside, write_lines
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+
+
+def test_nemo_rl_rows_are_batches_of_one_and_padding_is_cut() -> None:
+    run = read_run(LOGS / "nemo_rl")
+    assert [(group.step, group.rewards) for group in run.groups] == [(1, (1.0, 0.0)), (1, (1.0, 1.0))]
+    rollout = run.groups[1].rollouts[1]
+    assert (rollout.prompt_ids, rollout.completion_ids) == ((5, 8, 7), (13, 14, 2))
+    assert (rollout.logprobs, rollout.token_advantages) == ((-0.1,) * 3, (0.0,) * 3)
+    assert "equal prompt tokens at one step" in run.source.inferred[0]
+    assert run.source.missing == ()
+
+
+def test_nemo_rl_with_dynamic_sampling_takes_the_trained_rewards_and_says_what_is_hidden(tmp_path: Path) -> None:
+    row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])
+    row |= {"filtered_rewards": [0.5], "sample_loss_mask": [0.0]}
+    run = read_run(write_lines(tmp_path / "train_data_step7.jsonl", row))
+    assert [(group.step, group.rewards) for group in run.groups] == [(7, (0.5,))]
+    assert run.groups[0].rollouts[0].mask == (False, False)
+    assert "Dynamic sampling was on" in run.source.missing[0]
+
+
+def test_nemo_rl_without_tokens_is_grouped_by_the_text_before_the_last_message(tmp_path: Path) -> None:
+    rows = [{"content": [["2+2?", answer]], "rewards": [float(answer == "4")]} for answer in "45"]
+    run = read_run(write_lines(tmp_path / "train_data_step0.jsonl", *rows))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0)]
+    assert "all messages but the last" in run.source.inferred[0]
+
+
+def test_nemo_rl_rows_whose_lists_are_too_short_are_set_aside(tmp_path: Path) -> None:
+    good = {"content": [["q", "a"]], "rewards": [1.0]}
+    bad = {**good, "token_ids": [[1, 2]], "token_loss_mask": [[0, 1]], "input_lengths": [3]}
+    run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", good, bad))
+    assert set_aside(run) == {"the lists of tokens differ in length": 1}

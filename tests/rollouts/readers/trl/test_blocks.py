@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from tests.rollouts.trl_folder import entry, rows, write_file, write_state
+
+AABB = ["a", "a", "b", "b"]
+
+
+def test_neighboring_groups_of_one_prompt_are_cut_where_advantages_center(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows(["a"] * 4, [1, 0, 1, 1]))
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2]
+    assert "runs of 4 equal prompts, cut by the logged advantages" in run.source.inferred[-1]
+
+
+def test_two_dead_groups_of_one_prompt_are_not_one_live_group(tmp_path: Path) -> None:
+    write_file(tmp_path, 1, rows(["a"] * 4, [1, 1, 0, 0]))
+    assert [group.rewards for group in read_run(tmp_path).groups] == [(1.0, 1.0), (0.0, 0.0)]
+
+
+def test_the_logged_share_of_dead_groups_decides_where_advantages_are_of_another_kind(tmp_path: Path) -> None:
+    content = [
+        row | {"advantage": 2 * row["right"] - 1.0} for row in rows(["a"] * 4 + ["b"] * 4, [1, 1, 0, 1, 0, 0, 1, 0])
+    ]
+    write_file(tmp_path, 1, content)
+    write_state(tmp_path, entry(1, frac_reward_zero_std=0.5))
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2, 2, 2]
+    assert "cut by the logged frac_reward_zero_std" in run.source.inferred[-1]
+
+
+def test_advantages_that_are_not_centered_confirm_no_size(tmp_path: Path) -> None:
+    content = [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])]
+    write_file(tmp_path, 1, content)
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [2, 2]
+    assert "nothing in the log confirms it" in run.source.inferred[-1]
+
+
+def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
+    write_file(tmp_path / "run", 1, rows(["a"] * 4, [0, 0, 0, 0]))
+    config = tmp_path / "RUN.json"
+    config.write_text(json.dumps({"args": {"num_generations": 2}}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config))
+    assert [group.size for group in run.groups] == [2, 2]
+    assert run.settings.origin == str(config)
+    for wrong in (3, "2", 0):
+        config.write_text(json.dumps({"num_generations": wrong}))
+        with pytest.raises(InputError, match=r"gives num_generations .* are not blocks"):
+            read_run(tmp_path / "run", ReadOptions(trainer_args=config))

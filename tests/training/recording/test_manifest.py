@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradscope import measure_degeneracy, replay_run
+from gradscope.results.replay import ReplayReport
+from gradscope.rollouts.run_folder import read_manifest, read_metrics
+from gradscope.rollouts.store import read_steps
+from gradscope.training import RolloutRecorder
+from tests.training.stock import stock_trainer, train
+
+
+def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
+    """A stock trainer that was trained under the recorder, and the run."""
+    kept = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
+    trainer = stock_trainer(tmp_path / "trl", **arguments)
+    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **kept)
+    train(trainer)
+    return trainer, tmp_path / "run"
+
+
+def assert_reproduced(report: ReplayReport, steps: tuple[int, ...] = (1, 2, 3)) -> None:
+    assert tuple(step.step for step in report.steps) == steps
+    assert report.verdict == "match"
+    assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+
+
+def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
+    _, run = record(tmp_path, scale_rewards="batch")
+    assert read_manifest(run).advantage == "trl"
+    for step in replay_run(run).steps:
+        assert {q.name for q in step.quantities if q.verdict == "match"} == {"reward", "advantage", "grad_norm"}
+
+
+def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
+    _, run = record(tmp_path, num_iterations=2, max_steps=4)
+    report = replay_run(run)
+    assert_reproduced(report, steps=(1, 3))
+    assert all(step.logprob_difference is not None for step in report.steps)
+    assert all(step.logprob_difference.max < 1e-5 for step in report.steps if step.logprob_difference)
+    assert sorted(read_metrics(run)) == [1, 2, 3, 4]
+    assert measure_degeneracy(run).num_groups == 8
+    assert "A generation batch that feeds several updates is recorded once, at the first of them." in (
+        read_manifest(run).notes
+    )
+
+
+def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
+    _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
+    report = replay_run(run)
+    assert [step.step for step in report.steps] == [1, 3]
+    assert {step.cause for step in report.steps} == {
+        "each update sees a shuffled part of the logged batch, and which is not logged"
+    }
+    groups = read_steps(run)
+    assert [group.size for group in groups] == [4] * 8
+    assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
+
+
+def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
+    from trl import GRPOTrainer
+
+    class Doubled(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            ones = torch.ones_like(output["completion_ids"], dtype=torch.float32)
+            output["advantages"] = 2 * output["advantages"][:, None] * ones
+            return output
+
+    _, run = record(tmp_path, trainer=Doubled)
+    assert read_manifest(run).advantage == "custom"
+    report = replay_run(run)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+    causes = {quantity.cause for step in report.steps for quantity in step.quantities if quantity.name == "advantage"}
+    assert causes == {"the advantages were not logged, or are one per token"}
+
+
+def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
+    _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
+    (step,) = replay_run(run).steps
+    assert step.relative_error["grad_norm"] < 1e-5
+    assert "a subclass of the trainer made them, and how is not recorded" in {q.cause for q in step.quantities}

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope import replay_run
+from gradscope.results.replay import ReplayReport
+from gradscope.rollouts.run_folder import read_manifest
+from gradscope.rollouts.store import read_steps
+from gradscope.training import RolloutRecorder
+from tests.training.stock import answer, short, stock_trainer, train
+
+
+def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
+    """A stock trainer that was trained under the recorder, and the run."""
+    kept = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
+    trainer = stock_trainer(tmp_path / "trl", **arguments)
+    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **kept)
+    train(trainer)
+    return trainer, tmp_path / "run"
+
+
+def assert_reproduced(report: ReplayReport, steps: tuple[int, ...] = (1, 2, 3)) -> None:
+    assert tuple(step.step for step in report.steps) == steps
+    assert report.verdict == "match"
+    assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+
+
+def _spread(completions: list[Any], **_: Any) -> list[float]:
+    return [float(row % 2) for row, _ in enumerate(completions)]
+
+
+def _some(completions: list[Any], **_: Any) -> list[float | None]:
+    return [None if row % 2 == 0 else 1.0 for row, _ in enumerate(completions)]
+
+
+def test_conversations_keep_their_messages_and_the_models_name(tmp_path: Path, chat_model: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"{n} and {n}?"}], "answer": str(2 * n)} for n in range(4)]
+    trainer, run = record(tmp_path, model=chat_model, rows=rows, rewards=_spread, max_completion_length=8)
+    assert_reproduced(replay_run(run))
+    groups = read_steps(run)
+    assert all(list(group.rollouts[0].messages or ()) in [row["prompt"] for row in rows] for group in groups)
+    assert groups[0].rollouts[0].prompt.endswith("?")
+    assert read_manifest(run).model == str(chat_model)
+    tokenizer = trainer.processing_class
+    for rollout in groups[0].rollouts:
+        assert tokenizer.decode(list(rollout.prompt_ids or ())).endswith("<|assistant|>")
+        assert rollout.status == ("completed" if (rollout.completion_ids or ())[-1] in (0, 1) else "truncated")
+
+
+def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward(tmp_path: Path) -> None:
+    _, run = record(tmp_path, rewards=[short, _some], reward_weights=[1.0, 2.0], max_steps=1)
+    rollouts = [rollout for group in read_steps(run) for rollout in group.rollouts]
+    assert {row for row, rollout in enumerate(rollouts) if rollout.rewards["short"] is None} == set(range(0, 16, 3))
+    assert {row for row, rollout in enumerate(rollouts) if rollout.reward is None} == {0, 6, 12}
+    for rollout in rollouts:
+        first, second = rollout.rewards["short"], rollout.rewards["_some"]
+        expected = None if first is None and second is None else (first or 0.0) + 2.0 * (second or 0.0)
+        assert rollout.reward == (None if expected is None else pytest.approx(expected))
+
+
+def test_two_functions_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    _, run = record(tmp_path, rewards=[answer, answer], max_steps=1, weights_every=None)
+    assert list(read_steps(run)[0].rollouts[0].rewards) == ["answer", "answer_2"]
+
+
+def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
+    arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
+    _, run = record(tmp_path, loss_type="grpo", max_steps=2, **arguments)
+    assert [group.group_id for group in read_steps(run)[:4]] == [f"00001-{place:03d}" for place in range(4)]
+    (first, _) = replay_run(run).steps
+    assert first.cause is not None
+    assert first.cause.startswith("an update covers several generation batches")

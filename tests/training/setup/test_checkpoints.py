@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gradscope.errors import InputError
+from gradscope.rollouts.run_folder import (
+    checkpoint_path,
+    find_weights,
+    heldout_path,
+    metrics_path,
+    step_path,
+)
+from gradscope.rollouts.store import step_files
+from gradscope.training.setup.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import train
+from tests.training.conftest import SHORT
+
+LONG = {"steps": 7, "checkpoint_every": 2}
+
+
+def config_for(output: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
+
+
+def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
+    """A run that Ctrl-C ends when so many of something are done."""
+
+    def interrupt(done: int, total: int, label: str) -> None:
+        if (done, label) == at:
+            raise KeyboardInterrupt
+
+    config = config_for(output, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, progress=interrupt)
+    return config
+
+
+def assert_same_run(run: Path, other: Path, weights: str = "model.safetensors") -> None:
+    assert [path.name for path in step_files(run)] == [path.name for path in step_files(other)]
+    for step in range(1, 8):
+        assert step_path(run, step).read_bytes() == step_path(other, step).read_bytes(), f"step {step}"
+    for number in complete_checkpoints(other):
+        ours, theirs = (checkpoint_path(folder, number) / weights for folder in (run, other))
+        assert ours.read_bytes() == theirs.read_bytes(), f"checkpoint {number}"
+    for when in ("before", "after"):
+        assert heldout_path(run, when).read_bytes() == heldout_path(other, when).read_bytes()  # type: ignore[arg-type]
+    untimed = [
+        [{name: value for name, value in json.loads(line).items() if name != "step_time"} for line in text.splitlines()]
+        for text in (metrics_path(run).read_text(), metrics_path(other).read_text())
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
+def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="token_critic")
+    folder = checkpoint_path(tmp_path / "run", 2)
+    if damage == "absent":
+        (folder / MEMORY_ARRAYS).unlink()
+    elif damage == "garbled":
+        (folder / MEMORY_ARRAYS).write_bytes(b"\x07" + (folder / MEMORY_ARRAYS).read_bytes()[1:])
+    elif damage == "narrow":
+        save_file(dict.fromkeys(("head", "exp_avg", "exp_avg_sq"), np.zeros(3, np.float32)), folder / MEMORY_ARRAYS)
+    else:
+        (folder / MEMORY).write_text("{}")
+    with pytest.raises(InputError, match=r"gradscope_advantage\.safetensors cannot be read, so the run cannot go on"):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
+def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
+    memory = checkpoint_path(tmp_path / "run", 2) / MEMORY
+    memory.unlink() if text is None else memory.write_text(text)
+    with pytest.raises(InputError, match=r"gradscope_advantage\.json cannot be read, so the run cannot go on"):
+        train(config, resume=True)
+
+
+def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    torn = checkpoint_path(tmp_path / "run", 6)
+    shutil.copytree(checkpoint_path(tmp_path / "run", 4), torn)
+    (torn / MARKER).unlink()
+    (torn / "model.safetensors").write_bytes(b"half")
+    assert complete_checkpoints(tmp_path / "run") == (0, 2, 4)
+    assert_same_run(train(config, resume=True), short_run(**LONG))
+
+
+def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"))
+    (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-4 lacks optimizer\.pt"):
+        train(config, resume=True)
+
+
+MakeRun = Callable[..., Path]
+
+
+def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:
+    from safetensors.numpy import load_file
+
+    from gradscope.training.grpo.policy import EMBEDDED_FOLDER
+
+    run = short_run()
+    assert [weights.num_updates for weights in find_weights(run)] == [0, 2, 3]
+    packaged, before = (
+        load_file(folder / "model.safetensors") for folder in (EMBEDDED_FOLDER, checkpoint_path(run, 0))
+    )
+    after = load_file(checkpoint_path(run, 3) / "model.safetensors")
+    assert packaged.keys() == before.keys() == after.keys()
+    assert all(np.array_equal(packaged[name], before[name]) for name in packaged)
+    assert not any(np.array_equal(before[name], after[name]) for name in packaged)
+
+
+def test_nothing_pickled_but_the_newest_state(short_run: MakeRun) -> None:
+    run = short_run()
+    pickles = {
+        path.relative_to(run).as_posix() for kind in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in run.rglob(kind)
+    }
+    assert pickles == {f"checkpoints/checkpoint-3/{name}" for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")}
+    assert not list(run.rglob("README.md"))
