@@ -9,7 +9,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
-from gradscope.results.signal import Starvation
+from gradscope.results.signal import SignalCost
 
 Array = NDArray[np.float64]
 
@@ -17,9 +17,9 @@ NO_TOKENS = "token ids of the completions were not logged"
 NO_TIMES = "no generation time of each rollout was read from the log"
 
 
-def measure_starvation(
+def measure_cost(
     chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, num_resamples: int, seed: int
-) -> Starvation:
+) -> SignalCost:
     """The cost of the degenerate groups of a log.
 
     Args:
@@ -37,7 +37,7 @@ def measure_starvation(
     tokens, seconds = num_tokens(chosen), num_seconds(chosen)
     unknown = Estimate.because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
-    return Starvation(
+    return SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, num_resamples=num_resamples, seed=seed),
         frac_generation_time=Estimate.because(NO_TIMES, num_units=rollouts.num_units)

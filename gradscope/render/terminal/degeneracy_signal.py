@@ -10,10 +10,10 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import Footnotes, Style, format_estimate
-from gradscope.results.signal import AdvantageMass, RewardTies, Starvation, TargetDegeneracy
+from gradscope.results.signal import AdvantageMass, RewardTies, SignalCost, TargetDegeneracy
 
 
-def cost_table(cost: Starvation, notes: Footnotes) -> Table:
+def cost_table(cost: SignalCost, notes: Footnotes) -> Table:
     """What the degenerate groups cost.
 
     Args:

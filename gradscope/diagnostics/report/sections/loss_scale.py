@@ -19,7 +19,7 @@ BY_TOKEN = ("dapo", "bnpo")
 """TRL's loss types that are a mean over the tokens of the batch."""
 
 
-def dilution_section(inputs: ReportInputs) -> ReportSection:
+def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     """The KL part of recomputed gradients, and the share of the loss that is live.
 
     Args:
