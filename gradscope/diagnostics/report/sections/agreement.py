@@ -27,14 +27,7 @@ _LARGE = 0.01
 
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
-    """Sampler against recomputed log-probabilities.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        The gap by step, or the trainer's own metrics of it.
-    """
+    """Sampler against recomputed log-probabilities by step, or the trainer's own metrics of that."""
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
     if gaps:
         return _compared(gaps)

@@ -42,14 +42,7 @@ _ROW_WORDS = {
 
 
 def rank_table(report: RankReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means.
-    """
+    """The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means."""
     notes = Footnotes()
     head = heading(
         "Effective rank of gradients", source_line(report.source), _matrix(report), *_floor(report), _engine(report)
