@@ -66,9 +66,6 @@ def metric(name: str) -> Metric:
 def definitions(*names: str) -> dict[str, str]:
     """The formulas that a document prints beside its numbers.
 
-    Args:
-        *names: Metric names.
-
     Returns:
         Name -> formula.
 
@@ -82,11 +79,8 @@ def definitions(*names: str) -> dict[str, str]:
 def catalog_name(name: str) -> str:
     """The entry that a name stands for.
 
-    Args:
-        name: A metric's name, or ``pass@<k>`` or ``pass^<k>`` with a number.
-
     Returns:
-        ``pass_at_k`` or ``pass_hat_k`` for those two, else the name itself.
+        ``pass_at_k`` or ``pass_hat_k`` for ``pass@<k>`` or ``pass^<k>`` with a number, else the name itself.
 
     Example:
         >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
@@ -100,9 +94,6 @@ def catalog_name(name: str) -> str:
 
 def budget_of(name: str) -> int | None:
     """The k of ``pass@<k>`` or ``pass^<k>``.
-
-    Args:
-        name: A metric's name.
 
     Returns:
         The budget; None for any other name.
@@ -118,12 +109,8 @@ def budget_of(name: str) -> int | None:
 def near_names(name: str, known: Iterable[str]) -> list[str]:
     """What a mistyped name was probably meant to be.
 
-    Args:
-        name: The name as typed.
-        known: The names that exist.
-
     Returns:
-        At most three of them, the nearest first.
+        At most three of the names that exist, the nearest first.
 
     Example:
         >>> near_names("effective_rnk", CATALOG)[0]

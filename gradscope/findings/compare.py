@@ -12,14 +12,7 @@ LEVEL = 0.05
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
-    """The sentences of a comparison.
-
-    Args:
-        comparison: The comparison.
-
-    Returns:
-        Sentences for people.
-    """
+    """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
         *_decisions(comparison),
         *_open(comparison),
@@ -29,14 +22,7 @@ def compare_findings(comparison: Comparison) -> tuple[str, ...]:
 
 
 def is_decided(pair: ComparedPair) -> bool:
-    """Whether a difference is one after correction.
-
-    Args:
-        pair: The pair.
-
-    Returns:
-        True where the corrected p-value is below 0.05.
-    """
+    """Whether a difference is one after correction."""
     return pair.p_holm is not None and pair.p_holm < LEVEL
 
 

@@ -12,14 +12,7 @@ _FILTERED = -3.0
 
 
 def cost_finding(report: DegeneracyReport) -> str:
-    """What share of the training signal was lost.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The sentence; empty where every group is alive.
-    """
+    """What share of the training signal was lost; empty where every group is alive."""
     cost = report.starvation
     if not cost.frac_rollouts.value or cost.dilution.value is None:
         return ""
@@ -37,14 +30,7 @@ def cost_finding(report: DegeneracyReport) -> str:
 
 
 def dispersion_finding(report: DegeneracyReport) -> str:
-    """Whether chance explains the dead groups.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The sentence; empty where the test is undefined.
-    """
+    """Whether chance explains the dead groups; empty where the test is undefined."""
     tested = report.overdispersion
     if tested.z.value is None or tested.p_value.value is None:
         return ""
@@ -60,15 +46,7 @@ def dispersion_finding(report: DegeneracyReport) -> str:
 
 
 def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None) -> str:
-    """What resampling and larger groups would bring.
-
-    Args:
-        report: The report.
-        doubled: The forecast at twice the group size.
-
-    Returns:
-        The sentence; empty where every group is alive.
-    """
+    """What resampling and groups of twice the size would bring; empty where every group is alive."""
     factor = report.starvation.resampling_factor
     if not report.frac_reward_zero_std.value:
         return ""
@@ -84,14 +62,7 @@ def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None
 
 
 def target_finding(report: DegeneracyReport) -> str:
-    """What it takes to reach the target.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The sentence; empty where there is no target.
-    """
+    """What it takes to reach the target; empty where there is none."""
     target = report.target
     if target is None:
         return ""
@@ -103,14 +74,7 @@ def target_finding(report: DegeneracyReport) -> str:
 
 
 def fit_finding(report: DegeneracyReport) -> str:
-    """A warning where forecasts rest on a shape that the counts refute.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The sentence; empty where the fit holds or nothing is forecast.
-    """
+    """A warning where forecasts rest on a shape that the counts refute; else empty."""
     fit = report.pass_rates.goodness_of_fit
     forecast = any(row.method == "forecast" and row.degeneracy.is_defined for row in report.by_group_size)
     if not forecast or fit.value is None or fit.value > 0.01:
@@ -122,14 +86,7 @@ def fit_finding(report: DegeneracyReport) -> str:
 
 
 def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
-    """Which reward functions tie groups and which tell them apart.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Sentences; none for a single reward function.
-    """
+    """Which reward functions tie groups and which tell them apart; nothing for a single one."""
     rows = [row for row in report.by_reward if row.frac_zero_std.value is not None]
     if not rows:
         return ()
@@ -144,14 +101,7 @@ def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
 
 
 def policy_finding(report: DegeneracyReport) -> str:
-    """What pooling several policies does to the gap.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The sentence; empty for a log of one policy.
-    """
+    """What pooling several policies does to the gap; empty for a log of one policy."""
     split = report.policy_gap
     if split is None or split.between_prompts.value is None or split.between_policies.value is None:
         return ""

@@ -12,15 +12,7 @@ from gradscope.say import with_interval
 
 
 def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
-    """At most three sentences with their numbers.
-
-    Args:
-        updates: The update of each step and formulation.
-        baselines: The noise under each baseline, all steps together first.
-
-    Returns:
-        Sentences.
-    """
+    """At most three sentences on updates, and on the noise under each baseline, all steps together first."""
     return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
 
 

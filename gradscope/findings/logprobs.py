@@ -13,14 +13,7 @@ bfloat16 and kernels in another order stay below it for nearly all tokens; other
 
 
 def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
-    """What the differences say, in at most one sentence.
-
-    Args:
-        steps: The steps that were recomputed.
-
-    Returns:
-        The sentence; none where nothing was logged.
-    """
+    """What the differences say, in at most one sentence; none where nothing was logged."""
     known = [(step.step, step.logprob_difference) for step in steps if step.logprob_difference is not None]
     if not known:
         return ()

@@ -19,7 +19,7 @@ def passk_findings(
         num_missing: Samples of each table that have no reward.
 
     Returns:
-        Sentences for people.
+        What each file reaches, what is forecast, who is ahead, and what is not counted.
     """
     sentences = [_reach(table) for table in tables]
     sentences += [_forecast(table) for table in tables]

@@ -18,17 +18,7 @@ def rank_findings(
     spectra: Sequence[GradientSpectrum],
     comparisons: Sequence[RankComparison] = (),
 ) -> tuple[str, ...]:
-    """A few sentences with their numbers.
-
-    Args:
-        curve: Ranks averaged over groups.
-        steps: Geometry of each step.
-        spectra: All spectra.
-        comparisons: Ranks under other formulations against those under the first.
-
-    Returns:
-        Sentences.
-    """
+    """Ranks by group size, over time and by formulation, dead groups, cancellation, and the trainer's own norm."""
     ranks = [*_by_size(curve), *_over_time(curve), *_compared(comparisons)]
     sentences = [*ranks, *_dead(curve), *_cancellation(steps), *_against_log(steps)]
     if not curve and spectra:

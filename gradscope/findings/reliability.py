@@ -16,16 +16,7 @@ NEAR_FLOOR = 0.01
 def reliability_findings(
     spectra: Sequence[GradientSpectrum], steps: Sequence[StepGeometry], engine: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """At most two sentences.
-
-    Args:
-        spectra: All spectra.
-        steps: The steps that were recomputed.
-        engine: How: its precision decides whether more can be had.
-
-    Returns:
-        What reduced precision leaves in doubt, and how the sampler's log-probabilities fit.
-    """
+    """What reduced precision leaves in doubt, and how the sampler's log-probabilities fit: at most two sentences."""
     return (*_near_floor(spectra, engine), *logprob_findings(steps))
 
 

@@ -8,14 +8,7 @@ from gradscope.results.rank_tokens import GradientSparsity
 
 
 def sparsity_findings(found: Sequence[GradientSparsity]) -> tuple[str, ...]:
-    """What the last step's numbers say, in one sentence.
-
-    Args:
-        found: By step.
-
-    Returns:
-        At most one sentence.
-    """
+    """What the last step's numbers say, in at most one sentence."""
     last = [one for one in found if one.step == found[-1].step and one.small.value is not None]
     if not last:
         return ()

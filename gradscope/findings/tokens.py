@@ -9,14 +9,7 @@ from gradscope.results.rank_tokens import TokenRankPoint
 
 
 def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
-    """What the ranks of token rows say, in sentences.
-
-    Args:
-        points: By step, advantage and group size.
-
-    Returns:
-        At most two sentences, on the last step under the logged advantage or the first that was asked for.
-    """
+    """The last step's ranks of token rows under the logged or the first advantage, in at most two sentences."""
     known = [point for point in points if point.effective_rank.value is not None and point.num_rows.value is not None]
     named = [point for point in known if point.advantage == LOGGED] or known
     if not named:

@@ -12,15 +12,7 @@ from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, Weight
 def weight_update_findings(
     updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory]
 ) -> tuple[str, ...]:
-    """What training did to the weights, each number beside its null.
-
-    Args:
-        updates: Changes of matrices.
-        trajectories: All matrices together first.
-
-    Returns:
-        At most three sentences.
-    """
+    """What training did to the weights, each number beside its null, in at most three sentences."""
     whole, last = trajectories[0], max(update.last for update in updates)
     sentences = []
     if whole.top_energy.value is not None and whole.linear_growth.value is not None:
@@ -51,14 +43,7 @@ def weight_update_findings(
 
 
 def gradient_update_findings(found: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
-    """The means of the last step, in one sentence.
-
-    Args:
-        found: By step.
-
-    Returns:
-        At most one sentence.
-    """
+    """The means of the last step, in at most one sentence."""
     last = [one for one in found if one.step == found[-1].step]
     ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
     known = [triple for triple in ranks if None not in triple]

@@ -113,9 +113,6 @@ SPECS = (
 def spec_of(result: object) -> ResultSpec:
     """The row of a result.
 
-    Args:
-        result: What a command found.
-
     Returns:
         How it reaches its readers.
 

@@ -10,7 +10,7 @@ from gradscope.results.signal import (
     AdvantageMass,
     PassRateDistribution,
     RewardTies,
-    Starvation,
+    SignalCost,
     TargetDegeneracy,
 )
 from gradscope.results.source import Quarantine, Source
@@ -174,7 +174,7 @@ class DegeneracyReport:
     """One row per step."""
     pass_rates: PassRateDistribution
     """The distribution of pass rates over groups."""
-    starvation: Starvation
+    starvation: SignalCost
     """What degenerate groups cost."""
     advantages: tuple[AdvantageMass, ...]
     """Each formulation of the registry on these rewards."""

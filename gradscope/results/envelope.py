@@ -52,14 +52,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes.
-
-    Args:
-        path: An existing file.
-
-    Returns:
-        Its digest in hexadecimal.
-    """
+    """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -90,13 +83,5 @@ def build_document(
 
 
 def render_json(document: Mapping[str, Any]) -> str:
-    """The document as text.
-
-    Args:
-        document: From :func:`build_document`.
-
-    Returns:
-        Indented strict JSON with a final newline, in ASCII: text from a log cannot act on a terminal that shows it, and
-        no encoding can spoil it.
-    """
+    """The document as indented strict JSON in ASCII, which no terminal acts on and no encoding spoils."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -9,7 +9,7 @@ from gradscope.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starvation:
+class SignalCost:
     """The share of the work that gave a group-mean baseline no gradient."""
 
     frac_rollouts: Estimate

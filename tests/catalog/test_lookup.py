@@ -30,7 +30,7 @@ from gradscope.results.rank import (
 )
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
-from gradscope.results.signal import AdvantageMass, PassRateDistribution, Starvation
+from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.update import WeightUpdate
 
 DIFFERENCES = {"difference"}
@@ -74,7 +74,7 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
 @pytest.mark.parametrize(
     ("family", "result"),
     [
-        ("starvation", Starvation),
+        ("starvation", SignalCost),
         ("overdispersion", Overdispersion),
         ("pass_rates", PassRateDistribution),
         ("advantages", AdvantageMass),

@@ -40,7 +40,7 @@ from gradscope.results.signal import (
     PassRateDistribution,
     RateBin,
     RewardTies,
-    Starvation,
+    SignalCost,
     TargetDegeneracy,
     TargetPlan,
 )
@@ -170,7 +170,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         ),
         by_step=tuple(_step(step) for step in range(1, num_steps + 1)),
         pass_rates=_pass_rates(),
-        starvation=Starvation(
+        starvation=SignalCost(
             frac_rollouts=around(0.4125, 0.08, 128),
             frac_tokens=Estimate.because("token ids of the completions were not logged"),
             frac_generation_time=around(0.52, 0.08, 128),

@@ -68,17 +68,7 @@ def _better(name: str) -> Direction:
 
 
 def judge(change: Estimate, better: Direction, margin: float, rule: BaselineRule) -> Outcome:
-    """Whether the change, or the near end of its interval, is worse than the margin.
-
-    Args:
-        change: This run minus the baseline, defined.
-        better: Which side of the metric is better.
-        margin: How much worse it may be.
-        rule: What decides; without an interval the change itself.
-
-    Returns:
-        ``fail`` or ``pass``.
-    """
+    """``fail`` if the change, or under ``interval`` the near end of its interval, is worse than the margin."""
     value = change.value or 0.0
     near_rise, near_fall = (value, value) if rule == "value" else change.ends
     rose, fell = near_rise > margin, near_fall < -margin

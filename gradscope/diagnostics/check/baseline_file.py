@@ -37,9 +37,6 @@ _LEAST_SHARE = 0.5
 def prompt_key(prompt_id: str) -> str:
     """A prompt's name in a baseline: a digest, because a prompt id may be the whole prompt.
 
-    Args:
-        prompt_id: The prompt's id.
-
     Returns:
         Twelve hexadecimal digits of its SHA-256.
 
@@ -51,12 +48,7 @@ def prompt_key(prompt_id: str) -> str:
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
-    """Writes a baseline, aside and then renamed.
-
-    Args:
-        baseline: The numbers.
-        path: Where it goes; a baseline that is there is replaced, which is what updating means.
-    """
+    """Writes a baseline, aside and then renamed; one that is there is replaced, which is what updating means."""
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -77,9 +69,6 @@ def _plain(metric: BaselineMetric) -> dict[str, Any]:
 
 def read_baseline(path: Path) -> Baseline:
     """Reads a baseline.
-
-    Args:
-        path: The file.
 
     Returns:
         Its numbers.
@@ -119,12 +108,7 @@ def _metric(values: Mapping[str, Any]) -> BaselineMetric:
 def change_of(
     before: BaselineMetric, after: BaselineMetric, *, resampling: Resampling = RESAMPLING
 ) -> tuple[Estimate, int]:
-    """After minus before.
-
-    Args:
-        before: The baseline's metric.
-        after: This run's.
-        resampling: How often, and from which seed.
+    """After minus before, paired by prompt where enough prompts are common.
 
     Returns:
         The change with its interval, and how many prompts were paired (0: none).

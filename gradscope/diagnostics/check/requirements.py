@@ -29,13 +29,10 @@ _EXAMPLE = "Write a metric, an operator and a number: 'frac_reward_zero_std <= 0
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read ``<metric> <op> <number>``.
+    """Reads ``<metric> <op> <number>``.
 
-    Whether there is such a metric is decided by :func:`check_run`, which knows what the
-    trainer logged; its error names the nearest one.
-
-    Args:
-        text: The requirement as typed.
+    Whether there is such a metric is decided by :func:`check_run`, which knows what the trainer logged; its error names
+    the nearest one.
 
     Returns:
         The requirement.
@@ -85,14 +82,7 @@ class CheckSettings:
 
 
 def read_requirements(path: str | Path) -> tuple[Requirement, ...]:
-    """The requirements of a configuration file: ``require = ["<metric> <op> <number>", ...]``.
-
-    Args:
-        path: ``pyproject.toml`` with a table ``[tool.gradscope.check]``; any other TOML file may call it ``[check]``.
-
-    Returns:
-        The requirements in order; none where the file has no such table.
-    """
+    """``require = ["<metric> <op> <number>", ...]`` of a file that :func:`read_settings` reads."""
     return read_settings(path).requirements
 
 

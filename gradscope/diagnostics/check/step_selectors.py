@@ -34,13 +34,10 @@ class Selector:
     """How the numbers of these steps become one."""
 
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
-        """The steps that are meant.
-
-        Args:
-            steps: The steps of the run, ascending.
+        """Those of a run's ascending steps that are meant.
 
         Returns:
-            Those of the selector; a share is rounded up, so that it is never none of several.
+            The steps; a share is rounded up, so that it is never none of several.
 
         Example:
             >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
@@ -58,9 +55,6 @@ class Selector:
 
 def split_metric(text: str) -> tuple[str, Selector | None]:
     """A metric and its selector.
-
-    Args:
-        text: ``frac_reward_zero_std@last20%``, ``grad_norm@max``, ``pass@8``, ...
 
     Returns:
         The metric's name and the selector; where what follows the last ``@`` is none, the text itself and None.
@@ -80,15 +74,7 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
-    """The numbers of the chosen steps as one.
-
-    Args:
-        values: Step -> number, only of the chosen steps that have one.
-        selector: How to join them.
-
-    Returns:
-        The number; a trend has an interval, the others are facts about the log.
-    """
+    """The numbers of the chosen steps that have one as one number; only a trend has an interval."""
     if not values:
         return Estimate.because(f"none of the steps {selector.steps!r} has a value")
     steps, numbers = list(values), list(values.values())

@@ -10,7 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.signal import Starvation
+from gradscope.results.signal import SignalCost
 
 Array = NDArray[np.float64]
 
@@ -18,16 +18,14 @@ NO_TOKENS = "token ids of the completions were not logged"
 NO_TIMES = "no generation time of each rollout was read from the log"
 
 
-def measure_starvation(
-    chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling
-) -> Starvation:
+def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling) -> SignalCost:
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, resampling=resampling)
     tokens, seconds = num_tokens(chosen), num_seconds(chosen)
     unknown = Estimate.because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
-    return Starvation(
+    return SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, resampling=resampling),
         frac_generation_time=Estimate.because(NO_TIMES, num_units=rollouts.num_units)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
-from gradscope.diagnostics.degeneracy.cost import measure_starvation
+from gradscope.diagnostics.degeneracy.cost import measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
 from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, group_rewards
@@ -115,7 +115,7 @@ def degeneracy_of_run(
     overall = options.estimate(table)
     rates = pass_rates_of(table, seed=resampling.seed)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
-    starvation = measure_starvation(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
+    starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
     report = DegeneracyReport(
         source=run.source,

@@ -18,10 +18,10 @@ from gradscope.diagnostics.replay.measure import replay_measured
 from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.coverage import coverage_section
-from gradscope.diagnostics.report.sections.dilution import dilution_section
 from gradscope.diagnostics.report.sections.formulations import formulations_section
 from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs
 from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
 from gradscope.diagnostics.report.sections.rewards import rewards_section
 from gradscope.diagnostics.report.sections.signal import signal_section
@@ -52,7 +52,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     tokens_section,
     length_section,
     rewards_section,
-    dilution_section,
+    loss_scale_section,
     agreement_section,
     coverage_section,
     formulations_section,

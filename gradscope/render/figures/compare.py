@@ -24,15 +24,7 @@ _GAP = 0.5
 
 
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
-    """The figures of a comparison.
-
-    Args:
-        comparison: What was found.
-
-    Returns:
-        Learning curves, one figure for each choice of the settings that vary, and the forest plot where there are
-        pairs.
-    """
+    """Learning curves, a figure for each choice of the settings that vary, and a forest plot of the pairs, if any."""
     by_settings: dict[str, list[ComparedCell]] = {}
     for cell in comparison.cells:
         by_settings.setdefault(_settings(cell), []).append(cell)

@@ -31,14 +31,7 @@ _MOST_WHISKERS = 24
 
 
 def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
-    """The figures of a degeneracy report.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        Over steps where there are several, by group size where there are several, and pass rates where they are known.
-    """
+    """Dead groups over steps and by group size, where there are several, and pass rates where they are known."""
     figures: dict[str, Figure] = {}
     if len(report.by_step) > 1:
         figures["degeneracy"] = _over_steps(report)

@@ -10,14 +10,7 @@ from gradscope.results.degeneracy import DegeneracyReport
 
 
 def draw_pass_rates(report: DegeneracyReport) -> Figure:
-    """Bars of observed pass rates with the fitted and the i.i.d. distribution as lines.
-
-    Args:
-        report: The measurement, with a histogram.
-
-    Returns:
-        The figure.
-    """
+    """Bars of a report's histogram of pass rates, with the fitted and the i.i.d. distribution as lines."""
     shape = report.pass_rates
     fit = "" if shape.goodness_of_fit.value is None else f" (goodness of fit p = {shape.goodness_of_fit.value:.2g})"
     shapes = f"a = {shape.beta_a.value or 0:.3g}, b = {shape.beta_b.value or 0:.3g}"

@@ -16,14 +16,7 @@ _MOST_CURVES = len(SERIES)
 
 
 def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
-    """The figure of a pass@k report.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        One figure; none where every row is undefined.
-    """
+    """pass@k by k, and below it the difference of the first two files; no figure where every row is undefined."""
     if not any(row.pass_at_k.value is not None for table in report.tables for row in table.rows):
         return {}
     compared = report.comparison is not None

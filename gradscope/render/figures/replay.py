@@ -15,14 +15,7 @@ _FLOOR = 1e-16
 
 
 def draw_replay(report: ReplayReport) -> dict[str, Figure]:
-    """The figure of a replay.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        One figure; none where no gradient norm was logged.
-    """
+    """Logged and recomputed gradient norms, and their errors; none where no gradient norm was logged."""
     if not any("grad_norm" in step.logged for step in report.steps):
         return {}
     figure, (above, below) = new_figure(

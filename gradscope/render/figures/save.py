@@ -44,15 +44,7 @@ DARK = {
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Writes a figure as PNG and SVG; the same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        stem: Path without suffix.
-
-    Returns:
-        The two files.
-    """
+    """Writes a figure as PNG and SVG beside each other; the same figure gives the same bytes."""
     picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
     text = io.StringIO()
     with figure_style():
@@ -63,14 +55,7 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
 
 
 def for_dark_pages(svg: str) -> str:
-    """An SVG of matplotlib with the colors that it has where the reader prefers dark.
-
-    Args:
-        svg: The drawing, every color in a ``style`` attribute.
-
-    Returns:
-        The drawing with one more rule in its style sheet.
-    """
+    """An SVG of matplotlib, its colors in ``style`` attributes, with a rule for readers who prefer dark pages."""
     rules = "".join(
         f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
         for light, dark in DARK.items()

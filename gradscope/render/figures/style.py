@@ -167,9 +167,6 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
 def power_of_ten(value: float, _: object = None) -> str:
     """The label of a logarithmic axis, without mathematics.
 
-    Args:
-        value: A power of ten.
-
     Returns:
         Ten and its exponent.
 
@@ -181,50 +178,22 @@ def power_of_ten(value: float, _: object = None) -> str:
 
 
 def halo(width: float = 3.0) -> list[AbstractPathEffect]:
-    """A white rim, which keeps a line readable on whatever it crosses.
-
-    Args:
-        width: Points.
-
-    Returns:
-        The path effects of the line.
-    """
+    """A white rim of so many points, which keeps a line readable on whatever it crosses."""
     return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
 
 
 def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
-    """Ticks at the steps themselves where they are few, else at round numbers.
-
-    Args:
-        axes: Whose x axis shows steps.
-        steps: The steps that are drawn.
-        most: How many ticks fit.
-    """
+    """Puts ticks at the steps themselves where at most so many fit, else at round numbers."""
     few = len(steps) <= most
     axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=most))
 
 
 def label_room(names: Sequence[str]) -> float:
-    """Room that :func:`label_lines` needs.
-
-    Args:
-        names: The labels.
-
-    Returns:
-        Inches to the right of the axes.
-    """
+    """Inches to the right of the axes that :func:`label_lines` needs for these names."""
     longest = max((len(line) for name in names for line in name.split("\n")), default=0)
     return 0.32 + _CHARACTER * longest
 
 
 def name_of(text: str, *, limit: int = 24) -> str:
-    """A name from a log as a figure can draw it.
-
-    Args:
-        text: Anything.
-        limit: Longest result.
-
-    Returns:
-        The name with every character outside ASCII escaped: a figure's font may lack it.
-    """
+    """A name from a log, cut to a limit, with characters outside ASCII escaped: a figure's font may lack them."""
     return plain(plain(text).encode("ascii", "backslashreplace").decode("ascii"), limit=limit)

@@ -15,27 +15,12 @@ from gradscope.results.check import CheckReport, Verdict
 
 
 def render_annotations(report: CheckReport) -> str:
-    """The verdicts as workflow commands.
-
-    Args:
-        report: The check.
-
-    Returns:
-        One line a verdict: ``error`` where it fails the check, ``warning`` where it is undecided and may be, else
-        ``notice``.
-    """
+    """A workflow command a verdict: ``error`` if it fails the check, ``warning`` if allowed, else ``notice``."""
     return "".join(_annotation(verdict) for verdict in report.verdicts)
 
 
 def render_summary(report: CheckReport) -> str:
-    """The verdicts as a table in Markdown, for the file that ``GITHUB_STEP_SUMMARY`` names.
-
-    Args:
-        report: The check.
-
-    Returns:
-        A heading, a table and the next steps.
-    """
+    """The verdicts as a table in Markdown, for the file that ``GITHUB_STEP_SUMMARY`` names."""
     lines = [
         f"### gradscope check: {report.outcome}",
         "",

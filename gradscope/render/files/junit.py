@@ -14,14 +14,7 @@ from gradscope.results.check import CheckReport, Verdict
 
 
 def render_junit(report: CheckReport) -> str:
-    """The verdicts as a document.
-
-    Args:
-        report: The check.
-
-    Returns:
-        XML with a final newline; control characters, which XML cannot hold, are spelled out.
-    """
+    """The verdicts as XML with a final newline; control characters, which XML cannot hold, are spelled out."""
     kinds = [_kind(verdict) for verdict in report.verdicts]
     counts = {
         "tests": str(len(kinds)),

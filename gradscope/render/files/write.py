@@ -12,16 +12,7 @@ from gradscope.results.envelope import render_json
 
 
 def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes everything that a result has to give.
-
-    Args:
-        result: What a command found.
-        document: The result in its envelope.
-        folder: An existing folder.
-
-    Returns:
-        The files, in the order of reading: document, tables, arrays, figures.
-    """
+    """Writes a result into an existing folder: document, tables, arrays, figures; returns the files in that order."""
     from gradscope.render.figures.save import save_figure
 
     spec = spec_of(result)

@@ -30,9 +30,6 @@ class Scale:
 def widened(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a scale that hold all numbers, and zero where it is near.
 
-    Args:
-        values: Finite numbers, at least one.
-
     Returns:
         Low and high, never equal.
 
@@ -51,13 +48,8 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     """Round numbers between two ends.
 
-    Args:
-        low: One end.
-        high: The other, above it.
-        most: How many fit.
-
     Returns:
-        Multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
+        At most so many multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
 
     Example:
         >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
@@ -71,13 +63,10 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 
 
 def place(value: float) -> str:
-    """A coordinate as it is written: two decimals, the same bytes every time.
-
-    Args:
-        value: A coordinate.
+    """A coordinate as it is written.
 
     Returns:
-        Its text.
+        At most two decimals, the same bytes every time.
 
     Example:
         >>> place(12.0), place(1 / 3)

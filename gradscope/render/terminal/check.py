@@ -16,14 +16,7 @@ from gradscope.say import with_interval
 
 
 def check_table(report: CheckReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The verdicts.
-
-    Returns:
-        One paragraph per requirement, the outcome of all in the heading.
-    """
+    """The outcome of all in the heading, then a paragraph a requirement."""
     head = heading(f"Check: {report.outcome}", source_line(report.source))
     return Group(head, *(_paragraph(verdict) for verdict in report.verdicts))
 

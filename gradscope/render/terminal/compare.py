@@ -18,14 +18,7 @@ _DECIDED = 0.05
 
 
 def compare_table(comparison: Comparison) -> Group:
-    """The comparison for a terminal.
-
-    Args:
-        comparison: What was found.
-
-    Returns:
-        Means by cell, paired differences by metric, then what they say.
-    """
+    """Means by cell, paired differences by metric, then what they say."""
     notes = Footnotes()
     blocks: list[RenderableType] = [
         _means(comparison, comparison.metrics[start : start + _AT_ONCE], notes)

@@ -20,14 +20,7 @@ MOST_STEPS = 20
 
 
 def degeneracy_table(report: DegeneracyReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        Overall shares with intervals, then by group size, then over steps, then what it means.
-    """
+    """Overall shares with intervals, then by group size, then over steps, then what it means."""
     notes = Footnotes()
     size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
     threshold = report.success_threshold

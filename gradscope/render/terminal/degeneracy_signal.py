@@ -10,19 +10,11 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import Footnotes, Style, format_estimate
-from gradscope.results.signal import AdvantageMass, RewardTies, Starvation, TargetDegeneracy
+from gradscope.results.signal import AdvantageMass, RewardTies, SignalCost, TargetDegeneracy
 
 
-def cost_table(cost: Starvation, notes: Footnotes) -> Table:
-    """What the degenerate groups cost.
-
-    Args:
-        cost: The cost.
-        notes: Where reasons go.
-
-    Returns:
-        The table.
-    """
+def cost_table(cost: SignalCost, notes: Footnotes) -> Table:
+    """What the degenerate groups cost."""
     table = new_table([("what degenerate groups cost", "left"), ("[95 % interval]", "left")])
     rows: list[tuple[str, Estimate, Style]] = [
         ("rollouts without a gradient", cost.frac_rollouts, "share"),
@@ -41,15 +33,7 @@ def cost_table(cost: Starvation, notes: Footnotes) -> Table:
 
 
 def advantage_table(masses: Sequence[AdvantageMass], notes: Footnotes) -> Table:
-    """What each formulation would have fed to the optimizer.
-
-    Args:
-        masses: One a formulation.
-        notes: Where reasons go.
-
-    Returns:
-        The table.
-    """
+    """What each formulation would have fed to the optimizer."""
     table = new_table(
         [
             ("advantage on these rewards", "left"),
@@ -65,15 +49,7 @@ def advantage_table(masses: Sequence[AdvantageMass], notes: Footnotes) -> Table:
 
 
 def reward_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
-    """Each reward function on the same groups: ties, groups that it alone tells apart, dead ones that it would revive.
-
-    Args:
-        rows: One a function.
-        notes: Where reasons go.
-
-    Returns:
-        The table.
-    """
+    """Each reward function: ties, groups that it alone tells apart, dead groups that it would revive."""
     table = new_table([("reward function", "left"), ("ties", "left"), ("alone", "right"), ("revives", "right")])
     for row in rows:
         share = format_estimate(row.frac_zero_std, notes, "share")
@@ -82,15 +58,7 @@ def reward_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
 
 
 def target_table(target: TargetDegeneracy, notes: Footnotes) -> Table:
-    """Ways to a target share of degenerate groups.
-
-    Args:
-        target: The plans.
-        notes: Where reasons go.
-
-    Returns:
-        The table.
-    """
+    """Ways to a target share of degenerate groups."""
     table = new_table(
         [
             (f"to {100 * target.target:g} % dead", "left"),

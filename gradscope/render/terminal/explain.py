@@ -17,11 +17,7 @@ _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neithe
 
 
 def metric_list() -> Group:
-    """All metrics, by the command that computes them.
-
-    Returns:
-        A table of names and titles per command.
-    """
+    """Names and titles of all metrics, a table for each command that computes them."""
     parts: list[RenderableType] = []
     for command, entries in groupby(sorted(CATALOG.values(), key=lambda entry: entry.command), _command):
         table = new_table([(f"gradscope {command}", "left"), ("", "left")])
@@ -32,14 +28,7 @@ def metric_list() -> Group:
 
 
 def metric_page(name: str) -> Group:
-    """One metric in words.
-
-    Args:
-        name: Its name; ``pass@4`` stands for pass@k at k = 4.
-
-    Returns:
-        Its meaning, then formula, range, direction, movers, source and command.
-    """
+    """One metric, such as ``pass@4``: meaning, formula, range, direction, movers, source and command."""
     entry = metric(name)
     facts = Table.grid(padding=(0, 2))
     for label, text in (

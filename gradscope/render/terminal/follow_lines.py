@@ -11,23 +11,12 @@ _TITLES = ("step", "groups", "degenerate [95 %]", "fail", "pass", "tied", "p")
 
 
 def step_head() -> str:
-    """The titles of the lines.
-
-    Returns:
-        One line.
-    """
+    """The titles of the lines, as one line."""
     return _line(_TITLES)
 
 
 def step_line(row: StepDegeneracy) -> str:
-    """One step.
-
-    Args:
-        row: The step.
-
-    Returns:
-        One line; a dash stands for a number that is not defined.
-    """
+    """One step as one line; a dash stands for a number that is not defined."""
     shares = (row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
     cells = (_cell(share, interval=False) for share in shares)
     return _line((str(row.step), str(row.num_groups), _cell(row.frac_reward_zero_std, interval=True), *cells))

@@ -19,39 +19,17 @@ Column = tuple[str, Literal["left", "right"]]
 
 
 def heading(title: str, *facts: str) -> Group:
-    """What the table is about.
-
-    Args:
-        title: The finding's name.
-        *facts: One line each, such as the path and the number of rollouts.
-
-    Returns:
-        The title in bold with the facts dimmed below it.
-    """
+    """A title in bold, with facts such as the path and the number of rollouts dimmed below it, a line each."""
     return Group(cell(title, style="bold"), *(cell(fact, style="dim") for fact in facts if fact))
 
 
 def source_line(source: Source) -> str:
-    """Where the numbers came from.
-
-    Args:
-        source: The input.
-
-    Returns:
-        Its path and what it was recognized as.
-    """
+    """Where the numbers came from: the path and what it was recognized as."""
     return f"{source.path} ({source.recognized})"
 
 
 def new_table(columns: Sequence[Column]) -> Table:
-    """An empty table with a rule under its head and nothing else.
-
-    Args:
-        columns: Titles and how their cells are aligned.
-
-    Returns:
-        The table.
-    """
+    """An empty table with a rule under its head and nothing else."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for title, justify in columns:
         table.add_column(Text(title), justify=justify, no_wrap=True)
@@ -59,42 +37,19 @@ def new_table(columns: Sequence[Column]) -> Table:
 
 
 def add_row(table: Table, *cells: str | Text, style: str | None = None) -> None:
-    """Adds a row whose texts are printed as they stand.
-
-    Args:
-        table: The table.
-        *cells: One per column.
-        style: A rich style for the row.
-    """
+    """Adds a row whose texts are printed as they stand, one per column."""
     table.add_row(*(item if isinstance(item, Text) else cell(item) for item in cells), style=style)
 
 
 def formulas(*names: str) -> Text:
-    """The caption that says how the numbers above were computed.
-
-    Args:
-        *names: Metrics of the catalogue.
-
-    Returns:
-        One line per metric.
-    """
+    """The caption that says how metrics of the catalogue were computed, a line each."""
     return Text("\n").join(cell(f"{metric(name).title} = {metric(name).formula}", style="dim") for name in names)
 
 
 def document(
     head: RenderableType, blocks: Iterable[RenderableType], notes: Footnotes, findings: Sequence[str]
 ) -> Group:
-    """A whole result, as it is printed.
-
-    Args:
-        head: From :func:`heading`.
-        blocks: Tables and captions, in order.
-        notes: The footnotes of all of them.
-        findings: What the numbers say.
-
-    Returns:
-        Everything, with a blank line between parts.
-    """
+    """A whole result as it is printed: heading, tables and captions, footnotes, findings; blank lines between."""
     parts: list[RenderableType] = [head]
     for block in blocks:
         parts += [Text(), block]

@@ -13,14 +13,7 @@ from gradscope.results.passk import PassAtKComparison, PassAtKReport, PassAtKTab
 
 
 def pass_at_k_table(report: PassAtKReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        A table per file, the paired comparisons, then what it means.
-    """
+    """A table per file, the paired comparisons, then what it means."""
     notes = Footnotes()
     facts = [_facts(table) for table in report.tables]
     blocks: list[RenderableType] = []

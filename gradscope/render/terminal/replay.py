@@ -30,14 +30,7 @@ _CHEAP = ("reward", "advantage", "frac_reward_zero_std")
 
 
 def replay_table(report: ReplayReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        One row per step, the causes as footnotes, then what it means.
-    """
+    """A row a step, the causes as footnotes, then what it means."""
     notes = Footnotes()
     head = heading(
         f"Replay: {report.verdict}",

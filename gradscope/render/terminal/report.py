@@ -16,14 +16,7 @@ _LONGEST = 78
 
 
 def report_table(report: RunReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: Everything that was found.
-
-    Returns:
-        One paragraph a question; the page holds the rest.
-    """
+    """A paragraph a question; the page holds the rest."""
     head = heading(f"Report: {plain(report.name)}", source_line(report.source))
     return Group(head, *(_paragraph(section) for section in report.sections))
 

@@ -14,14 +14,7 @@ _WIDTH = 12
 
 
 def report_index_table(index: RunIndex) -> Group:
-    """The runs for a terminal.
-
-    Args:
-        index: The runs.
-
-    Returns:
-        One line a run, then what the numbers say.
-    """
+    """A line a run, then what the numbers say."""
     notes = Footnotes()
     values = [value for run in index.runs for value in run.reward_by_step if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)

@@ -14,11 +14,8 @@ _NAME = 20
 def metric_title(name: str) -> str:
     """A metric's name in tables and figures.
 
-    Args:
-        name: A catalogue name, or ``pass@<k>``.
-
     Returns:
-        Its title; the budget of pass@k stays in it.
+        Its title; the budget of ``pass@<k>`` stays in it.
 
     Example:
         >>> metric_title("pass@16"), metric_title("train_reward")
@@ -28,15 +25,7 @@ def metric_title(name: str) -> str:
 
 
 def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
-    """A pair's name in one line or two.
-
-    Args:
-        pair: The pair.
-        comparison: Where its cells are.
-
-    Returns:
-        ``sign - grpo``, with ``at learning_rate 0.0002`` below it where more than the formulation varies.
-    """
+    """A pair's name, ``sign - grpo``; below it ``at learning_rate 0.0002`` where more than the formulation varies."""
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":

@@ -37,16 +37,7 @@ def plain(text: str, *, limit: int | None = None) -> str:
 
 
 def cell(text: str, *, limit: int | None = None, style: str = "") -> Text:
-    """A text as a table cell that rich prints as it stands.
-
-    Args:
-        text: Anything.
-        limit: Longest result in characters.
-        style: A rich style for the whole cell.
-
-    Returns:
-        The escaped text; square brackets in it are not markup.
-    """
+    """An escaped text as a table cell that rich prints as it stands: square brackets in it are not markup."""
     return Text(plain(text, limit=limit), style=style)
 
 

@@ -11,14 +11,7 @@ _TOLERANCE = 1e-6
 
 
 def merge_same(points: Sequence[RankCurvePoint]) -> list[tuple[tuple[str, ...], list[RankCurvePoint]]]:
-    """Rank curves by formulation, equal ones together.
-
-    Args:
-        points: All points of a report.
-
-    Returns:
-        Names that share a curve, and that curve, in the order of first appearance.
-    """
+    """Rank curves with the names of all formulations that share them, in the order of first appearance."""
     curves: dict[str, list[RankCurvePoint]] = {}
     for point in points:
         curves.setdefault(point.advantage, []).append(point)

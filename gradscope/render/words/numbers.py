@@ -20,36 +20,21 @@ class Footnotes:
         self._reasons: list[str] = []
 
     def mark(self, reason: str) -> str:
-        """The dash that stands for an undefined number.
-
-        Args:
-            reason: Why it is undefined.
-
-        Returns:
-            A dash with the footnote's number.
-        """
+        """The dash that stands for an undefined number, with the number of the footnote that says why."""
         if reason not in self._reasons:
             self._reasons.append(reason)
         return f"{UNDEFINED}({self._reasons.index(reason) + 1})"
 
     def lines(self) -> tuple[str, ...]:
-        """The footnotes.
-
-        Returns:
-            One line per reason, numbered as the marks are.
-        """
+        """The footnotes, a line per reason, numbered as the marks are."""
         return tuple(f"({number}) {reason}" for number, reason in enumerate(self._reasons, start=1))
 
 
 def format_number(value: float, style: Style) -> str:
-    """One number.
-
-    Args:
-        value: A finite number.
-        style: What kind of number it is.
+    """A finite number with as many digits as its kind bears.
 
     Returns:
-        The number with as many digits as its kind bears.
+        Three decimals for shares, and an exponent where these would read as zero; two for ranks.
 
     Example:
         >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
@@ -68,17 +53,7 @@ def format_number(value: float, style: Style) -> str:
 
 
 def format_estimate(estimate: Estimate, notes: Footnotes, style: Style, *, interval: bool = True) -> str:
-    """An estimate with its interval.
-
-    Args:
-        estimate: The number, or the reason why there is none.
-        notes: Where the reason goes.
-        style: What kind of number it is.
-        interval: Whether to print the interval where there is one.
-
-    Returns:
-        ``0.412 [0.33, 0.49]``, or the dash that points to the footnote.
-    """
+    """``0.412 [0.33, 0.49]``, with the interval if asked, or the dash that points to the footnote."""
     if estimate.value is None:
         return notes.mark(estimate.undefined or "undefined")
     text = format_number(estimate.value, style)

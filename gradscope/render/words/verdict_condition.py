@@ -6,14 +6,7 @@ from gradscope.results.check import Verdict
 
 
 def condition(verdict: Verdict) -> str:
-    """The requirement as a line.
-
-    Args:
-        verdict: What became of it.
-
-    Returns:
-        ``frac_reward_zero_std <= 0.5``, or ``pass@8 against the baseline``.
-    """
+    """The requirement as a line: ``frac_reward_zero_std <= 0.5``, or ``pass@8 against the baseline``."""
     if verdict.change is not None:
         return f"{verdict.metric} against the baseline"
     return f"{verdict.metric} {verdict.op} {verdict.limit:g}"

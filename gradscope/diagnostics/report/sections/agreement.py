@@ -6,6 +6,7 @@ else what the trainer logged about them is shown.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,20 +28,14 @@ _LARGE = 0.01
 
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
-    """Sampler against recomputed log-probabilities.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        The gap by step, or the trainer's own metrics of it.
-    """
+    """Sampler against recomputed log-probabilities by step, or the trainer's own metrics of that."""
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
     if gaps:
         return _compared(gaps)
-    names = sorted({name for values in inputs.run.metrics.values() for name in values if "sampling_logp" in name})
+    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps}
+    names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
     if names:
-        return _as_logged(inputs.run, names)
+        return _as_logged(metrics, names)
     hint = (
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
         "training: use_vllm with vllm_importance_sampling_correction."
@@ -97,9 +92,9 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
     )
 
 
-def _as_logged(run: Run, names: list[str]) -> ReportSection:
-    steps = [step for step in run.steps if any(name in run.metrics.get(step, {}) for name in names)]
-    last = run.metrics[steps[-1]]
+def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
+    steps = [step for step, values in metrics.items() if any(name in values for name in names)]
+    last = metrics[steps[-1]]
     shown = ", ".join(f"{name} = {last[name]:.4g}" for name in names if name in last)
     return ReportSection(
         name=NAME,
@@ -113,7 +108,7 @@ def _as_logged(run: Run, names: list[str]) -> ReportSection:
                 kind="lines",
                 places=tuple(steps),
                 series=tuple(
-                    Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps)) for name in names[:4]
+                    Series(name=name, values=tuple(metrics[step].get(name) for step in steps)) for name in names[:4]
                 ),
             ),
         ),

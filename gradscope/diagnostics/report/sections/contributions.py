@@ -33,14 +33,7 @@ TEXT_LIMIT = 400
 
 
 def contributions_section(inputs: ReportInputs) -> ReportSection:
-    """Shares of the gradient by rollout.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        A row a step, and the rollouts with the largest part of the largest gradient.
-    """
+    """Shares of the gradient: a row a step, and the rollouts with the largest part of the largest gradient."""
     steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
     if not steps:
         return missing_section(NAME, QUESTION, inputs.no_grams)

@@ -15,14 +15,7 @@ MOST_PROBLEMS = 25
 
 
 def coverage_section(inputs: ReportInputs) -> ReportSection:
-    """pass@k before and after.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        Tables by k, their paired difference, and the problems that are no longer solved.
-    """
+    """pass@k before and after, the paired difference, and the problems that are no longer solved."""
     report = inputs.passk
     if isinstance(report, Absent):
         return missing_section(NAME, QUESTION, report)

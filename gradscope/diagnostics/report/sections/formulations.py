@@ -35,14 +35,7 @@ _NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:
-    """Every formulation of the registry on the recomputed steps.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        Norm, cosine with the logged update, effective rank beside its null models, and dead share: means over steps.
-    """
+    """Norm, cosine, rank beside its nulls and dead share of every formulation, means over the recomputed steps."""
     if not inputs.grams:
         return missing_section(NAME, QUESTION, inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]

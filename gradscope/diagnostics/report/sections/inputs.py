@@ -60,15 +60,7 @@ class ReportInputs:
         return max(live, key=lambda step: float(live[step])) if live else None
 
     def command(self, name: str, *more: str) -> str:
-        """A command on this run as a person would type it, with what this reading was told.
-
-        Args:
-            name: The command.
-            *more: Further arguments.
-
-        Returns:
-            One line for a shell.
-        """
+        """A command on this run as a person would type it, read with the same options, as one line for a shell."""
         known = _OPTIONS[name]
         told = [word for flag, value in self.options.items() if flag in known for word in (flag, value)]
         return shlex.join(["gradscope", name, str(self.run.path), *told, *more])
@@ -86,14 +78,5 @@ _OPTIONS = {
 
 
 def missing_section(name: str, question: str, absent: Absent) -> ReportSection:
-    """A section whose data are missing.
-
-    Args:
-        name: Its anchor.
-        question: The question.
-        absent: What is missing, and what to log.
-
-    Returns:
-        The section, with the reason in place of an answer.
-    """
+    """A section whose data are missing: the reason, and what to log, in place of an answer."""
     return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())

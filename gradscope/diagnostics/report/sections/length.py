@@ -37,14 +37,7 @@ class _Lengths:
 
 
 def length_section(inputs: ReportInputs) -> ReportSection:
-    """Lengths beside rewards, and what was cut off.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        The correlation within groups, truncation, and shares of the gradient by length.
-    """
+    """Length and reward within groups, what was cut off, and shares of the gradient by length."""
     found = _lengths(inputs.run)
     if not any(found.values):
         hint = "Log the completions (log_completions=True in TRL)."

@@ -23,14 +23,7 @@ _ADVICE = {
 
 
 def replay_section(inputs: ReportInputs) -> ReportSection:
-    """The replay of every step.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        Verdicts with their causes.
-    """
+    """The replay of every step: verdicts with their causes."""
     report = inputs.replay
     if isinstance(report, Absent):
         return missing_section(NAME, QUESTION, report)

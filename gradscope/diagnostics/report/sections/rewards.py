@@ -34,14 +34,7 @@ class _Function:
 
 
 def rewards_section(inputs: ReportInputs) -> ReportSection:
-    """Each reward function's share of what differs within groups.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        Shares with intervals, ties, and means over steps.
-    """
+    """Each reward function's share of what differs within groups, its ties, and its mean over steps."""
     run = inputs.run
     names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
     if not names:

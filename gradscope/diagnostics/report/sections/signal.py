@@ -17,14 +17,7 @@ QUESTION = "How much of the batch carries a gradient?"
 
 
 def signal_section(inputs: ReportInputs) -> ReportSection:
-    """Degenerate groups of the run.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        Share and kinds, what they cost, the trend, and the course over steps.
-    """
+    """Degenerate groups: share and kinds, what they cost, the trend, and the course over steps."""
     report = inputs.degeneracy
     if isinstance(report, Absent):
         return missing_section(NAME, QUESTION, report)
@@ -43,14 +36,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
 
 
 def dead_groups(run: Run) -> frozenset[str]:
-    """The groups whose rewards are all known and equal.
-
-    Args:
-        run: The run.
-
-    Returns:
-        Their ids.
-    """
+    """The ids of the groups whose rewards are all known and equal."""
     return frozenset(group.group_id for group in run.groups if _is_dead(group))
 
 

@@ -36,14 +36,7 @@ _QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter"
 
 
 def tokens_section(inputs: ReportInputs) -> ReportSection:
-    """The tokens of the rollouts with the largest part of the largest gradient.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        Their text, shaded by the norm of each token's gradient, and where in a completion the norms are.
-    """
+    """The largest rollouts' text, shaded by the norm of each token's gradient, and where in it the norms are."""
     found = inputs.tokens
     if isinstance(found, Absent):
         return missing_section(NAME, QUESTION, found)

@@ -32,14 +32,7 @@ _KINDS = {
 
 
 def zero_loss_section(inputs: ReportInputs) -> ReportSection:
-    """Loss and gradient norm of each step beside its live groups.
-
-    Args:
-        inputs: What was read.
-
-    Returns:
-        How many steps are of which kind.
-    """
+    """Loss and gradient norm of each step beside its live groups, and how many steps are of which kind."""
     run = inputs.run
     steps = [step for step in run.steps if "grad_norm" in run.metrics.get(step, {}) and step not in run.notes]
     if not steps:

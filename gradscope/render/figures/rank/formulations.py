@@ -17,14 +17,7 @@ _MOST_FORMULATIONS = 14
 
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:
-    """The cosine matrix of the last step, and its shares of the gradient.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        Two figures; one is absent where fewer than two formulations or no gradient is there.
-    """
+    """The cosines between the updates of the last step, where several, and its shares of the gradient, where any."""
     figures = {}
     step = max((update.step for update in report.formulations), default=None)
     updates = [update for update in report.formulations if update.step == step][:_MOST_FORMULATIONS]

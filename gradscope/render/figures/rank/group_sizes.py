@@ -23,14 +23,7 @@ _Known = Sequence[tuple[int, Estimate]]
 
 
 def draw_sizes(report: RankReport) -> dict[str, Figure]:
-    """The first formulation that has several group sizes, at the first, a middle and the last step.
-
-    Args:
-        report: A measurement with a curve.
-
-    Returns:
-        One figure; none where no formulation has two group sizes with a live group.
-    """
+    """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
     sizes: dict[str, set[int]] = {}
     for point in report.curve:
         if point.effective_rank.value is not None:

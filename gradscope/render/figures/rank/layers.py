@@ -23,14 +23,7 @@ OUTSIDE = "outside"
 
 
 def draw_layers(report: RankReport) -> dict[str, Figure]:
-    """The heat maps of the last computed step.
-
-    Args:
-        report: A measurement with ``rows = weight``.
-
-    Returns:
-        Ranks and sparsity; none where no weight has a gradient.
-    """
+    """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
     return _ranks(report.spectra) | _sparsity(report.sparsity)
 
 
@@ -91,9 +84,6 @@ def _sparsity(found: Sequence[GradientSparsity]) -> dict[str, Figure]:
 def place_of(tensor: str) -> tuple[str, str]:
     """Where a tensor stands in the heat map.
 
-    Args:
-        tensor: A parameter's name, such as ``model.layers.0.self_attn.q_proj.weight``.
-
     Returns:
         Row and column.
 
@@ -110,16 +100,7 @@ def place_of(tensor: str) -> tuple[str, str]:
 
 
 def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -> Figure:
-    """Weights by layer and module.
-
-    Args:
-        cells: Row and column, from :func:`place_of` -> the weight.
-        title: What is shown.
-        subtitle: Formula and what the small print is.
-
-    Returns:
-        The figure.
-    """
+    """Weights by layer and module, each at its :func:`place_of`; the subtitle says what the small print is."""
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
     width, height = 1.9 + max(0.66 * len(columns), 3.6), 1.75 + 0.36 * len(rows)

@@ -37,14 +37,7 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
 
 
 def draw_nulls(report: RankReport) -> dict[str, Figure]:
-    """The mean spectrum at the first, a middle and the last step.
-
-    Args:
-        report: A measurement with a curve.
-
-    Returns:
-        One figure, of the first advantage that was asked for; none where every group is dead.
-    """
+    """Mean spectra under the first advantage at the first, a middle and the last step; none where all are dead."""
     first = next((point.advantage for point in report.curve), None)
     points = [point for point in report.curve if point.advantage == first and point.profile]
     if not points:

@@ -26,15 +26,7 @@ _MOST_PANELS = 12
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:
-    """The figures of a rank report.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        Ranks over checkpoints and against G, spectra beside their nulls, updates and sparsity; for weights and their
-        changes the layers.
-    """
+    """Ranks over checkpoints and against G, spectra beside nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
         return draw_layers(report) | draw_sparsity(report) | draw_gradients_and_updates(report.gradient_updates)
     if report.rows == "update":

@@ -17,14 +17,7 @@ _Course = Sequence[tuple[int, Sequence[float | None]]]
 
 
 def draw_sparsity(report: RankReport) -> dict[str, Figure]:
-    """Four definitions over steps.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        One figure; none where fewer than two steps have a gradient under the logged advantage.
-    """
+    """Four definitions over steps; none where fewer than two steps have a gradient under the logged advantage."""
     panels = {"rollouts": _of_rollouts(report)}
     if report.sparsity:
         tokens = report.sparsity[0].parts == "tokens"

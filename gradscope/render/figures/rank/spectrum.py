@@ -16,14 +16,7 @@ _MOST_SPECTRA = 3
 
 
 def draw_spectra(report: RankReport) -> dict[str, Figure]:
-    """The spectra of the first, a middle and the last step.
-
-    Args:
-        report: A measurement with ``rows`` = ``rollout`` or ``group``.
-
-    Returns:
-        One figure; none where every matrix is zero.
-    """
+    """The spectra of the first, a middle and the last step; none where every matrix is zero."""
     by_step = _spectra_by_step(report)
     return {"rank_spectrum": _spectrum(report, by_step)} if by_step else {}
 

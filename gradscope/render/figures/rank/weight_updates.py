@@ -36,14 +36,7 @@ _SHARES = (
 
 
 def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
-    """The figures of ``rows = update``.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        Ranks by layer, the trajectory beside a random walk, and the course over checkpoints where there are several.
-    """
+    """Of ``rows = update``: ranks by layer, the trajectory beside a random walk, the course over checkpoints."""
     start = min((update.first for update in report.updates), default=0)
     since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
     if not since:
@@ -57,14 +50,7 @@ def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
 
 
 def draw_gradients_and_updates(found: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
-    """Ranks of the gradient and of the change that followed, matrix by matrix.
-
-    Args:
-        found: By step.
-
-    Returns:
-        One figure, of the last step; none without such pairs.
-    """
+    """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
     known = [one for one in found if one.gradient_rank.value is not None and one.update_rank.value is not None]
     last = [one for one in known if one.step == known[-1].step][:_MOST_MATRICES]
     return {"rank_gradient_update": _beside(last)} if last else {}

@@ -23,15 +23,7 @@ _LIKE = {
 
 
 def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
-    """One row per formulation, at the last step.
-
-    Args:
-        updates: The updates of all steps.
-        notes: Where reasons go.
-
-    Returns:
-        Size, cancellation, signal to noise, and cosines with the first formulation and with the pass@k gradients.
-    """
+    """Updates of the last step: size, cancellation, signal to noise, cosines with the first and with pass@k."""
     step = max(update.step for update in updates)
     last = [update for update in updates if update.step == step]
     targets = list(dict.fromkeys(name for update in last for name in update.alignment))
@@ -66,15 +58,7 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
 
 
 def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Table:
-    """One row per baseline, all computed steps together.
-
-    Args:
-        baselines: The noise of all steps together comes first.
-        notes: Where reasons go.
-
-    Returns:
-        The noise of the gradient relative to leave-one-out.
-    """
+    """The noise of the gradient under each baseline relative to leave-one-out, all computed steps together."""
     table = new_table([("baseline", "left"), ("noise", "left"), ("the baseline of", "left")])
     for name, noise in baselines[0].relative_noise.items():
         add_row(table, name, format_estimate(noise, notes, "rank"), _LIKE[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -41,14 +42,7 @@ _ROW_WORDS = {
 
 
 def rank_table(report: RankReport) -> Group:
-    """The report for a terminal.
-
-    Args:
-        report: The measurement.
-
-    Returns:
-        The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means.
-    """
+    """The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means."""
     notes = Footnotes()
     head = heading(
         "Effective rank of gradients", source_line(report.source), _matrix(report), *_floor(report), _engine(report)
@@ -76,8 +70,8 @@ def rank_table(report: RankReport) -> Group:
         blocks.append(baselines_table(report.baselines, notes))
     for step, reason in report.skipped.items():
         notes.mark(f"step {step} was left out: {reason}")
-    for names, reason in _refused(report.refused):
-        notes.mark(f"left out: {names}. {reason}")
+    for refusal in _refusals(report.refused):
+        notes.mark(f"left out: {', '.join(refusal.names)}. {refusal.kind}")
     blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
     if report.rows == "update":
         blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
@@ -88,13 +82,23 @@ def rank_table(report: RankReport) -> Group:
     return document(head, blocks, notes, report.findings)
 
 
-def _refused(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Formulations that were refused for the same reason, together."""
-    by_reason: dict[str, list[str]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Formulations that were refused for one reason."""
+
+    kind: str
+    """The reason; of several formulations it names none."""
+    names: tuple[str, ...]
+    """The formulations."""
+
+
+def _refusals(refused: Mapping[str, str]) -> Iterator[_Refusal]:
+    """Formulations with their reasons, those together whose reasons differ in the formulation's own name only."""
+    alike: dict[str, list[str]] = {}
     for name, reason in refused.items():
-        by_reason.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
-    for reason, names in by_reason.items():
-        yield ", ".join(names), reason if len(names) > 1 else refused[names[0]]
+        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for kind, names in alike.items():
+        yield _Refusal(kind=kind if len(names) > 1 else refused[names[0]], names=tuple(names))
 
 
 def _matrix(report: RankReport) -> str:

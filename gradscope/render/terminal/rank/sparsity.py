@@ -16,15 +16,7 @@ _MOST_ROWS = 24
 
 
 def sparsity_table(found: Sequence[GradientSparsity], notes: Footnotes) -> Table:
-    """One row a step for tokens; for weights one row a matrix, at the last step.
-
-    Args:
-        found: By step, all of tokens or all of entries.
-        notes: Where reasons go.
-
-    Returns:
-        The share of zero and of small parts, Hoyer, Gini, and Gini's course over steps where there are several weights.
-    """
+    """Zero and small parts, Hoyer and Gini: of tokens a row a step; of weights a row a matrix at the last step."""
     of_tokens = found[0].parts == "tokens"
     first = ("step", "tokens", "measured") if of_tokens else (f"step {found[-1].step}: entries of", "number")
     titles = (*first, "zero", "small", "hoyer", "gini", *(() if of_tokens else ("gini, steps",)))

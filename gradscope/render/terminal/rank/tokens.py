@@ -19,15 +19,7 @@ _NULLS = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
 
 
 def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Table:
-    """Token rows: one line per step, advantage and group size.
-
-    Args:
-        points: The averages.
-        notes: Where reasons go.
-
-    Returns:
-        The table; of many lines those of the last step.
-    """
+    """Ranks of token rows, a line per step, advantage and group size; of many lines those of the last step."""
     columns: list[Column] = [
         ("step", "right"),
         ("advantage", "left"),

@@ -16,15 +16,7 @@ _MOST_ROWS = 30
 
 
 def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes) -> Table:
-    """All matrices together, beside a random walk.
-
-    Args:
-        trajectories: All matrices together come first.
-        notes: Where reasons go.
-
-    Returns:
-        One row a measure.
-    """
+    """All matrices together beside a random walk, a row a measure."""
     whole = trajectories[0]
     table = new_table([("all matrices together", "left"), ("measured", "right"), ("random walk", "right")])
     rows: tuple[tuple[str, Style, Estimate, Estimate], ...] = (
@@ -38,15 +30,7 @@ def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes)
 
 
 def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
-    """One row a matrix: its gradient at the last step that has a later checkpoint, and its change up to there.
-
-    Args:
-        found: By step.
-        notes: Where reasons go.
-
-    Returns:
-        Effective rank and energy of the largest direction of both, and the rank of unrelated entries.
-    """
+    """Each matrix's gradient at the last step with a later checkpoint, its change up to there, and the null."""
     step, first, last = found[-1].step, found[-1].first, found[-1].last
     titles = (f"step {step}", "dL/dW: rank", "top", f"W_{last} - W_{first}: rank", "top", "Gauss")
     table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
@@ -68,16 +52,7 @@ def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footn
 
 
 def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> Table:
-    """One row a matrix, its change from the first checkpoint to the last.
-
-    Args:
-        updates: All changes.
-        notes: Where reasons go.
-
-    Returns:
-        Size, effective rank with its null, energy of the largest direction, principal overlap with its null, and what
-        bfloat16 sees change.
-    """
+    """The change of each matrix from the first checkpoint to the last, numbers beside their nulls."""
     first, last = min(update.first for update in updates), max(update.last for update in updates)
     chosen = [update for update in updates if (update.first, update.last) == (first, last)]
     titles = (f"W_{last} - W_{first}", "size", "rank", "Gauss", "top", "princip.", "random", "bf16")

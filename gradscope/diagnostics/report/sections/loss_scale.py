@@ -19,15 +19,8 @@ BY_TOKEN = ("dapo", "bnpo")
 """TRL's loss types that are a mean over the tokens of the batch."""
 
 
-def dilution_section(inputs: ReportInputs) -> ReportSection:
-    """The KL part of recomputed gradients, and the share of the loss that is live.
-
-    Args:
-        inputs: What was read and recomputed.
-
-    Returns:
-        Both, by step.
-    """
+def loss_scale_section(inputs: ReportInputs) -> ReportSection:
+    """The KL part of recomputed gradients, and the share of the loss that is live, by step."""
     run = inputs.run
     if isinstance(inputs.degeneracy, Absent):
         return missing_section(NAME, QUESTION, inputs.degeneracy)

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.catalog.lookup import CATALOG
+from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.estimate import Estimate
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.results.source import Source
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
+
+
+def test_logged_metric_is_that_of_the_last_step_that_has_it() -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={1: {"kl": 0.1}, 2: {"kl": 0.2}, 3: {"loss": 1.0}})
+    values = MetricValues(run=run)
+    assert "kl" in values.names()
+    value = values.value("kl")
+    assert (value.estimate.value, value.subject) == (0.2, "kl as the trainer logged it at step 2")
+
+
+def test_log_of_several_steps_has_no_pass_at_k() -> None:
+    value = MetricValues(run=run_of(group_of([1, 0], step=1), group_of([1, 0], step=2))).value("pass@1")
+    assert "logs 2 training steps" in value.estimate.undefined
+    assert value.hint
+
+
+def test_every_catalogue_metric_has_a_value_or_a_reason() -> None:
+    values = MetricValues(run=run_of(group_of([1, 0], step=1)))
+    for name in CATALOG:
+        value = values.value(name)
+        assert value.estimate.is_defined or (value.estimate.undefined and value.hint), name
+
+
+def test_failure_is_found_once() -> None:
+    values = MetricValues(run=run_of(group_of([None], step=1)))
+    first, second = values.value("pass_rate"), values.value("jensen_gap")
+    assert first.estimate.undefined == second.estimate.undefined
+    assert list(values.cache) == ["degeneracy"]
+
+
+def rank_report() -> RankReport:
+    def point(step: int, advantage: str, size: int, rank: float) -> RankCurvePoint:
+        estimate = Estimate(value=rank, low=rank - 1, high=rank + 1, num_units=6)
+        return RankCurvePoint(
+            step=step,
+            advantage=advantage,
+            group_size=size,
+            num_groups=6,
+            num_dead=0,
+            effective_rank=estimate,
+            given_prompts=estimate,
+            stable_rank=estimate,
+            participation_ratio=estimate,
+        )
+
+    geometry = StepGeometry(
+        step=6,
+        weights="checkpoint-5",
+        num_rollouts=16,
+        num_inferred_ids=0,
+        grad_norm=Estimate.exact(0.7),
+        logged_grad_norm=0.7,
+        cancellation=Estimate.exact(0.4),
+        class_subspace_energy=Estimate.because("no mixed group"),
+        sparsity={"gini": Estimate.exact(0.3)},
+        verification={},
+    )
+    curve = (
+        point(1, "logged", 8, 9.0),
+        point(6, "logged", 4, 2.0),
+        point(6, "logged", 8, 5.0),
+        point(6, "sign", 8, 7.0),
+    )
+    return RankReport(
+        source=SOURCE,
+        rows="rollout",
+        spectra=(),
+        curve=curve,
+        steps=(geometry,),
+        skipped={},
+        refused={},
+        gram={},
+        engine={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "subject"),
+    [
+        ("effective_rank", 5.0, "effective_rank at step 6, G = 8"),
+        ("grad_norm", 0.7, "grad_norm at step 6"),
+        ("cancellation", 0.4, "cancellation at step 6"),
+        ("sparsity.gini", 0.3, "sparsity.gini at step 6"),
+        ("class_subspace_energy", None, "class_subspace_energy at step 6"),
+    ],
+)
+def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float | None, subject: str) -> None:
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank": rank_report()})
+    value = values.value(name)
+    assert (value.estimate.value, value.subject) == (expected, subject)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected", "reason"),
+    [({"grad_norm": 1e-7}, 1e-7, None), ({}, None, "the weights of that step were not saved")],
+)
+def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float | None, reason: str | None) -> None:
+    step = StepReplay(
+        step=6,
+        weights=None,
+        verdict="match" if errors else "cannot",
+        cause=None if errors else reason,
+        quantities=(),
+        logged={},
+        recomputed={},
+        relative_error=errors,
+        num_inferred_ids=0,
+        frac_kl=None,
+    )
+    report = ReplayReport(source=SOURCE, steps=(step,), verdict=step.verdict, tolerance=1e-4, engine={})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
+    value = values.value("replay_grad_norm_error")
+    assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
+
+
+def test_an_undecided_replay_names_the_cause_of_its_own_quantity() -> None:
+    causes = {"reward": "the trainer logged no mean reward", "grad_norm": "no weights are on disk"}
+    step = StepReplay(
+        step=6,
+        weights=None,
+        verdict="cannot",
+        cause=causes["reward"],
+        quantities=tuple(Quantity(name=name, verdict="cannot", cause=cause) for name, cause in causes.items()),
+        logged={},
+        recomputed={},
+        relative_error={},
+        num_inferred_ids=0,
+        frac_kl=None,
+    )
+    report = ReplayReport(source=SOURCE, steps=(step,), verdict="cannot", tolerance=1e-4, engine={})
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
+    assert values.value("replay_grad_norm_error").estimate.undefined == causes["grad_norm"]
+
+
+def test_parts_of_a_report_are_named_by_their_path() -> None:
+    run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
+    values = MetricValues(run=run)
+    assert values.value("starvation.dilution").estimate.value == 0.5
+    assert "no other deal" in values.value("overdispersion.z").estimate.undefined
+    assert values.value("starvation.frac_tokens").estimate.undefined == "token ids of the completions were not logged"
+
+
+METRICS = {step: {"kl": float(step)} for step in range(1, 6)}
+
+
+RUN = run_of(
+    *(group_of(rewards, step=step, prompt=f"{step}-{name}") for step in range(1, 6) for name, rewards in {
+        "dead": (1, 1), "other": (1, 1) if step > 3 else (1, 0)
+    }.items()),
+    metrics=METRICS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kl@last2", 4.5),
+        ("kl@max", 5.0),
+        ("kl@2-4:min", 2.0),
+        ("kl@first3:last", 3.0),
+        ("kl@trend", 4.0),
+        ("frac_reward_zero_std@1-3", 0.5),
+        ("frac_reward_zero_std@last40%", 1.0),
+        ("frac_reward_zero_std@min", 0.5),
+        ("frac_reward_zero_std@trend", 0.6),
+    ],
+)
+def test_numbers_of_some_steps(name: str, value: float) -> None:
+    assert MetricValues(run=RUN).value(name).estimate.value == pytest.approx(value)
+
+
+def test_a_mean_over_steps_has_the_interval_of_their_rollouts() -> None:
+    value = MetricValues(run=RUN).value("frac_reward_zero_std@1-3")
+    assert value.estimate.low is not None
+    assert value.subject == "frac_reward_zero_std of 6 groups in steps 1 to 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pass@8@last20%", "pass@8 is not a number of each step"),
+        ("effective_rank@max", "effective_rank is not a number of each step"),
+        ("kl@10-20", "none of the steps '10-20' has a value"),
+        ("kl@first2:trend", "a trend needs three steps, there are 2"),
+    ],
+)
+def test_what_steps_cannot_say_is_undefined(name: str, reason: str) -> None:
+    assert MetricValues(run=RUN).value(name).estimate.undefined == reason
+
+
+def test_parts_of_the_gap_add_up_to_it() -> None:
+    values = MetricValues(run=RUN)
+    gap, between, over_time = (
+        values.value(name).estimate.value for name in ("jensen_gap", "gap_between_prompts", "gap_over_time")
+    )
+    assert gap == pytest.approx(between + over_time)
+
+
+def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
+    values = MetricValues(run=RUN, bootstrap={"num_resamples": 50})
+    assert len(values.value("frac_reward_zero_std").prompts) == 10
+    assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.report.sections.agreement import agreement_section
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+
+
+def run_with(*logprobs: tuple[float, ...] | None) -> Run:
+    group = group_of([1.0] * len(logprobs))
+    rollouts = tuple(replace(r, logprobs=logged) for r, logged in zip(group.rollouts, logprobs, strict=True))
+    return run_of(replace(group, rollouts=rollouts))
+
+
+def recomputed(*logprobs: tuple[float, ...]) -> object:
+    return gram_of([[1.0]] * len(logprobs), ["0/p"] * len(logprobs), logprobs=tuple(map(np.array, logprobs)))
+
+
+def test_every_token_is_compared() -> None:
+    inputs = inputs_of(run_with((-1.0, -2.0), (-0.5,)), grams=[recomputed((-1.0, -2.3), (-0.8,))])
+    section = agreement_section(inputs)
+    assert section.findings[0].endswith("by 0.2 a token at most (mean of step 0).")
+    assert section.tables[0].rows[0] == pytest.approx((0, 3, 0.2, 0.3, (1 + 2 * np.exp(-0.3)) / 3))
+    assert section.next_step.startswith("Find out which side is off")
+
+
+def test_equal_log_probabilities_need_nothing() -> None:
+    section = agreement_section(inputs_of(run_with((-1.0,)), grams=[recomputed((-1.0,))]))
+    assert section.next_step == "Nothing to do: the sampler's policy is the one that was updated."
+
+
+@pytest.mark.parametrize("logged", [None, (-1.0, -2.0)])
+def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None) -> None:
+    section = agreement_section(inputs_of(run_with(logged), grams=[recomputed((-1.0,))]))
+    assert section.missing is not None
+    assert section.missing.startswith("The log has no log-probabilities of the sampler.")
+
+
+def test_what_the_trainer_logged_of_it_stands_in() -> None:
+    name = "sampling/sampling_logp_difference/mean"
+    groups = [group_of([1, 0], step=step) for step in (1, 2)]
+    section = agreement_section(inputs_of(run_of(*groups, metrics={1: {name: 0.5, "loss": 1.0}, 2: {name: 0.25}})))
+    assert section.findings == (f"The trainer logged at step 2: {name} = 0.25.",)
+    assert section.charts[0].series[0].values == (0.5, 0.25)
+
+
+def test_metrics_of_steps_without_rollouts_do_not_count() -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={7: {"sampling/sampling_logp_difference/mean": 0.5}})
+    assert agreement_section(inputs_of(run)).missing is not None

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.report.sections.coverage import MOST_PROBLEMS, coverage_section
+from gradscope.estimate import Estimate
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+from tests.render.examples import passk_report, source
+
+RUN = run_of(group_of([1, 0]))
+REPORT = passk_report()
+
+
+def samples(name: str, *correct: int) -> Samples:
+    prompts = tuple(f"p{place}" for place in range(len(correct)))
+    counts = np.array(correct, dtype=np.int64)
+    return Samples(
+        name=name,
+        source=source(name),
+        prompts=prompts,
+        num_samples=np.full(len(correct), 4, dtype=np.int64),
+        num_correct=counts,
+        num_missing=0,
+    )
+
+
+def test_problems_that_are_no_longer_solved_are_listed() -> None:
+    both = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
+    section = coverage_section(inputs_of(RUN, passk=REPORT, samples=both))
+    assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
+    assert section.tables[-1].caption.startswith("Problems that are no longer solved (2);")
+    assert section.findings[-1].startswith("Of 64 prompts, 2 that before.jsonl solved are no longer solved, and 12")
+
+
+def test_many_lost_problems_are_counted_and_the_first_shown() -> None:
+    number = MOST_PROBLEMS + 5
+    both = (samples("before", *[1] * number), samples("after", *[0] * number))
+    table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]
+    assert len(table.rows) == MOST_PROBLEMS
+    assert f"({number}, the first {MOST_PROBLEMS});" in table.caption
+
+
+def test_a_loss_at_the_largest_budget_is_advised_on_only_where_it_is_certain() -> None:
+    uncertain = coverage_section(inputs_of(RUN, passk=REPORT))
+    assert uncertain.next_step.startswith("No loss of coverage is certain")
+    *rows, last = REPORT.comparison.rows
+    lost = replace(last, difference=Estimate(value=-0.2, low=-0.3, high=-0.1))
+    report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, lost)))
+    assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
+
+
+def test_one_file_has_no_direction() -> None:
+    section = coverage_section(inputs_of(RUN, passk=passk_report(num_files=1), samples=(samples("before", 1),)))
+    assert "one file alone has no direction" in section.next_step
+    assert [table.caption[:6] for table in section.tables] == ["pass@k"]
+    assert section.charts[0].series[0].values[-1] is None

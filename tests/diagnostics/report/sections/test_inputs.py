@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.diagnostics.report.sections.inputs import Absent, missing_section
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+
+RUN = run_of(group_of([1, 0]), path="runs/my run")
+
+
+def test_a_command_repeats_the_options_that_it_takes() -> None:
+    options = {"--format": "trl", "--model": "a b", "--success-threshold": "0.5"}
+    inputs = inputs_of(RUN, options=options)
+    assert inputs.command("degeneracy") == "gradscope degeneracy 'runs/my run' --format trl --success-threshold 0.5"
+    assert inputs.command("rank", "--step", "3") == "gradscope rank 'runs/my run' --format trl --model 'a b' --step 3"
+
+
+def test_the_largest_step_has_the_largest_gradient() -> None:
+    small, large = gram_of([[1.0, 0.0]], ["a"], step=1), gram_of([[3.0, 0.0]], ["a"], step=2)
+    silent = gram_of([[9.0, 0.0]], ["a"], step=3, policy_gram=None)
+    assert inputs_of(RUN, grams=[small, large, silent]).largest_step == 2
+    assert inputs_of(RUN, grams=[silent, gram_of([[0.0, 0.0]], ["a"])]).largest_step is None
+
+
+@pytest.mark.parametrize(("hint", "missing"), [("Log it.", "It is not there. Log it."), ("", "It is not there.")])
+def test_a_section_without_data_says_what_to_log(hint: str, missing: str) -> None:
+    section = missing_section("name", "Why?", Absent(reason="It is not there.", hint=hint))
+    assert (section.name, section.question, section.missing, section.headline) == ("name", "Why?", missing, missing)
+    assert section.findings == section.tables == section.charts == ()

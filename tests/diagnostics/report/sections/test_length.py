@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.estimate import Estimate
+from gradscope.rollouts.types import RolloutGroup, Status
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+
+
+def group(lengths: tuple[int, ...], rewards: tuple[float, ...], *, step: int = 1, prompt: str = "p") -> RolloutGroup:
+    made = group_of(rewards, step=step, prompt=prompt, advantages=[1.0] * len(rewards))
+    rollouts = zip(made.rollouts, lengths, strict=True)
+    return replace(made, rollouts=tuple(replace(r, completion="x" * length) for r, length in rollouts))
+
+
+LENGTHS = ((2, 4, 6, 8), (2, 2, 8, 8))
+GROUPS = [group(LENGTHS[n % 2], (0, 0, 1, 1), step=step, prompt=f"p{step}{n}") for step in (1, 2) for n in range(8)]
+
+
+def test_length_and_reward_correlate_within_groups() -> None:
+    section = length_section(inputs_of(run_of(*GROUPS)))
+    # around the means of their groups lengths times rewards sum to 4 and 6, lengths squared to 20 and 36, rewards
+    # squared to 1: 10 / sqrt(56 * 2)
+    assert section.findings[0].startswith("Within groups, length in characters and reward correlate at +0.94 [")
+    assert section.findings[0].endswith("longer completions are rewarded more.")
+    assert section.findings[2] == "Completions have 5.0 characters on average at step 1 and 5.0 at step 2."
+    assert section.next_step.startswith("Read long completions that pass")
+    assert [series.values for series in section.charts[0].series] == [(7.5, 7.5), (2.5, 2.5)]
+
+
+def test_short_answers_that_pass_ask_for_another_remedy() -> None:
+    falling = [group(LENGTHS[n % 2], (1, 1, 0, 0), prompt=f"p{n}") for n in range(8)]
+    section = length_section(inputs_of(run_of(*falling)))
+    assert section.findings[0].endswith("longer completions are rewarded less.")
+    assert section.next_step.startswith("Check that right answers are not cut off")
+    assert section.charts == ()
+
+
+def test_no_direction_is_claimed_where_the_interval_holds_zero() -> None:
+    either = [group((2, 8), (n % 2, 1 - n % 2), prompt=f"p{n}") for n in range(8)]
+    section = length_section(inputs_of(run_of(*either)))
+    assert section.findings[0].endswith("no direction is certain.")
+    assert section.next_step.startswith("Nothing to do while the interval holds zero.")
+
+
+def test_equal_rewards_say_nothing_about_length() -> None:
+    section = length_section(inputs_of(run_of(group((2, 4), (1, 1)))))
+    assert section.findings[0].startswith("Length says nothing about the advantage: ")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "metrics", "finding"),
+    [
+        (("truncated", "complete"), {}, "1 of 2 completions were cut off at the length limit; they hold 50.0 % of"),
+        (("complete", "complete"), {}, "0 of 2 completions were cut off at the length limit."),
+        (("unknown", "unknown"), {1: {"completions/clipped_ratio": 0.25}}, "on average 25.0 % of completions were cut"),
+        (("unknown", "unknown"), {}, "Which completions were cut off is not in the log."),
+    ],
+)
+def test_what_was_cut_off_is_counted_or_quoted(
+    statuses: tuple[Status, ...], metrics: dict[int, dict[str, float]], finding: str
+) -> None:
+    made = group((2, 4), (1, 0))
+    rollouts = tuple(replace(r, status=status) for r, status in zip(made.rollouts, statuses, strict=True))
+    section = length_section(inputs_of(run_of(replace(made, rollouts=rollouts), metrics=metrics)))
+    assert finding in section.findings[1]
+
+
+def test_quarters_of_length_have_their_part_of_the_gradient() -> None:
+    """Rows 1, 2, 3 and 4 along one direction: parts of a tenth, two, three and four tenths."""
+    grams = [gram_of([[1.0], [2.0], [3.0], [4.0]], ["1/p"] * 4)]
+    section = length_section(inputs_of(run_of(group((2, 4, 6, 8), (0, 0, 1, 1))), grams=grams))
+    rows = section.tables[0].rows
+    assert [row[:3] for row in rows] == [
+        ("shortest quarter", "2 to 2", 0.0),
+        ("second", "4 to 4", 0.0),
+        ("third", "6 to 6", 1.0),
+        ("longest quarter", "8 to 8", 1.0),
+    ]
+    assert [row[3] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
+def test_without_gradients_the_parts_are_undefined_and_without_text_the_section() -> None:
+    rows = length_section(inputs_of(run_of(group((2, 4), (1, 0))))).tables[0].rows
+    assert rows[0][3] == Estimate.because("no gradient was recomputed")
+    missing = length_section(inputs_of(run_of(group((0, 0), (1, 0))))).missing
+    assert str(missing).startswith("The log has no completions to measure.")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.report.sections.signal import dead_groups, signal_section
+from gradscope.estimate import Estimate
+from gradscope.results.degeneracy import DegeneracyReport
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+from tests.render.examples import degeneracy_report
+
+
+@pytest.mark.parametrize(
+    ("rewards", "is_dead"),
+    [([1, 1], True), ([0.5, 0.5 + 1e-9], True), ([1, 0], False), ([1, None], False), ([1], False)],
+)
+def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal(rewards: list[float], is_dead: bool) -> None:
+    assert bool(dead_groups(run_of(group_of(rewards)))) == is_dead
+
+
+def with_course(*shares: float) -> DegeneracyReport:
+    report = degeneracy_report(num_steps=len(shares))
+    zero = Estimate.exact(0.0)
+    kinds = {"frac_all_fail": zero, "frac_all_pass": zero, "frac_tied": zero}
+    rows = zip(report.by_step, shares, strict=True)
+    steps = tuple(replace(row, frac_reward_zero_std=Estimate.exact(share), **kinds) for row, share in rows)
+    return replace(report, by_step=steps, findings=("First.", "Second."))
+
+
+def trend_of(*shares: float) -> tuple[str, ...]:
+    return signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=with_course(*shares))).findings
+
+
+def test_the_trend_stands_second_with_its_direction() -> None:
+    first, trend, last = trend_of(0.1, 0.2, 0.31, 0.4)
+    assert (first, last) == ("First.", "Second.")
+    assert trend.startswith("From step 1 to 4 the share changes by +30.3 points along its line [+")
+    assert "undecided" not in trend
+    assert trend_of(0.1, 0.6, 0.1, 0.6)[1].endswith("so its direction is undecided.")
+
+
+def test_two_steps_have_no_trend() -> None:
+    assert trend_of(0.1, 0.2) == ("First.", "Second.")
+
+
+def test_kinds_are_stacked_where_there_are_any_else_equal_rewards() -> None:
+    run = run_of(group_of([1, 0]))
+    (chart,) = signal_section(inputs_of(run, degeneracy=degeneracy_report())).charts
+    assert [series.name for series in chart.series] == ["all fail", "all pass"]
+    (chart,) = signal_section(inputs_of(run, degeneracy=with_course(0.25, 0.5))).charts
+    assert [(series.name, series.values) for series in chart.series] == [("equal rewards", (0.25, 0.5))]
+
+
+def test_a_single_step_has_one_table_and_no_chart() -> None:
+    section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=degeneracy_report(num_steps=1)))
+    assert section.charts == ()
+    (kinds,) = section.tables
+    assert kinds.rows[0][0] == "degenerate groups"
+    assert kinds.rows[0][1].value == 0.4125

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.report.sections.tokens import MOST_TEXTS, tokens_section
+from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
+from gradscope.results.report import ReportSection
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+
+
+def rollout(
+    norms: list[float], entropies: list[float], *, weights: list[float] | None = None, sample: int = 0, **parts: object
+) -> RolloutTokens:
+    number = len(norms)
+    values: dict[str, object] = {
+        "texts": tuple(f"t{place}" for place in range(number)),
+        "is_seen": np.ones(number, dtype=bool),
+        "shares": None,
+        **parts,
+    }
+    signs = np.array(weights or [-1.0] * number)
+    return RolloutTokens(
+        group_id="g", sample=sample, weights=signs, norms=np.array(norms), entropies=np.array(entropies), **values
+    )
+
+
+def section_of(*rollouts: RolloutTokens) -> ReportSection:
+    inputs = inputs_of(run_of(group_of([1, 0])), grams=[gram_of([[1.0]], ["0/p"], step=7)], tokens=rollouts)
+    return tokens_section(inputs)
+
+
+RISING = [rollout([1.0, 2.0, 3.0, 4.0, 10.0], [0.1, 0.2, 0.3, 0.4, 0.5], sample=n) for n in range(6)]
+
+
+def test_undecided_tokens_that_pull_hardest_are_found() -> None:
+    section = section_of(*RISING)
+    assert section.findings[0].startswith("Within rollouts, a token's gradient norm rises with the policy's entropy")
+    assert "at +1.00" in section.findings[0]
+    assert section.findings[1] == "The tenth of tokens with the largest gradients holds 25.0 % of the summed norms."
+    assert section.findings[2] == "The update pushes 30 of these tokens up and 0 down."
+    assert section.command.endswith("rank made-up --rows token --step 7")
+
+
+def test_norms_are_summed_by_place_and_by_entropy() -> None:
+    section = section_of(rollout([1.0, 2.0, 3.0, 4.0, 10.0], [0.5, 0.4, 0.3, 0.2, 0.1]))
+    assert section.charts[0].series[0].values == pytest.approx((0.05, 0.1, 0.15, 0.2, 0.5))
+    by_entropy = section.tables[0].rows
+    assert [row[:3] for row in by_entropy] == [
+        ("most certain quarter", 2, "0.10 to 0.20"),
+        ("second", 1, "0.30 to 0.30"),
+        ("third", 1, "0.40 to 0.40"),
+        ("most uncertain quarter", 1, "0.50 to 0.50"),
+    ]
+    assert [row[4] for row in by_entropy] == pytest.approx([0.7, 0.15, 0.1, 0.05])
+
+
+def test_the_largest_tokens_are_listed_with_their_part_and_direction() -> None:
+    made = rollout([1.0, 0.0, 3.0], [0.5, 0.4, 0.3], weights=[-1.0, 0.0, 2.0], shares=np.array([1.25, 0.0, -0.25]))
+    section = section_of(made)
+    assert section.tables[1].rows == (
+        ("g #0", 3, "t2", "less likely", 3.0, 0.3, -0.25),
+        ("g #0", 1, "t0", "more likely", 1.0, 0.5, 1.25),
+    )
+    assert section.findings[1].endswith("; 33.3 % of tokens have no gradient at all.")
+    assert section.findings[2] == (
+        "The update pushes 1 of these tokens up and 1 down; 1 pull against the gradient of their own rollout."
+    )
+
+
+def test_shades_are_relative_to_the_largest_norm_and_unseen_tokens_have_none() -> None:
+    made = rollout([4.0, 1.0, 0.0], [0.5, 0.4, 0.3], weights=[-1.0, 2.0, 0.0], is_seen=np.array([True, True, False]))
+    tokens = section_of(made).texts[0].tokens
+    assert [(token.strength, token.is_raised) for token in tokens] == [(1.0, True), (0.25, False), (None, True)]
+    assert [token.note for token in tokens] == [
+        "norm 4, entropy 0.50",
+        "norm 1, entropy 0.40",
+        "not measured, entropy 0.30",
+    ]
+    assert len(section_of(*RISING, *RISING).texts) == MOST_TEXTS

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy_signal import (
+    cost_finding,
+    dispersion_finding,
+    fit_finding,
+    policy_finding,
+    remedy_finding,
+    reward_findings,
+    target_finding,
+)
+from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
+from tests.render.examples import HOSTILE, degeneracy_report
+
+REPORT = degeneracy_report()
+ALIVE = replace(
+    REPORT,
+    frac_reward_zero_std=Estimate.exact(0.0),
+    starvation=replace(REPORT.starvation, frac_rollouts=Estimate.exact(0.0)),
+)
+NOTHING = Estimate.because("nothing is known")
+
+
+def size(group_size: int, degeneracy: Estimate, method: str = "forecast") -> GroupSizeDegeneracy:
+    return GroupSizeDegeneracy(
+        group_size=group_size,
+        degeneracy=degeneracy,
+        iid_prediction=NOTHING,
+        jensen_gap=NOTHING,
+        method=method,  # type: ignore[arg-type]
+    )
+
+
+def test_the_cost_names_what_was_measured() -> None:
+    assert cost_finding(REPORT) == (
+        "Signal lost: 41.2 % of rollouts and 52.0 % of generation time were spent on groups without a gradient. Of 64 "
+        "rollouts a step 37.6 count, and a loss averaged over all of them is scaled by 0.59."
+    )
+    assert cost_finding(ALIVE) == ""
+
+
+@pytest.mark.parametrize(
+    ("z", "p_value", "words"),
+    [
+        (21.5, 0.0005, "Chance does not explain them: the prompts of a step differ in pass rate (z = 21.5, p = 0.0005"),
+        (0.4, 0.3, "Chance explains them: one pass rate for all prompts of a step is not refuted (z = 0.4, p = 0.3"),
+        (-3.5, 0.0005, "a filter may have dropped dead groups before they were logged"),
+    ],
+)
+def test_chance_explains_dead_groups_or_does_not(z: float, p_value: float, words: str) -> None:
+    tested = replace(REPORT.overdispersion, z=Estimate.exact(z), p_value=Estimate.exact(p_value))
+    assert words in dispersion_finding(replace(REPORT, overdispersion=tested))
+
+
+def test_an_untested_hypothesis_is_not_spoken_of() -> None:
+    tested = replace(REPORT.overdispersion, z=NOTHING)
+    assert dispersion_finding(replace(REPORT, overdispersion=tested)) == ""
+
+
+def test_remedies_stand_beside_each_other() -> None:
+    doubled = size(16, Estimate(value=0.3, low=0.0002, high=0.4))
+    assert remedy_finding(REPORT, doubled) == (
+        "Resampling dead groups until the batch is full takes 1.70 times the rollouts; groups of 16 take twice as many "
+        "and are forecast to leave 30.0 % [less than 0.1 %, 40.0 %] dead."
+    )
+    alone = "Resampling dead groups until the batch is full takes 1.70 times the rollouts."
+    assert remedy_finding(REPORT, None) == remedy_finding(REPORT, size(16, NOTHING)) == alone
+    assert remedy_finding(ALIVE, doubled) == ""
+    hopeless = replace(REPORT, starvation=replace(REPORT.starvation, resampling_factor=Estimate.because("none lives")))
+    assert remedy_finding(hopeless, doubled) == "Resampling dead groups would not help: none lives."
+
+
+def test_a_target_names_both_ways_or_why_there_is_none() -> None:
+    assert target_finding(REPORT) == (
+        "At most 20.0 % dead groups: by larger groups not within reach (no group size up to 8 times 8 is known to "
+        "bring the share to 0.2); or 10.9 rollouts sampled for each group by resampling."
+    )
+    assert target_finding(replace(REPORT, target=None)) == ""
+
+
+def test_a_target_that_is_met_needs_nothing() -> None:
+    now, *others = REPORT.target.plans
+    met = replace(REPORT.target, plans=(replace(now, degeneracy=Estimate.exact(0.2)), *others))
+    assert target_finding(replace(REPORT, target=met)) == "At most 20.0 % dead groups: already so at G = 8."
+
+
+def test_plans_say_what_they_cost_in_tokens() -> None:
+    now, larger, resampling = REPORT.target.plans
+    larger = replace(larger, group_size=32, degeneracy=Estimate.exact(0.1), tokens_per_group=Estimate.exact(4800.0))
+    unable = Estimate.because("no group is alive")
+    plans = (now, larger, replace(resampling, rollouts_per_group=unable))
+    text = target_finding(replace(REPORT, target=replace(REPORT.target, plans=plans)))
+    assert "G = 32 (forecast, 4,800 tokens a group)" in text
+    assert "by resampling not possible (no group is alive)" in text
+    plans = (now, larger, replace(resampling, tokens_per_group=Estimate.exact(1200.0)))
+    text = target_finding(replace(REPORT, target=replace(REPORT.target, plans=plans)))
+    assert text.endswith("or 10.9 rollouts sampled for each group by resampling (1,200 tokens a group).")
+
+
+def fitted(p_value: float, *sizes: GroupSizeDegeneracy) -> DegeneracyReport:
+    rates = replace(REPORT.pass_rates, goodness_of_fit=Estimate.exact(p_value))
+    return replace(REPORT, pass_rates=rates, by_group_size=sizes)
+
+
+def test_a_forecast_from_a_refuted_shape_is_a_warning() -> None:
+    forecast = size(16, Estimate.exact(0.3))
+    assert fit_finding(fitted(0.001, forecast)) == (
+        "The beta-binomial does not fit these pass rates (p = 0.001), so read the forecasts by their intervals, which "
+        "also cover a fit without any shape."
+    )
+    assert fit_finding(fitted(0.02, forecast)) == ""
+
+
+def test_a_refuted_shape_matters_only_where_something_is_forecast() -> None:
+    assert fit_finding(fitted(0.001, size(16, NOTHING), size(4, Estimate.exact(0.5), "unbiased"))) == ""
+    untested = replace(REPORT.pass_rates, goodness_of_fit=NOTHING)
+    assert fit_finding(replace(REPORT, pass_rates=untested, by_group_size=(size(16, Estimate.exact(0.3)),))) == ""
+
+
+def test_reward_functions_are_ranked_by_what_they_tie() -> None:
+    ties, alone, *rescuable = reward_findings(REPORT)
+    assert ties == f"By reward function, of the same groups: 'format' ties 20.0 %; '{HOSTILE}' ties 90.0 %."
+    assert alone == f"Alone in telling rollouts of a group apart: '{HOSTILE}' in 3, 'format' in 70 groups."
+    assert rescuable == [
+        f"'format' differs within 41 groups that '{HOSTILE}' leaves equal: a larger weight for it would revive them."
+    ]
+    assert reward_findings(replace(REPORT, by_reward=())) == ()
+
+
+def test_pooled_policies_split_the_gap() -> None:
+    assert policy_finding(REPORT) == (
+        "The log pools 1 policies: of the gap, +30.0 points come from prompts that differ for the same policy and "
+        "+10.4 from policies that differ."
+    )
+    assert policy_finding(replace(REPORT, policy_gap=None)) == ""

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradscope.estimate import Estimate
+from gradscope.findings.passk import passk_findings
+from gradscope.results.passk import PassAtKComparison
+from tests.render.examples import passk_report
+
+REPORT = passk_report()
+TABLE, SECOND = REPORT.tables
+COMPARISON = replace(REPORT.comparison, first="before", second="after")
+
+
+def compared(comparison: PassAtKComparison) -> tuple[str, ...]:
+    return passk_findings([], [comparison], [])
+
+
+def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
+    reach, forecast = passk_findings([TABLE], [], [0])
+    assert reach == "before.jsonl: pass@1 = 0.4200 and pass@16 = 0.7100 over 64 prompts."
+    assert forecast == (
+        "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; it rests on the shape of "
+        "the distribution of pass rates."
+    )
+
+
+def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
+    one = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
+    assert passk_findings([one], [], [0]) == ("before.jsonl: pass@1 = 0.4200 over 64 prompts.",)
+    beyond = replace(TABLE, rows=TABLE.rows[-1:], forecasts=())
+    assert passk_findings([beyond], [], [0]) == (
+        "before.jsonl: no budget asked for is within the 16 samples of every prompt.",
+    )
+
+
+def test_a_difference_is_undecided_where_its_interval_holds_zero() -> None:
+    winner, verdict, unpaired = compared(COMPARISON)
+    assert winner == (
+        "after against before: +0.3200 [+0.2700, +0.3700] at k = 1, -0.0300 [-0.0800, +0.0200] at k = 16, undecided; "
+        "the sign turns at k = 16."
+    )
+    assert verdict == "Verdict: search compression; the gain at the smallest budget is gone at the largest."
+    assert unpaired == "1 prompts are in only one of before and after and are left out of their comparison."
+
+
+def test_a_single_common_budget_has_no_course() -> None:
+    alone = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
+    winner, _ = compared(alone)
+    assert winner == "after against before: +0.3200 [+0.2700, +0.3700] at k = 1."
+    nothing = replace(COMPARISON.rows[0], difference=Estimate.because("k exceeds the samples"))
+    assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
+
+
+def test_a_difference_without_an_interval_is_not_called_undecided() -> None:
+    fact = replace(COMPARISON.rows[0], difference=Estimate.exact(0.0))
+    assert compared(replace(COMPARISON, rows=(fact,), crossover_k=None))[0] == "after against before: +0.0000 at k = 1."
+
+
+def test_samples_without_a_reward_are_counted() -> None:
+    assert passk_findings([TABLE], [], [3])[-1] == "before.jsonl: 3 samples have no reward and are not counted."
