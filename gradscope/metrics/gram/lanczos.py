@@ -25,6 +25,9 @@ Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 
 _BREAKDOWN = 1e-10
+"""A residual below this share of the largest diagonal entry is rounding: the space that the start reaches is used up."""
+_KNOWN = 0.01
+"""A singular value counts as known where its bound is at most this share of it: tables show three digits."""
 _NORMAL = 1.96
 
 
@@ -140,9 +143,11 @@ def matrix_free_spectrum(
     Args:
         product: K.
         num_rows: N.
-        num_steps: Steps of the long run.
-        num_probes: m, at least 2: their spread is the standard error.
-        probe_steps: Steps of each probe's run.
+        num_steps: Steps of the long run; 32 gave the 5 to 13 largest values to 1 % on every group that was tried.
+        num_probes: m, at least 2: their spread is the standard error, which 8 probes know to about a quarter of it.
+        probe_steps: Steps of each probe's run; half of them are the check, so 16 are the fewest whose check is a
+            quadrature of 8 points. A spectrum with very many values near zero needs more than that for its effective
+            rank, and the interval is then too short (docs/engine.md).
         seed: Seed of the probes.
         relative_error: Error of a product by its arithmetic, over the largest eigenvalue: no bound goes below it.
 
@@ -210,7 +215,7 @@ def _converged(top: Ritz, error: float) -> tuple[Array, Array]:
     """Leading singular values known to 1 %, with their bounds: |s - sqrt(theta)| <= bound / sqrt(theta)."""
     roots = np.sqrt(top.values)
     bounds = np.divide(top.bounds + error, roots, out=np.full_like(roots, np.inf), where=roots > 0)
-    is_known = bounds <= 0.01 * roots
+    is_known = bounds <= _KNOWN * roots
     num_known = len(roots) if is_known.all() else int(np.argmin(is_known))
     return roots[:num_known], bounds[:num_known]
 
