@@ -25,9 +25,10 @@ Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 
 _BREAKDOWN = 1e-10
-"""A residual below this share of the largest diagonal entry is rounding: the space that the start reaches is used up."""
+"""A residual below this share of the largest diagonal entry is rounding: the start reaches no more of the space."""
 _KNOWN = 0.01
-"""A singular value counts as known where its bound is at most this share of it: tables show three digits."""
+"""A singular value counts as known where its bound is at most this share of it: its energy is then known to 2 %,
+finer than the probes know the rest."""
 _NORMAL = 1.96
 
 
