@@ -90,8 +90,11 @@ def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
 def test_matrices_of_weights_have_a_range() -> None:
     report = weight_report()
     text = rank_findings([], [], report.spectra)[0]
-    ranks = [spectrum.effective_rank.value for spectrum in report.spectra]
+    ranks = [spectrum.ranks.effective_rank.value for spectrum in report.spectra]
     assert text.startswith(f"Effective ranks run from {min(ranks):.2f} (model.layers.")
     assert f"to {max(ranks):.2f} (model." in text
-    dead = [replace(spectrum, effective_rank=Estimate.because("zero")) for spectrum in report.spectra]
+    dead = [
+        replace(spectrum, ranks=replace(spectrum.ranks, effective_rank=Estimate.because("zero")))
+        for spectrum in report.spectra
+    ]
     assert rank_findings([], [], dead) == ("Every gradient matrix is zero: no rank can be stated.",)

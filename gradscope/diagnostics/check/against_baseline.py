@@ -10,7 +10,7 @@ from gradscope.catalog.lookup import CATALOG, catalog_name
 from gradscope.diagnostics.check.baseline_file import change_of
 from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.check import BaselineMetric, BaselineRule, Change, Operator, Outcome, Verdict
 from gradscope.say import with_interval
 
@@ -24,7 +24,7 @@ def baseline_verdict(
     margin: float,
     rule: BaselineRule,
     path: str | Path,
-    resampling: Resampling,
+    resampling: Resampling = RESAMPLING,
 ) -> Verdict:
     """One metric beside its baseline.
 

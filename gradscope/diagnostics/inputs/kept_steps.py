@@ -28,9 +28,6 @@ class KeptStep:
 
     Args:
         folder: A folder for kept steps; made when the first is written.
-        run: The run.
-        step: The trainer's step.
-        objective: The trainer's loss.
         choices: Everything else that the numbers depend on.
         notice: Told when a kept step is used, or is of no use.
     """
@@ -45,11 +42,7 @@ class KeptStep:
         self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
 
     def read(self) -> StepGram | None:
-        """The step as it was kept.
-
-        Returns:
-            The step; None where it must be computed.
-        """
+        """The step as it was kept; None where it must be computed."""
         from gradscope.gradients.step.step_file import read_step_gram
 
         gram = read_step_gram(self._path, self._key)
@@ -60,22 +53,14 @@ class KeptStep:
         return gram
 
     def write(self, gram: StepGram) -> None:
-        """Keep the step.
-
-        Args:
-            gram: What was computed.
-        """
+        """Keep the step for the next call."""
         from gradscope.gradients.step.step_file import write_step_gram
 
         write_step_gram(self._path, gram, self._key)
 
 
 def _digests(run: Run, step: int) -> Iterator[tuple[str, str]]:
-    """The files of every model folder that a step's gradients can depend on, a hub id by its name alone.
-
-    Yields:
-        File and digest.
-    """
+    """Each file and its digest of the model folders that a step's gradients depend on; a hub id by name alone."""
     weights = [of for of in (run.weights_before(step), run.weights_before(1)) if of is not None]
     folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
     for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):

@@ -48,7 +48,6 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     """The steps to look at.
 
     Args:
-        run: The run.
         steps: The steps that were asked for; None: every step of the log.
 
     Returns:
@@ -69,15 +68,7 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def missing_weights(run: Run, step: int) -> str:
-    """Why the weights of a step cannot be used, and what would help.
-
-    Args:
-        run: The run.
-        step: The trainer's step.
-
-    Returns:
-        A sentence without a final period.
-    """
+    """Why the weights of a step cannot be used, and what would help: a sentence without a final period."""
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"
@@ -95,10 +86,6 @@ def measure_steps(
     """The Gram matrix of each step, as soon as it is there.
 
     Args:
-        run: The run.
-        steps: Steps of the log.
-        options: How the gradients are computed.
-        progress: Told after each step.
         question: What else is asked of each step while its weights are loaded; None: nothing.
 
     Yields:
@@ -194,17 +181,7 @@ def _compute(
 
 
 def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
-    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term.
-
-    Args:
-        run: The run.
-        weights: The weights before a step's update.
-        objective: The trainer's loss.
-        options: Device and precision.
-
-    Returns:
-        The policy.
-    """
+    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term."""
     from gradscope.gradients.model.policy import load_measured_policy
 
     first = run.weights_before(1)
@@ -219,11 +196,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
 
 
 def _what_the_disk_cannot_tell(run: Run, policy: MeasuredPolicy, objective: Objective, gram: StepGram) -> Iterator[str]:
-    """Where the trainer's forward pass may have been another one.
-
-    Yields:
-        Sentences.
-    """
+    """Sentences on where the trainer's forward pass may have been another one."""
     first, padding = run.weights_before(1), policy.model.get_input_embeddings().padding_idx
     if policy.kind == "full" and first is None and _occurs(padding, run.groups_at(gram.step)):
         yield (
@@ -253,7 +226,6 @@ def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, o
     """How a run's steps were computed: the latest step's facts, with the notes of all.
 
     Args:
-        gram: The latest step.
         before: The description of the steps before it; empty for the first.
 
     Returns:
@@ -265,12 +237,5 @@ def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, o
 
 
 def describe_weights(weights: WeightsRef) -> str:
-    """The weights' folder as people know it.
-
-    Args:
-        weights: A set of weights.
-
-    Returns:
-        The folder's name.
-    """
+    """The weights' folder as people know it."""
     return Path(weights.path).name

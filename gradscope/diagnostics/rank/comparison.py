@@ -18,9 +18,6 @@ _Ranks = dict[tuple[str | None, tuple[int, ...]], float]
 def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
     """Each formulation against the first one, at the last step and the largest group size.
 
-    Args:
-        spectra: All spectra of a run.
-
     Returns:
         One comparison per formulation whose ranks are not the same numbers; empty where no group has a spectrum.
     """

@@ -1,6 +1,9 @@
-"""`gradscope rank`: spectra and effective ranks of per-rollout gradients, on the checkpoints of a run.
+"""`gradscope rank`: how many directions the gradients of a run span, on each of its checkpoints.
 
-One Gram matrix of score vectors a step; every formulation and every group size is then arithmetic on it.
+:func:`measure_rank` is the entry point. It loads the weights before each step once, and asks the engine for the Gram
+matrix of the rollouts' score vectors and for what else the kind of rows needs (``row_questions``). Every formulation
+and every group size is then arithmetic on that matrix. What cannot be computed is listed with its reason: a step among
+``skipped``, a formulation among ``refused``.
 
 Shapes: R rollouts of a step, P parameters.
 """
@@ -58,7 +61,8 @@ from gradscope.rollouts.run import Run
 GROUP_SIZES = (2, 4, 8)
 """Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
 MOST_TOKENS = 512
-"""Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn."""
+"""Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
+operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
 
 
 @dataclass(slots=True)
@@ -119,19 +123,15 @@ def measure_rank(
     """Spectra of the gradient matrices of a run.
 
     Args:
-        path: A run folder.
         steps: Steps to look at; None: all whose weights are on disk.
-        rows: What a row of the matrix is.
         advantages: ``logged`` and formulations; None: the logged one and every formulation of the registry.
         group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size;
             for token rows the logged size alone.
-        centered: Whether to subtract the mean row first.
         tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
         sketch: For token rows: all tokens, each kept as this many numbers.
         matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
         seed: Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``.
         output: Folder for the Gram matrices, written step by step.
-        progress: Told after each step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSparsity]:
     """The norms of all token rows of a step under the logged advantages.
 
-    Args:
-        step: The trainer's step.
-        tokens: The Gram matrices of its groups' tokens.
-
     Returns:
         One; none where no advantage was logged or no token counts.
     """
@@ -52,15 +48,7 @@ def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpars
 
 
 def weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
-    """The sizes of the entries of each weight's gradient, as the optimizer saw it.
-
-    Args:
-        step: The trainer's step.
-        spectra: What the engine found of each weight.
-
-    Returns:
-        One per weight.
-    """
+    """The sizes of the entries of each weight's gradient, as the optimizer saw it; one per weight."""
     return [
         GradientSparsity(
             step=step,

@@ -48,10 +48,7 @@ def spectrum_of(
     Args:
         gram: Gram matrix of the rows before any centering, [N, N].
         label: Which matrix it is; ``centered`` subtracts the mean row first.
-        relative_row_error: Relative error of a row.
         values: Its singular values, where they are known already, [N].
-        nulls: Effective rank under each null model.
-        tokens: How token rows were had.
 
     Returns:
         Singular values and all ranks.

@@ -24,11 +24,6 @@ class GramAccumulator:
 
     Products of float32 slices are formed and added in float64: a float32 Gram sees no singular value below about
     2e-4 of the largest.
-
-    Args:
-        num_rows: N.
-        device: Where slices are formed.
-        slice_bytes: Memory for one slice.
     """
 
     def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
@@ -51,11 +46,7 @@ class GramAccumulator:
         return int(self._lower.shape[0])
 
     def add_rows(self, rows: torch.Tensor) -> None:
-        """Add columns of the gradient matrix: one parameter's gradients, or some of them.
-
-        Args:
-            rows: [N, columns].
-        """
+        """Add columns of the gradient matrix, [N, columns]: one parameter's gradients, or some of them."""
         self.num_parameters += rows.shape[1]
         self._lower += self.products(rows)
 
@@ -65,8 +56,6 @@ class GramAccumulator:
         """Add one parameter's gradients.
 
         Args:
-            shape: The parameter's shape.
-            dtype: The parameter's dtype.
             parts: Per batch the indices of its rows and the factors of all calls with the parameter.
         """
         length = shape[0]
@@ -86,7 +75,6 @@ class GramAccumulator:
 
         Args:
             shape: Rows and columns of a matrix.
-            dtype: The parameter's dtype.
             parts: Per batch the indices of its rows and their factors.
         """
         length, width = shape
@@ -103,22 +91,11 @@ class GramAccumulator:
             self._lower += self.products(slices.flatten(1))
 
     def add_products(self, products: torch.Tensor) -> None:
-        """Add inner products that are known without rows.
-
-        Args:
-            products: Float64, right on and below the diagonal, [N, N].
-        """
+        """Add float64 inner products that are known without rows, right on and below the diagonal."""
         self._lower += products
 
     def products(self, rows: torch.Tensor) -> torch.Tensor:
-        """Inner products in float64.
-
-        Args:
-            rows: [N, columns].
-
-        Returns:
-            Right on and below the diagonal, [N, N].
-        """
+        """Inner products of rows [N, columns] in float64, right on and below the diagonal, [N, N]."""
         found = torch.zeros_like(self._lower)
         width = max(1, self._cast_bytes // (8 * self.num_rows))
         for start in range(0, rows.shape[1], width):

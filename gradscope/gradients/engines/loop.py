@@ -24,15 +24,7 @@ ROW_BYTES = 2**30
 
 
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
-    """Memory that keeping all rows takes.
-
-    Args:
-        num_rows: N.
-        trainable: Name -> parameter.
-
-    Returns:
-        Bytes.
-    """
+    """Bytes that keeping N rows of all parameters takes."""
     return num_rows * sum(p.numel() * _row_dtype(p).itemsize for p in trainable.values())
 
 
@@ -49,10 +41,6 @@ def loop_rows(
     """Every row of a step by one backward pass each, handed out parameter by parameter.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        plan: The rows.
-        device: Where the model is.
         add: Called with each parameter's gradients over all rows, [N, elements].
         on_sequence: Called with each sequence's index and its log-probabilities.
         max_bytes: Memory that rows may take.
@@ -102,16 +90,7 @@ def loop_gram(
     *,
     max_bytes: int = ROW_BYTES,
 ) -> None:
-    """The Gram matrix of all rows, one sequence at a time.
-
-    Args:
-        model: The model.
-        trainable: Name -> parameter.
-        plan: The rows.
-        accumulator: Gets the products.
-        on_sequence: Called with each sequence's index and its log-probabilities.
-        max_bytes: Memory that rows may take.
-    """
+    """Add the Gram matrix of all rows, one sequence at a time; see :func:`loop_rows`."""
     loop_rows(model, trainable, plan, accumulator.device, accumulator.add_rows, on_sequence, max_bytes=max_bytes)
 
 

@@ -25,8 +25,6 @@ class PendingParts:
     """Factors by parameter.
 
     Args:
-        trainable: Name -> parameter.
-        accumulator: Gets the products.
         waits: Whether factors wait for those of other batches.
         max_kept_bytes: Memory for what waits; more of it goes to a temporary file.
     """
@@ -54,33 +52,19 @@ class PendingParts:
         self._store.__exit__(kind, error, traceback)
 
     def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
-        """Keep what some rows add to a parameter.
-
-        Args:
-            name: The parameter.
-            rows: Indices of the rows among the step's.
-            factors: What each call in their batch adds.
-        """
+        """Keep what the calls in one batch add to a parameter in some of the step's rows."""
         if self._waits:
             self._store.keep(name, tuple(rows), factors)
         else:
             self._here[name].append((tuple(rows), list(factors)))
 
     def combine(self, name: str) -> None:
-        """Add a parameter that is complete to the Gram, and drop what was kept of it.
-
-        Args:
-            name: The parameter.
-        """
+        """Add a parameter that is complete to the Gram, and drop what was kept of it."""
         parts = self._store.take(name, self._accumulator.device) if self._waits else self._here.pop(name)
         self._accumulator.add_parameter(self._trainable[name].shape, self._trainable[name].dtype, parts)
 
     def combine_all(self, uncovered: Collection[str]) -> None:
-        """Add every parameter of which something was kept.
-
-        Args:
-            uncovered: Parameters that must be computed another way; what was kept of them is dropped.
-        """
+        """Add every parameter of which something was kept."""
         for name in self._store.names if self._waits else list(self._here):
             if name not in uncovered:
                 self.combine(name)

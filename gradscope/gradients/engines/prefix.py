@@ -32,14 +32,7 @@ KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 
 
 def can_share(model: Any) -> bool:
-    """Whether a model's past can be expected to be keys and values of all tokens, layer by layer.
-
-    Args:
-        model: The model, with its adapter where it has one.
-
-    Returns:
-        True for decoders whose layers all attend and keep keys and values of their own.
-    """
+    """Whether all layers of a model attend and can be expected to keep keys and values of all tokens."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
     return (
@@ -55,9 +48,6 @@ class Prefix:
 
     Args:
         model: The model; weight gradients must be off.
-        tracer: Records the pass.
-        ids: The tokens, [Q].
-        device: Where the model is.
 
     Raises:
         UsageError: The model does not keep its past as keys and values of all tokens, layer by layer.
@@ -77,14 +67,7 @@ class Prefix:
             raise UsageError(_NEEDS, hint=_HINT)
 
     def expanded(self, num_rows: int) -> Past:
-        """The keys and values for a batch; its backward pass must run before ``descend``.
-
-        Args:
-            num_rows: B.
-
-        Returns:
-            A past that gradients flow into.
-        """
+        """The keys and values for a batch of B rows; its backward pass must run before ``descend``."""
         leaves = [
             (keys.detach().expand(num_rows, -1, -1, -1), values.detach().expand(num_rows, -1, -1, -1))
             for keys, values in self._past

@@ -50,12 +50,7 @@ def prompt_gram(
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        plan: The rows.
         batch_tokens: Most padded tokens of a forward pass of completions.
-        accumulator: Gets the products.
-        on_sequence: Called with each sequence's index and its log-probabilities.
         max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
 
     Returns:
@@ -87,17 +82,7 @@ def prompt_gram(
 
 
 def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[PaddedBatch]:
-    """The completions of a group, each behind the last token of its prompt.
-
-    Args:
-        plan: The rows.
-        group: Rows that share their prompt.
-        batch_tokens: Most padded tokens of a batch.
-        device: Where the batches go.
-
-    Returns:
-        Every row of the group in one batch.
-    """
+    """The completions of a group, each behind the last token of its prompt, every row in one batch."""
     behind = [replace(plan.sequences[plan.rows[row].sequence], prompt_ids=group.prompt_ids[-1:]) for row in group.rows]
     expanded = len(group.prefix_ids) // PREFIX_SHARE
     most = min(batch_tokens, CPU_TOKENS) if device.type == "cpu" else batch_tokens

@@ -32,14 +32,7 @@ class PromptGroup:
 
 
 def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
-    """The rows of a step by the ids of their prompts, whatever groups the log put them in.
-
-    Args:
-        plan: The rows.
-
-    Returns:
-        One group per prompt, in the order of their first rows.
-    """
+    """The rows by the ids of their prompts, whatever groups the log put them in, in order of first rows."""
     rows: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, row in enumerate(plan.rows):
         rows[plan.sequences[row.sequence].prompt_ids].append(number)
@@ -47,15 +40,7 @@ def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
 
 
 def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:
-    """The cost rule by which ``prompt`` is chosen.
-
-    Args:
-        plan: The rows.
-        weight_gradients: Full parameters, not adapters.
-
-    Returns:
-        True where running each prompt once saves enough of a plain pass, and prompts are long.
-    """
+    """Whether running each prompt once saves enough of a plain pass, and prompts are long: picks ``prompt``."""
     groups = group_by_prompt(plan)
     mean_prefix = sum(len(group.prefix_ids) for group in groups) / len(groups)
     return mean_prefix >= MIN_PREFIX and frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED
@@ -68,7 +53,6 @@ def frac_shared(plan: RowPlan, *, weight_gradients: bool) -> float:
     the forward pass of prompts is shared, so the share is below 1/3 (1/2 for adapters).
 
     Args:
-        plan: The rows.
         weight_gradients: Whether forming weight gradients costs as much as a forward pass: full parameters, not
             adapters.
 

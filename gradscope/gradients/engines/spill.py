@@ -72,25 +72,11 @@ class PartStore:
         return list(self._parts)
 
     def keep(self, name: str, rows: tuple[int, ...], factors: Sequence[GradientFactor]) -> None:
-        """Keep what one batch adds to a parameter.
-
-        Args:
-            name: The parameter.
-            rows: The batch's rows.
-            factors: What each call adds.
-        """
+        """Keep what the calls in one batch add to a parameter."""
         self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
 
     def take(self, name: str, device: torch.device) -> list[Part]:
-        """Hand out what was kept of a parameter, and forget it.
-
-        Args:
-            name: The parameter.
-            device: Where it goes.
-
-        Returns:
-            One part per batch.
-        """
+        """Hand out what was kept of a parameter, one part per batch, and forget it."""
         return [
             (rows, [self._loaded(factor).to(device) for factor in factors]) for rows, factors in self._parts.pop(name)
         ]

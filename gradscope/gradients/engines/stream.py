@@ -42,12 +42,6 @@ def stream_gram(
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        plan: The rows.
-        batches: All rows, each in one batch.
-        accumulator: Gets the products.
-        on_sequence: Called with each sequence's index and its log-probabilities.
         max_kept_bytes: Memory for what waits for other batches; more of it goes to a temporary file.
 
     Returns:
@@ -80,12 +74,8 @@ def capture_batch(
     """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
 
     Args:
-        model: The model.
-        plan: The rows.
-        batch: Some of them.
         capture: Takes what its layers are given and get back.
         sink: Gets the factors of each complete parameter.
-        on_sequence: Called with each sequence's index and its log-probabilities.
         past: What ran before the batch; None where it holds whole sequences.
     """
     rows = [plan.rows[number] for number in batch.rows]

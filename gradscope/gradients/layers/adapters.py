@@ -28,9 +28,6 @@ from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_clo
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     """What a layer of these two kinds computes with, beyond what its parts compute when they are called.
 
-    Args:
-        module: Any module.
-
     Returns:
         Names of parameters below the module, of its active adapters; empty for every other module.
     """

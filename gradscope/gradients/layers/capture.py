@@ -30,7 +30,6 @@ class Capture:
     """Collects what the rows of one batch after the other add to each parameter.
 
     Args:
-        model: The model.
         trainable: Name -> parameter, tied parameters once.
     """
 
@@ -49,11 +48,7 @@ class Capture:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Keep the hooks on.
-
-        Yields:
-            Nothing.
-        """
+        """Keep the hooks on."""
         handles = []
         for module in self._layers.owned:
             if looks_up(module):
@@ -72,7 +67,6 @@ class Capture:
         A parameter of which not every call got a gradient is uncovered from here on: it must be computed another way.
 
         Args:
-            batch: The rows of the pass.
             sink: Gets the factors of each complete parameter.
 
         Yields:

@@ -15,7 +15,6 @@ class CoveredLayers:
     """The modules whose parameters are computed by a layer rule.
 
     Args:
-        model: The model.
         trainable: Name -> parameter, tied parameters once.
     """
 
@@ -39,23 +38,12 @@ class CoveredLayers:
         """Names of the parameters of which some call has no rule; engines add what they find on the way."""
 
     def covered_by(self, module: nn.Module) -> dict[str, str]:
-        """The parameters that a module's rule covers.
-
-        Args:
-            module: A module with a rule.
-
-        Returns:
-            Local name -> name, without parameters that are uncovered.
-        """
+        """Local name -> name of the parameters that a module's rule covers, uncovered ones left out."""
         return {local: name for local, name in self.owned[module].items() if name not in self.uncovered}
 
 
 def _holders(model: nn.Module) -> Iterator[tuple[nn.Module, dict[str, nn.Parameter]]]:
-    """Every module with the parameters that its rule is about: its own, unless a layer around it computes with them.
-
-    Yields:
-        Modules, the outer before the inner, and local name -> parameter.
-    """
+    """Every module, the outer first, with the parameters that its rule is about, unless a layer around it has them."""
     taken: set[tuple[nn.Module, str]] = set()
     for module in model.modules():
         held = {name: p for name, p in module._parameters.items() if p is not None and (module, name) not in taken}

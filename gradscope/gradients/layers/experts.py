@@ -21,14 +21,7 @@ from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_clo
 
 
 def is_expert_layer(module: nn.Module) -> bool:
-    """Whether a module holds the experts' matrices in the two parameters that the rule knows.
-
-    Args:
-        module: The module.
-
-    Returns:
-        True for experts [E, 2I, H] and [E, H, I] without biases.
-    """
+    """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
     own = dict(module.named_parameters(recurse=False))
     if own.keys() != {"gate_up_proj", "down_proj"} or not callable(getattr(module, "act_fn", None)):
         return False
@@ -37,28 +30,13 @@ def is_expert_layer(module: nn.Module) -> bool:
 
 
 def is_router(module: nn.Module) -> bool:
-    """Whether a module chooses the experts of each token by one matrix.
-
-    Args:
-        module: The module.
-
-    Returns:
-        True for a top-k router whose only parameter is its weight [E, H].
-    """
+    """Whether a module is a top-k router whose only parameter is its weight [E, H]."""
     own = dict(module.named_parameters(recurse=False))
     return type(module).__name__.endswith("TopKRouter") and own.keys() == {"weight"} and own["weight"].dim() == 2
 
 
 def returned_by(module: nn.Module, output: Any) -> Any:
-    """What carries a module's gradient: a router's weights of the chosen experts, elsewhere the output itself.
-
-    Args:
-        module: The module.
-        output: What it returned; of a router logits, weights and indices.
-
-    Returns:
-        A tensor, where the rule is to apply.
-    """
+    """What carries a module's gradient: a router's weights of the chosen experts, elsewhere its output."""
     return output[1] if is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
 
 

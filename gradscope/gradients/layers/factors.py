@@ -27,14 +27,7 @@ class GradientFactor(Protocol):
         """
 
     def to(self, device: torch.device) -> GradientFactor:
-        """The same factor on another device.
-
-        Args:
-            device: Where its tensors go.
-
-        Returns:
-            The factor; itself where nothing moves.
-        """
+        """The same factor on another device; itself where nothing moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +40,12 @@ class OuterProduct:
     """The factor along its second dimension, per row, [B][T, I]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add rows ``start:start + len(out)`` of the outer product.
-
-        Args:
-            row: The row within its batch.
-            start: First output.
-            out: Where to add, [slice, I].
-        """
+        """Add rows ``start:start + len(out)`` of the outer product to ``out``, [slice, I]."""
         left = self.left[row][:, start : start + out.shape[0]].to(out)
         out.addmm_(left.t(), self.right[row].to(out))
 
     def to(self, device: torch.device) -> OuterProduct:
-        """The same factors on another device.
-
-        Args:
-            device: Where they go.
-
-        Returns:
-            The factor.
-        """
+        """The same factors on another device."""
         return OuterProduct(
             left=tuple(part.to(device) for part in self.left), right=tuple(part.to(device) for part in self.right)
         )
@@ -81,39 +61,19 @@ class Scatter:
     """The gradient of what was looked up, per row, [B][T, H]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add the gradients of ids ``start:start + len(out)``.
-
-        Args:
-            row: The row within its batch.
-            start: First id.
-            out: Where to add, [slice, H].
-        """
+        """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H]."""
         ids = self.ids[row].to(out.device) - start
         inside = (ids >= 0) & (ids < out.shape[0])
         out.index_add_(0, ids[inside], self.grads[row].to(out)[inside])
 
     def to(self, device: torch.device) -> Scatter:
-        """The same ids and gradients on another device.
-
-        Args:
-            device: Where they go.
-
-        Returns:
-            The factor.
-        """
+        """The same ids and gradients on another device."""
         return Scatter(
             ids=tuple(part.to(device) for part in self.ids), grads=tuple(part.to(device) for part in self.grads)
         )
 
     def renumbered(self, seen: torch.Tensor) -> Scatter:
-        """The same with ids counted among those that occur, so that a table's unused rows cost nothing.
-
-        Args:
-            seen: All ids that occur, sorted, on the device of ``ids``.
-
-        Returns:
-            The factor to the table's rows ``seen``.
-        """
+        """The same with ids counted among the sorted ids that occur: a table's unused rows cost nothing."""
         return Scatter(ids=tuple(torch.searchsorted(seen, ids) for ids in self.ids), grads=self.grads)
 
 
@@ -129,13 +89,7 @@ class Routed:
     """The factor along its second dimension, per row, [B][pairs, I]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add the matrices of experts ``start:start + len(out)``.
-
-        Args:
-            row: The row within its batch.
-            start: First expert.
-            out: Where to add, [slice, O * I].
-        """
+        """Add the matrices of experts ``start:start + len(out)`` to ``out``, [slice, O * I]."""
         experts = self.experts[row].to(out.device)
         left, right = self.left[row].to(out), self.right[row].to(out)
         for expert in torch.unique(experts).tolist():
@@ -144,14 +98,7 @@ class Routed:
                 out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
 
     def to(self, device: torch.device) -> Routed:
-        """The same pairs on another device.
-
-        Args:
-            device: Where they go.
-
-        Returns:
-            The factor.
-        """
+        """The same pairs on another device."""
         experts, left, right = (
             tuple(part.to(device) for part in parts) for parts in (self.experts, self.left, self.right)
         )
@@ -166,24 +113,11 @@ class Summed:
     """The gradient of each row, [B, O] or [B, O, I]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
-        """Add elements ``start:start + len(out)``.
-
-        Args:
-            row: The row within its batch.
-            start: First element.
-            out: Where to add, [slice, 1] or [slice, I].
-        """
+        """Add elements ``start:start + len(out)`` to ``out``, [slice, 1] or [slice, I]."""
         out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
     def to(self, device: torch.device) -> Summed:
-        """The same on another device.
-
-        Args:
-            device: Where it goes.
-
-        Returns:
-            The factor.
-        """
+        """The same on another device."""
         return Summed(rows=self.rows.to(device))
 
 

@@ -71,16 +71,7 @@ class LayerCall:
         )
 
     def summed(self, grad: torch.Tensor) -> Summed:
-        """A gradient summed over every axis but the first and last.
-
-        Padding adds nothing, for no loss flows from it.
-
-        Args:
-            grad: [B, ..., O].
-
-        Returns:
-            The sums, at least in float32.
-        """
+        """A gradient [B, ..., O] summed over every axis but the first and last; padding has no gradient."""
         wide = grad.to(torch.promote_types(grad.dtype, torch.float32))
         return Summed(rows=wide.flatten(1, -2).sum(1))
 
@@ -88,7 +79,6 @@ class LayerCall:
         """The gradients of what the input's ids looked up.
 
         Args:
-            grads: [B, S, H].
             padding: The id that gets no gradient; None without one.
 
         Returns:
@@ -116,15 +106,7 @@ class Rule:
 
 
 def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What a function makes of each row; of one row that was expanded to many it is computed once.
-
-    Args:
-        given: [B, ...].
-        compute: The function; rows do not meet in it.
-
-    Returns:
-        The results, [B, ...].
-    """
+    """What a function makes of each row, [B, ...]; of one row that was expanded to many it is computed once."""
     if len(given) > 1 and given.stride(0) == 0:
         found = compute(given[:1])
         return found.expand(len(given), *found.shape[1:])
@@ -132,14 +114,6 @@ def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether a layer's output was computed again, to the rounding of its dtype.
-
-    Args:
-        found: The output as a rule takes it to come about.
-        expected: The output.
-
-    Returns:
-        True for the same shape and no difference beyond rounding.
-    """
+    """Whether a layer's output was computed again, to the rounding of its dtype."""
     tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
     return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)

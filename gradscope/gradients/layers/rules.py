@@ -29,14 +29,7 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 
 def looks_up(module: nn.Module) -> bool:
-    """Whether a module is given ids.
-
-    Args:
-        module: The module.
-
-    Returns:
-        True for an embedding, with an adapter or without.
-    """
+    """Whether a module is given ids: an embedding, with an adapter or without."""
     return isinstance(module, nn.Embedding | lora.Embedding)
 
 

@@ -37,16 +37,7 @@ class TracedCall:
     """What it was given beside its input: an expert layer's routes."""
 
     def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> LayerCall:
-        """The call as if many rows had been a batch: one input, an output gradient for each.
-
-        Args:
-            grads: The rows' gradients of the output, [R, 1, S, ...]; of tokens alone [R, S, ...].
-            stops: Tokens of each row, counted from the first, [R].
-            length: S.
-
-        Returns:
-            The call that a rule sees.
-        """
+        """The call as if R rows had been a batch: one input, an output gradient each, [R, 1, S, ...] or [R, S, ...]."""
         size = len(grads)
         if self.output.shape[0] == length:  # tokens alone: experts and routers
             given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (self.input, *self.beside))
@@ -88,9 +79,6 @@ class ForwardTrace:
         """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.
 
         Rows of both traces then have prefixes of one tensor.
-
-        Args:
-            longer: A pass over more of the sequence.
         """
         for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
             for place, (call, other) in enumerate(zip(segment, others, strict=False)):
@@ -106,7 +94,6 @@ class Tracer:
     """Runs forward passes and records what lockstep needs.
 
     Args:
-        model: The model.
         trainable: Name -> parameter, tied parameters once.
         temperature: Logits are divided by it.
     """
@@ -120,14 +107,7 @@ class Tracer:
         self._asking = False
 
     def trace(self, sequence: TokenSequence) -> ForwardTrace:
-        """One forward pass, weight gradients off.
-
-        Args:
-            sequence: The sequence.
-
-        Returns:
-            Its trace. A call that no rule fits makes its parameters uncovered.
-        """
+        """One forward pass, weight gradients off. A call that no rule fits makes its parameters uncovered."""
         device = next(iter(self._trainable.values())).device
         # Fused attention has no rule for many cotangents at once; in plain operations it has.
         with self.recording(sequence.length) as trace, sdpa_kernel(SDPBackend.MATH):
@@ -139,9 +119,6 @@ class Tracer:
     @contextmanager
     def recording(self, length: int) -> Iterator[ForwardTrace]:
         """Record the forward pass of one sequence that runs inside, weight gradients off.
-
-        Args:
-            length: Tokens of the sequence.
 
         Yields:
             Its trace, filled as the pass goes on. A call that no rule fits makes its parameters uncovered.
@@ -214,14 +191,7 @@ class Tracer:
 
 
 def decoder_layers(model: Any) -> tuple[nn.Module, ...]:
-    """The layers that a model calls one after the other on its hidden state.
-
-    Args:
-        model: The model, with its adapter where it has one.
-
-    Returns:
-        The layers; empty where the model keeps no list of them.
-    """
+    """The layers that a model calls one after the other; empty where it keeps no list of them."""
     depth = model.config.get_text_config().num_hidden_layers
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
     return tuple(next(lists, ()))

@@ -23,15 +23,7 @@ Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 
 @contextmanager
 def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator[None]:
-    """Switch weight gradients on or off for a while.
-
-    Args:
-        trainable: Name -> parameter.
-        on: Whether autograd computes their gradients.
-
-    Yields:
-        Nothing.
-    """
+    """Switch weight gradients on or off for a while."""
     before = {name: parameter.requires_grad for name, parameter in trainable.items()}
     try:
         for parameter in trainable.values():
@@ -56,10 +48,6 @@ def backward(
     already, of a model in training, are no part of it and stay as they are.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        batch: The sequences.
-        temperature: Logits are divided by it.
         weigh: The weights v.
         consume: Called with each parameter's name and gradient; never for a parameter that has none.
     """
@@ -90,12 +78,7 @@ def backward(
 
 
 def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-    """One backward pass from weighted log-probabilities.
-
-    Args:
-        logprobs: Per row, with their graph, [B][T].
-        weights: Per row, [B][T].
-    """
+    """One backward pass from weighted log-probabilities, [B][T] each."""
     total = torch.stack([(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]).sum()
     total.backward()  # type: ignore[no-untyped-call]
 
@@ -103,18 +86,7 @@ def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> 
 def squared_norm(
     model: Any, trainable: Mapping[str, nn.Parameter], batch: PaddedBatch, temperature: float, weigh: Weigh
 ) -> float:
-    """Squared Euclidean norm of a batch's gradient over all trainable parameters.
-
-    Args:
-        model: The model.
-        trainable: Name -> parameter.
-        batch: The sequences.
-        temperature: Logits are divided by it.
-        weigh: The weights of grad log pi.
-
-    Returns:
-        The squared norm, added up in float64.
-    """
+    """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
     squares: list[torch.Tensor] = []
     backward(model, trainable, batch, temperature, weigh, lambda _, grad: squares.append(grad.double().square().sum()))
     return float(torch.stack(squares).sum()) if squares else 0.0

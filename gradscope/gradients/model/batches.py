@@ -66,7 +66,6 @@ def split_rows(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...
     The longest come first so that a batch that does not fit fails before any work is done.
 
     Args:
-        lengths: Tokens of each row.
         batch_tokens: Most padded tokens of a batch; one row alone may exceed it.
 
     Returns:
@@ -98,7 +97,6 @@ def pad_batch(
     Args:
         rows: Index of each row within the step, [B].
         sequences: The sequence of each row, [B].
-        device: Where the tensors go.
         padding_side: Where padding goes; results do not depend on it.
 
     Returns:

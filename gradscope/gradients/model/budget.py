@@ -49,10 +49,6 @@ class TokenBudget:
     def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made]) -> Made:
         """The result of an attempt that fits; each begins anew, so nothing of one that did not fit is left.
 
-        Args:
-            lengths: Tokens of each row that the attempt puts into batches.
-            attempt: The work, given the tokens of a batch.
-
         Returns:
             What the first attempt that fits returns.
 
@@ -85,14 +81,7 @@ class TokenBudget:
 
 
 def first_batch_tokens(policy: MeasuredPolicy) -> int:
-    """The first guess: on CUDA from the memory that is free, on the CPU a constant.
-
-    Args:
-        policy: The model.
-
-    Returns:
-        Padded tokens of a forward pass.
-    """
+    """The first guess: on CUDA from the memory that is free, on the CPU a constant."""
     if policy.device.type != "cuda":
         return default_batch_tokens(policy.vocab_size)
     free, _ = torch.cuda.mem_get_info(policy.device)
@@ -111,10 +100,7 @@ def tokens_that_fit(free_bytes: int, *, vocab_size: int, num_layers: int, width:
     """Tokens whose forward and backward pass takes about half of the free memory.
 
     Args:
-        free_bytes: Free memory.
         vocab_size: V.
-        num_layers: Decoder layers.
-        width: Their width.
         itemsize: Bytes of a number of the model.
 
     Returns:
@@ -129,14 +115,7 @@ def tokens_that_fit(free_bytes: int, *, vocab_size: int, num_layers: int, width:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; PyTorch has a type for it on CUDA alone.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        True for CUDA's error, Python's, and that of PyTorch's CPU allocator.
-    """
+    """Whether an error says so: CUDA's, Python's, or that of PyTorch's CPU allocator, which has no type."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
@@ -145,12 +124,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def names_out_of_memory(what: str) -> Iterator[None]:
     """Turn running out of memory into an error that says on what.
-
-    Args:
-        what: What did not fit.
-
-    Yields:
-        Nothing.
 
     Raises:
         InputError: Memory ran out.

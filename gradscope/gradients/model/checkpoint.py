@@ -29,7 +29,6 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
     """A whole causal language model.
 
     Args:
-        source: A model folder, or a hub id.
         dtype: The dtype to load in; None: the checkpoint's own.
 
     Returns:
@@ -65,7 +64,6 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     """A LoRA adapter on its base model, its own parameters trainable.
 
     Args:
-        weights: The adapter; ``base`` names the base model's folder or hub id.
         dtype: The dtype to load in; None: the checkpoint's own.
 
     Returns:
@@ -114,9 +112,6 @@ def is_fresh(folder: Path) -> bool:
     Magnitudes and modules saved whole count as a change, for what they started from is not in the folder. Biases of the
     base do not: they stay as they are when an adapter is switched off, also in TRL's reference.
 
-    Args:
-        folder: The adapter's folder.
-
     Returns:
         True where every product is zero and there is nothing else.
     """
@@ -133,14 +128,7 @@ def is_fresh(folder: Path) -> bool:
 
 
 def padding_id(folder: Path) -> int | None:
-    """The padding token that a model's configuration names: PyTorch gives its embedding no gradient.
-
-    Args:
-        folder: The model's folder.
-
-    Returns:
-        Its id; None where there is none.
-    """
+    """The padding token of a model's configuration, which gets no embedding gradient; None without one."""
     with _quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
@@ -148,10 +136,6 @@ def padding_id(folder: Path) -> int | None:
 
 def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
     """The tokenizer in the first folder that has one.
-
-    Args:
-        folders: Where to look, in order.
-        vocab_size: Number of token ids that the model can read.
 
     Returns:
         The tokenizer, or None where no folder has one.
@@ -179,10 +163,6 @@ def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
 
 def require_finite(model: nn.Module, source: str) -> None:
     """Refuse weights that are not numbers.
-
-    Args:
-        model: The model.
-        source: Where its weights came from.
 
     Raises:
         InputError: A parameter holds NaN or infinity.
@@ -250,11 +230,7 @@ def _second_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Loaders talk about what is checked here anyway.
-
-    Yields:
-        Nothing.
-    """
+    """Loaders talk about what is checked here anyway."""
     bars = progress.is_progress_bar_enabled()
     loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
     levels = [logger.level for logger in loggers]

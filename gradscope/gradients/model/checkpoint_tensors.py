@@ -41,14 +41,7 @@ class Checkpoint:
 
 
 def open_checkpoint(weights: WeightsRef) -> Checkpoint:
-    """The two-dimensional tensors of a set of weights.
-
-    Args:
-        weights: A model folder or a LoRA adapter.
-
-    Returns:
-        Readers by the model's own tensor names.
-    """
+    """The two-dimensional tensors of a model folder or LoRA adapter, by the model's own names."""
     if weights.kind == "adapter":
         matrices = _products(weights.path)
     else:
@@ -58,9 +51,6 @@ def open_checkpoint(weights: WeightsRef) -> Checkpoint:
 
 def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
     """The matrices that updates are measured against: those of the model itself, or of an adapter's base.
-
-    Args:
-        weights: The first set of weights.
 
     Returns:
         Readers; empty where an adapter's base model is not on this disk.
@@ -72,15 +62,7 @@ def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
 
 
 def changed_in_bfloat16(before: Array, after: Array) -> float:
-    """Share of entries whose bfloat16 rounding differs.
-
-    Args:
-        before: [O, I].
-        after: [O, I].
-
-    Returns:
-        A share.
-    """
+    """Share of entries whose bfloat16 rounding differs between two matrices, [O, I] each."""
     first, second = (torch.from_numpy(matrix).to(torch.bfloat16) for matrix in (before, after))
     return float((first != second).double().mean())
 
@@ -140,12 +122,5 @@ def _scale(folder: Path, config: dict[str, Any]) -> float:
 
 
 def common_tensors(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Tensors that every checkpoint holds, in the order of the first.
-
-    Args:
-        checkpoints: At least one.
-
-    Returns:
-        Names.
-    """
+    """Names of the tensors that every checkpoint holds, in the order of the first."""
     return [name for name in checkpoints[0].matrices if all(name in other.matrices for other in checkpoints)]

@@ -41,9 +41,6 @@ def completion_logprobs(
     Logits are formed only from the last prompt token on, where the model allows that.
 
     Args:
-        model: A causal language model.
-        batch: The sequences.
-        temperature: Logits are divided by it.
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
             which float32 keeps few digits; they matter where that token is a row of its own.
         past: What ran before the batch; None where it holds whole sequences.
@@ -58,16 +55,7 @@ def completion_logprobs(
 
 
 def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
-    """Entropy of the policy where it sampled each completion token, in nats.
-
-    Args:
-        model: A causal language model.
-        batch: The sequences.
-        temperature: Logits are divided by it.
-
-    Returns:
-        Per row its entropies, [B][T].
-    """
+    """Entropy of the policy where it sampled each completion token, in nats, [B][T]."""
     with torch.no_grad():
         logs = [
             torch.log_softmax(scaled, 1) for scaled, _ in _completion_logits(model, batch, temperature, torch.float32)
@@ -78,11 +66,7 @@ def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> 
 def _completion_logits(
     model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Of each row the logits that predict its completion, [T, V], divided by the temperature, and its tokens, [T].
-
-    Yields:
-        Row by row.
-    """
+    """Row by row the logits that predict its completion, [T, V], over the temperature, and its tokens, [T]."""
     starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
     first = min(starts)
     accepted = forward_arguments(model)
@@ -114,9 +98,6 @@ def activations_kept(model: Any) -> Iterator[None]:
     A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
     knows no gradients of chosen tensors. Batches are small enough without.
 
-    Args:
-        model: The model.
-
     Yields:
         Nothing.
     """
@@ -131,14 +112,7 @@ def activations_kept(model: Any) -> Iterator[None]:
 
 
 def forward_arguments(model: Any) -> frozenset[str]:
-    """Names of what a model's forward pass can be given.
-
-    Args:
-        model: The model, with its adapter where it has one.
-
-    Returns:
-        The names of its parameters.
-    """
+    """Names of what a model's forward pass can be given."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return _parameters(type(base).forward)
 

@@ -9,24 +9,13 @@ import torch
 
 
 def uses_tf32(device: torch.device) -> bool:
-    """Whether float32 matrix products may round their factors to TF32.
-
-    Args:
-        device: Where they run; only CUDA has it.
-
-    Returns:
-        PyTorch's setting of this moment.
-    """
+    """Whether float32 products on a device may round their factors to TF32, by PyTorch's setting of this moment."""
     return device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
 
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Keep float32 products float32.
-
-    Yields:
-        Nothing; PyTorch's settings come back afterwards.
-    """
+    """Keep float32 products float32; PyTorch's settings come back afterwards."""
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
         torch.set_float32_matmul_precision("highest")

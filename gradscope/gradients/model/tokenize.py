@@ -55,10 +55,8 @@ def token_sequences(
 
     Args:
         policy: The model whose vocabulary and positions the ids must fit, and its tokenizer.
-        groups: Groups of rollouts.
         max_completion_length: The trainer's limit; where it is not known, every re-tokenized completion counts as
             ended.
-        chat_template_kwargs: The trainer's arguments to the chat template.
 
     Returns:
         One sequence per rollout, in order.

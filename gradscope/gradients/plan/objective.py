@@ -60,14 +60,7 @@ class Objective:
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Objective:
-        """The objective that a trainer's arguments describe.
-
-        Args:
-            settings: The arguments, in TRL's names.
-
-        Returns:
-            The objective; ``cannot`` says why where it has no exact per-token weights.
-        """
+        """The objective of a trainer's arguments; ``cannot`` says why where it has no exact token weights."""
         loss_type = settings.get("loss_type", "dapo")
         epsilon = float(settings.get("epsilon", 0.2))
         beta = float(settings.get("beta", 0.0))
@@ -94,14 +87,7 @@ class Objective:
         )
 
     def reason_against(self, rollouts: Sequence[Rollout]) -> str | None:
-        """Why these rollouts do not determine the trainer's gradient, although the settings do.
-
-        Args:
-            rollouts: The rollouts of one step.
-
-        Returns:
-            A reason without a final period, or None.
-        """
+        """Why the rollouts of a step do not tell the trainer's gradient, without a final period, or None."""
         if self.cannot is not None:
             return self.cannot
         if self.num_rows is not None and len(rollouts) != self.num_rows:
@@ -115,15 +101,7 @@ class Objective:
         return None
 
     def counted(self, rollout: Rollout, mask: Sequence[bool]) -> tuple[bool, ...]:
-        """Which tokens of a completion are in the loss.
-
-        Args:
-            rollout: The rollout.
-            mask: The logged loss mask, [T].
-
-        Returns:
-            The mask, all False where a truncated completion leaves the loss, [T].
-        """
+        """Which tokens are in the loss, [T]: the mask, or none where a truncated completion leaves it."""
         if self.mask_truncated and rollout.status == "truncated":
             return (False,) * len(mask)
         return tuple(mask)

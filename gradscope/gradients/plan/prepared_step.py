@@ -62,9 +62,6 @@ def prepare_step(
     """Everything that measuring one step starts from.
 
     Args:
-        policy: The weights that the step's update started from.
-        groups: The rollouts of one step.
-        objective: The trainer's loss.
         budget: Most padded tokens of a forward pass; None: a guess that is halved while memory runs out.
 
     Returns:

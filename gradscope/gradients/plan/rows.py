@@ -58,26 +58,11 @@ class RowPlan:
         return [self.sequences[row.sequence].length for row in self.rows]
 
     def index(self, channel: Channel) -> dict[int, int]:
-        """Where the rows of a channel are.
-
-        Args:
-            channel: The channel.
-
-        Returns:
-            Sequence -> row; empty where the plan lacks the channel.
-        """
+        """Sequence -> row of a channel; empty where the plan lacks it."""
         return {row.sequence: number for number, row in enumerate(self.rows) if row.channel == channel}
 
     def cotangent(self, row: Row, logprobs: torch.Tensor) -> torch.Tensor:
-        """The weight of each token's grad log pi in a row.
-
-        Args:
-            row: The row.
-            logprobs: The policy's log-probabilities of the completion's tokens, detached, [T].
-
-        Returns:
-            The weights, [T].
-        """
+        """The weight of each token's grad log pi in a row, [T], at the policy's detached log-probabilities."""
         weights = self.weights[row.sequence].to(logprobs)
         if row.channel == "kl":
             return weights * self._kl_slope(row.sequence, logprobs)
@@ -88,15 +73,7 @@ class RowPlan:
         return -weights * advantages * ratio * self._inside_clip(ratio, advantages)
 
     def gradient(self, sequence: int, logprobs: torch.Tensor) -> torch.Tensor:
-        """The weights of a rollout's whole gradient row, as the optimizer saw it.
-
-        Args:
-            sequence: The rollout's index.
-            logprobs: The policy's log-probabilities of the completion's tokens, detached, [T].
-
-        Returns:
-            The weights: reward part with the logged advantage, plus the KL part, [T].
-        """
+        """The same of a rollout's whole gradient as the optimizer saw it: logged advantage and KL part, [T]."""
         total = self.cotangent(Row(sequence=sequence, channel="logged"), logprobs)
         if self.reference is not None:
             total = total + self.cotangent(Row(sequence=sequence, channel="kl"), logprobs)
@@ -145,9 +122,6 @@ def plan_rows(
     """The rows that a step needs.
 
     Args:
-        sequences: The step's rollouts as tokens, [R].
-        rollouts: The same rollouts, [R].
-        objective: The trainer's loss.
         reference: Log-probabilities under the reference policy, needed where the loss has a KL term, [R][T].
 
     Returns:

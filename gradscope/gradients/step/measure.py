@@ -45,11 +45,8 @@ def measure_step(
     """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
 
     Args:
-        prepared: The step.
         engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
             ``loop`` while all rows fit ``max_row_bytes``, else ``stream``.
-        verify: Check the first batch, or all.
-        progress: Called as sequences are done.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
         max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
@@ -175,11 +172,7 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
 
 
 def _blocks(parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int) -> Iterator[dict[str, nn.Parameter]]:
-    """Parameters a few at a time, so that their rows fit.
-
-    Yields:
-        Blocks of parameters, one alone where even that does not fit.
-    """
+    """Parameters a few at a time, so that their rows fit; one alone where even that does not."""
     block: dict[str, nn.Parameter] = {}
     for name, parameter in parameters.items():
         if block and row_bytes(num_rows, {**block, name: parameter}) > max_bytes:

@@ -28,7 +28,6 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
     """Largest relative error of a row that the model's arithmetic explains.
 
     Args:
-        prepared: The step.
         norms: Norm of each row, [N]; the largest are recomputed.
         num_rows: How many rows to recompute in float32.
 
@@ -72,11 +71,7 @@ def _difference(coarse: dict[str, torch.Tensor], fine: dict[str, torch.Tensor]) 
 
 @contextmanager
 def _in_float32(policy: MeasuredPolicy) -> Iterator[None]:
-    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so.
-
-    Yields:
-        Nothing.
-    """
+    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
     kept = {parameter: parameter.data for parameter in policy.model.parameters()}
     try:
         for parameter in kept:

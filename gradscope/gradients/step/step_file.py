@@ -24,13 +24,7 @@ _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 
 
 def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
-    """Write everything that is known of a step.
-
-    Args:
-        path: Where to; what is there is replaced.
-        gram: The step.
-        key: What it was computed from.
-    """
+    """Write everything that is known of a step, with the key of what it was computed from."""
     arrays = {
         "gram": gram.gram,
         "rewards": gram.rewards,
@@ -48,15 +42,7 @@ def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
 
 
 def read_step_gram(path: Path, key: str) -> StepGram | None:
-    """Read a step again.
-
-    Args:
-        path: Where it was written.
-        key: What it must have been computed from.
-
-    Returns:
-        The step; None where there is no such file, or it is of something else.
-    """
+    """Read a step again; None where there is no such file, or it is of something else than the key."""
     if not path.is_file():
         return None
     try:

@@ -123,11 +123,7 @@ class StepGram:
         return self._mixed(advantages, kl=1.0)
 
     def describe(self) -> dict[str, object]:
-        """How it was computed, for the JSON document.
-
-        Returns:
-            Engine, dtype, device, parameters, coverage, self-check and notes.
-        """
+        """How it was computed, for the JSON document."""
         return {
             "engine": self.engine,
             "dtype": self.dtype,

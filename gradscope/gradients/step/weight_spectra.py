@@ -46,7 +46,6 @@ def measure_weight_spectra(
 
     Args:
         prepared: The step, all of its rollouts with a logged advantage.
-        progress: Called as tensors are done.
 
     Returns:
         One spectrum per two-dimensional trainable parameter, in the model's order.

@@ -22,14 +22,7 @@ from gradscope.gradients.layers.factors import OuterProduct, Part, Scatter
 def add_token_parameter(
     accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]
 ) -> None:
-    """Add one parameter's gradients of token rows.
-
-    Args:
-        accumulator: Gets the products.
-        shape: The parameter's shape.
-        dtype: The parameter's dtype.
-        parts: Per chunk the indices of its rows and the factors of all calls of the parameter.
-    """
+    """Add one parameter's gradients of token rows, by chunk, in the fewest columns that keep products."""
     alone = [(rows, factor) for rows, factors in parts for factor in factors if isinstance(factor, OuterProduct)]
     others = [(rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts]
     others = [(rows, factors) for rows, factors in others if factors]

@@ -29,10 +29,6 @@ class Sketch:
     """Rows in k buckets.
 
     Args:
-        num_rows: N.
-        num_buckets: k.
-        seed: Seed of shifts and signs.
-        device: Where the sketch is.
         slice_bytes: Memory for one slice of rows' gradients.
     """
 
@@ -59,8 +55,6 @@ class Sketch:
 
         Args:
             name: The parameter's name: the same columns meet in the same way, whichever rows come together.
-            shape: The parameter's shape.
-            dtype: The parameter's dtype.
             parts: Per chunk the indices of its rows and the factors of all calls with the parameter.
         """
         length, width = shape[0], shape.numel() // shape[0]
@@ -78,10 +72,7 @@ class Sketch:
         """Add some columns of some rows.
 
         Args:
-            name: The parameter.
             first: Index of the first column within it.
-            rows: Indices of the rows.
-            columns: [len(rows), columns].
         """
         num_buckets = self.rows.shape[1]
         sums = torch.zeros(len(rows), num_buckets, dtype=torch.float64, device=self.rows.device)

@@ -45,11 +45,6 @@ def lockstep_gram(
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        chunks: All rows.
-        temperature: Logits are divided by it.
-        accumulator: Gets the products.
         max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
 
     Returns:
@@ -74,10 +69,6 @@ def lockstep(
     """Hand out what each row adds to each parameter that a layer rule covers.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        chunks: All rows.
-        temperature: Logits are divided by it.
         consume: Called with a parameter's name and, by chunk, the factors of all calls with it.
         max_layer_bytes: Memory for the output gradients of one decoder layer over all rows.
 

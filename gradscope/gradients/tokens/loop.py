@@ -29,10 +29,7 @@ def token_loop_rows(
     """Every row, handed out parameter by parameter.
 
     Args:
-        model: The model.
         trainable: Name -> parameter; only these are computed.
-        chunks: All rows.
-        temperature: Logits are divided by it.
         add: Called with each parameter's gradients over all rows, [N, elements].
     """
     num_rows, parameters = sum(len(chunk.rows) for chunk in chunks), list(trainable.values())

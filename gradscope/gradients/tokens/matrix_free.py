@@ -31,11 +31,7 @@ class TokenProducts:
     """K u = X X' u for the rows grad log pi of some tokens.
 
     Args:
-        model: The model.
-        trainable: Name -> parameter.
-        sequences: The sequences that the rows index.
         rows: The tokens, [N].
-        temperature: Logits are divided by it.
         batch_tokens: Most padded tokens of a forward pass.
     """
 
@@ -58,14 +54,7 @@ class TokenProducts:
         self._num_rows = len(rows)
 
     def __call__(self, vector: Array) -> Array:
-        """X X' times a vector.
-
-        Args:
-            vector: [N].
-
-        Returns:
-            The product, [N].
-        """
+        """X X' times a vector [N]."""
         total: list[torch.Tensor | None] = []
         for part in self._parts:
             grads = part.transposed(vector)

@@ -78,13 +78,11 @@ def measure_tokens(
     """The Gram matrix of token rows of each group.
 
     Args:
-        prepared: The step.
         step: Its Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
-        progress: Called as groups are done.
 
     Returns:
         One matrix per group; none for a group of which no token counts in the loss.
@@ -112,15 +110,7 @@ def measure_tokens(
 
 
 def token_operators(prepared: PreparedStep, step: StepGram) -> tuple[TokenOperator, ...]:
-    """Products with the Gram matrix of all token rows of each group.
-
-    Args:
-        prepared: The step.
-        step: Its Gram matrix, for the log-probabilities.
-
-    Returns:
-        One operator per group; none for a group of which no token counts in the loss.
-    """
+    """Products with the Gram matrix of all token rows of each group of which some token counts."""
     policy, plan = prepared.policy, prepared.plan
 
     def build(table: TokenTable) -> TokenProducts:

@@ -54,12 +54,9 @@ def measure_rollout_tokens(
     """Every token of some rollouts of one step.
 
     Args:
-        prepared: The step.
-        step: Its Gram matrix.
         rollouts: Which rollouts of the step, the most important first.
         most: Most token rows; rollouts are left out from the end, and of a first one that is longer, as many tokens
             are drawn.
-        seed: Decides which tokens are drawn.
 
     Returns:
         One a rollout, in the order asked for; none where no advantage was logged or no token counts.

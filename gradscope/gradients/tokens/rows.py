@@ -44,11 +44,6 @@ class Chunk:
 def sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequence[int]) -> tuple[TokenRow, ...]:
     """Tokens drawn without replacement, each equally likely, in their order.
 
-    Args:
-        candidates: The tokens to choose from.
-        most: How many to keep.
-        seed: Decides which; a whole number or several.
-
     Returns:
         All of them where there are no more than ``most``.
 
@@ -69,16 +64,7 @@ def sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequenc
 
 
 def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size: int = CHUNK) -> list[Chunk]:
-    """Rows in chunks of neighbors.
-
-    Args:
-        rows: The rows, [N].
-        sequences: The sequences that they index.
-        size: Most rows of a chunk.
-
-    Returns:
-        Every row in one chunk.
-    """
+    """Rows in chunks of at most ``size`` neighbors of one sequence, every row in one chunk."""
     of_sequence: dict[int, list[int]] = defaultdict(list)
     for number in sorted(range(len(rows)), key=lambda number: rows[number].position):
         of_sequence[rows[number].sequence].append(number)

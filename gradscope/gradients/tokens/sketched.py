@@ -24,13 +24,6 @@ def sketch_rows(
 ) -> tuple[Sketch, frozenset[str]]:
     """Sketch token rows, parameters without a layer rule by one backward pass a row.
 
-    Args:
-        policy: The model.
-        chunks: All rows.
-        temperature: Logits are divided by it.
-        num_buckets: k.
-        seed: Seed of the sketch.
-
     Returns:
         The sketches, and the names of parameters that went the slow way.
     """
@@ -44,18 +37,7 @@ def sketch_rows(
 def sketch_plain_rows(
     policy: MeasuredPolicy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
 ) -> Sketch:
-    """The same sketches of a few rows by one plain backward pass each: what the others are checked against.
-
-    Args:
-        policy: The model.
-        chunks: The rows.
-        temperature: Logits are divided by it.
-        num_buckets: k.
-        seed: Seed of the sketch.
-
-    Returns:
-        The sketches.
-    """
+    """The same sketches by one plain backward pass a row: what the others are checked against."""
     sketch = Sketch(sum(len(chunk.rows) for chunk in chunks), num_buckets, seed, policy.device)
     for chunk in chunks:
         _add_slowly(sketch, policy, chunk, temperature, list(policy.trainable))

@@ -58,10 +58,8 @@ def token_tables(
     """The tokens of each group that count in the loss, or a random part of them.
 
     Args:
-        prepared: The step.
         step: Its Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
-        seed: Decides which tokens are drawn.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
 
     Yields:

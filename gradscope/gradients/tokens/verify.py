@@ -46,26 +46,12 @@ class TokenVerification:
     """The largest difference that passes."""
 
     def describe(self) -> dict[str, float | str | bool | None]:
-        """The outcome for the JSON document.
-
-        Returns:
-            Its fields, and ``passed``.
-        """
+        """Its fields and ``passed``, for the JSON document."""
         return {"passed": True, **asdict(self)}
 
 
 def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> TokenVerification:
-    """Check a Gram matrix of token rows.
-
-    Args:
-        prepared: The step.
-        table: The tokens.
-        gram: Inner products of their grad log pi, [N, N].
-        step: The same rollouts' Gram matrix.
-
-    Returns:
-        The outcome.
-    """
+    """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
     checked = _checked(len(table.rows))
     limit = _limit(prepared.policy)
     row_error = _require_rows(prepared, table, gram[np.ix_(checked, checked)])
@@ -78,18 +64,7 @@ def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, st
 def verify_token_sketch(
     prepared: PreparedStep, table: TokenTable, gram: Array, num_buckets: int, seed: int
 ) -> TokenVerification:
-    """Check sketches of token rows: a sketch is a fixed linear map, so plain rows must have the same ones.
-
-    Args:
-        prepared: The step.
-        table: The tokens.
-        gram: Inner products of their sketches, [N, N].
-        num_buckets: k.
-        seed: Seed of the sketch.
-
-    Returns:
-        The outcome.
-    """
+    """Check sketched rows: a sketch is a fixed linear map, so plain rows must have the same ones."""
     checked = _checked(len(table.rows))
     chunks = chunks_of([table.rows[number] for number in checked], prepared.plan.sequences)
     plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
@@ -100,16 +75,7 @@ def verify_token_sketch(
 
 
 def verify_token_products(prepared: PreparedStep, table: TokenTable, products: TokenProducts) -> float:
-    """Check products with a few unit vectors, which are entries of the Gram matrix.
-
-    Args:
-        prepared: The step.
-        table: The tokens.
-        products: Products with their Gram matrix.
-
-    Returns:
-        The largest relative difference.
-    """
+    """Check products with a few unit vectors, which are entries of the Gram matrix; the largest error."""
     checked = _checked(len(table.rows))
     units = np.eye(len(table.rows))[checked]
     return _require_rows(prepared, table, np.stack([products(unit)[checked] for unit in units]))

@@ -26,6 +26,10 @@ Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 
 _BREAKDOWN = 1e-10
+"""A residual below this share of the largest diagonal entry is rounding: the start reaches no more of the space."""
+_KNOWN = 0.01
+"""A singular value counts as known where its bound is at most this share of it: its energy is then known to 2 %,
+finer than the probes know the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +144,11 @@ def matrix_free_spectrum(
     Args:
         product: K.
         num_rows: N.
-        num_steps: Steps of the long run.
-        num_probes: m, at least 2: their spread is the standard error.
-        probe_steps: Steps of each probe's run.
+        num_steps: Steps of the long run; 32 gave the 5 to 13 largest values to 1 % on every group that was tried.
+        num_probes: m, at least 2: their spread is the standard error, which 8 probes know to about a quarter of it.
+        probe_steps: Steps of each probe's run; half of them are the check, so 16 are the fewest whose check is a
+            quadrature of 8 points. A spectrum with very many values near zero needs more than that for its effective
+            rank, and the interval is then too short (docs/engine.md).
         seed: Seed of the probes.
         relative_error: Error of a product by its arithmetic, over the largest eigenvalue: no bound goes below it.
 
@@ -210,7 +216,7 @@ def _converged(top: Ritz, error: float) -> tuple[Array, Array]:
     """Leading singular values known to 1 %, with their bounds: |s - sqrt(theta)| <= bound / sqrt(theta)."""
     roots = np.sqrt(top.values)
     bounds = np.divide(top.bounds + error, roots, out=np.full_like(roots, np.inf), where=roots > 0)
-    is_known = bounds <= 0.01 * roots
+    is_known = bounds <= _KNOWN * roots
     num_known = len(roots) if is_known.all() else int(np.argmin(is_known))
     return roots[:num_known], bounds[:num_known]
 
@@ -257,9 +263,7 @@ def _jackknife(traces: Array, rank: Callable[[Array], float], num_rows: int) -> 
     whole, half = (rank(mean) for mean in traces.mean(axis=0))
     num_probes = len(traces)
     without = np.array([rank(np.delete(traces[:, 0], probe, axis=0).mean(axis=0)) for probe in range(num_probes)])
-    error = round(NORMAL, 2) * float(np.sqrt((num_probes - 1) * np.mean((without - without.mean()) ** 2))) + abs(
-        whole - half
-    )
+    error = NORMAL * float(np.sqrt((num_probes - 1) * np.mean((without - without.mean()) ** 2))) + abs(whole - half)
     value = min(max(whole, 1.0), float(num_rows))
     return Estimate(
         value=value, low=max(1.0, value - error), high=min(float(num_rows), value + error), num_units=num_probes

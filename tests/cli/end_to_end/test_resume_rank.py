@@ -2,20 +2,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step import measure
-from gradscope.gradients.step.step_file import read_step_gram, write_step_gram
 from tests.cli.conftest import Cli
-from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 
@@ -108,22 +104,3 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
         assert used in replay()
         spoil(run)
         assert anew in replay()
-
-
-def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
-    groups = tiny_groups()
-    logged = measured_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
-    bare = [replace(g, rollouts=tuple(replace(r, advantage=None) for r in g.rollouts)) for g in groups]
-    for gram in (logged, measured_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO)):
-        write_step_gram(tmp_path / "step", gram, "key")
-        assert read_step_gram(tmp_path / "step", "another key") is None
-        found = read_step_gram(tmp_path / "step", "key")
-        assert found is not None
-        for field in fields(gram):
-            one, other = (getattr(each, field.name) for each in (gram, found))
-            if field.name == "logprobs":
-                assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-            else:
-                assert type(one) is type(other)
-                assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
-    assert read_step_gram(tmp_path / "absent", "key") is None

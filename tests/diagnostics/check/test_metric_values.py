@@ -5,6 +5,7 @@ import pytest
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.source import Source
@@ -210,6 +211,6 @@ def test_parts_of_the_gap_add_up_to_it() -> None:
 
 
 def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
-    values = MetricValues(run=RUN, bootstrap={"num_resamples": 50})
+    values = MetricValues(run=RUN, resampling=Resampling(num_resamples=50))
     assert len(values.value("frac_reward_zero_std").prompts) == 10
     assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}

@@ -51,22 +51,6 @@ def test_planted_small_directions_survive_the_sum():
     torch.testing.assert_close(found, planted, rtol=1e-2, atol=0)
 
 
-def test_contributions_move_together():
-    for part in (
-        OuterProduct(left=(torch.ones(2, 3),), right=(torch.ones(2, 2),)),
-        Scatter(ids=(torch.tensor([1, 2]),), grads=(torch.ones(2, 2),)),
-        Summed(rows=torch.ones(1, 3)),
-    ):
-        out, moved = (
-            torch.zeros(3, 1 if isinstance(part, Summed) else 2),
-            torch.zeros(3, 1 if isinstance(part, Summed) else 2),
-        )
-        part.add_to(0, 0, out)
-        part.to(CPU).add_to(0, 0, moved)
-        assert out.any()
-        assert torch.equal(out, moved)
-
-
 def test_tiles_below_the_diagonal_give_the_whole():
     torch.manual_seed(2)
     rows = torch.randn(300, 50)  # more rows than two tiles hold

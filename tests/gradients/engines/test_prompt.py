@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradscope.errors import UsageError
-from gradscope.gradients.engines import prefix, shared_prompts
 from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches
-from gradscope.gradients.engines.shared_prompts import frac_shared, group_by_prompt
+from gradscope.gradients.engines.shared_prompts import group_by_prompt
 from gradscope.gradients.model.tokenize import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
@@ -160,47 +158,6 @@ def test_a_layer_that_is_called_twice_adds_up():
     policy, groups = policy_of(model), long_prompts(tiny_groups(1, 3))
     rows = naive_rows(policy, groups, weight(groups))
     assert relative(measured_step(policy, groups, DAPO, engine="prompt").gram, rows @ rows.T) < 1e-5
-
-
-def test_a_model_without_keys_and_values_of_all_tokens_is_refused(monkeypatch):
-    class Forgetful(prefix.DynamicCache):
-        def update(self, keys, values, layer, *rest, **named):
-            super().update(keys[:, :, -3:], values[:, :, -3:], layer)
-            return keys, values
-
-    monkeypatch.setattr(prefix, "DynamicCache", Forgetful)
-    with pytest.raises(UsageError, match="keeps the keys and values of all tokens") as caught:
-        measured_step(
-            tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1)), DAPO, engine="prompt", verify="all"
-        )
-    assert "--engine stream" in caught.value.hint
-
-
-def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
-    policy = tiny_policy("llama_untied_biases")
-    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "loop"
-    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
-    assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
-    assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
-
-
-def test_auto_shares_no_prompt_of_a_model_that_keeps_another_kind_of_past(monkeypatch):
-    monkeypatch.setattr(shared_prompts, "MIN_PREFIX", 20)
-    policy, groups = tiny_policy("llama_untied_biases"), long_prompts(tiny_groups(1, 6), length=24)
-    policy.model.config.layer_types = ["full_attention", "linear_attention"]
-    assert measured_step(policy, groups, DAPO).engine == "loop"
-    with pytest.raises(UsageError, match="keeps the keys and values of all tokens"):
-        measured_step(policy, groups, DAPO, engine="prompt")
-
-
-def test_rows_are_grouped_by_the_ids_of_their_prompts():
-    plan = plan_of([(5, 6), (7,), (5, 6)], [2, 1, 3])
-    first, second = group_by_prompt(plan)
-    assert (first.rows, first.prompt_ids, first.prefix_ids) == ((0, 2), (5, 6), (5,))
-    assert (second.rows, second.prefix_ids) == ((1,), ())
-    # 11 tokens, and the second run of the one-token prefix is saved
-    assert frac_shared(plan, weight_gradients=True) == pytest.approx(1 / (3 * 11))
-    assert frac_shared(plan, weight_gradients=False) == pytest.approx(1 / (2 * 11))
 
 
 def test_a_long_prefix_counts_towards_the_budget_of_a_batch():

@@ -28,7 +28,7 @@ def files(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_contributions_come_back_from_disk_as_they_were(dtype, files):
+def test_factors_come_back_from_disk_as_they_were(dtype, files):
     part = torch.arange(24).view(2, 12).t().to(dtype)  # not contiguous
     uses = [
         OuterProduct(left=(part, part[:0]), right=(part + 1, part[:0])),

@@ -133,13 +133,3 @@ def test_norms_sum_over_tokens_and_heads(axes):
         found.add_to(row, 0, out)
         (expected,) = torch.autograd.grad(module(given[row : row + 1]), module.weight, grad[row : row + 1])
         torch.testing.assert_close(out[:, 0], expected)
-
-
-def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
-    call = LayerCall(
-        module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5
-    )
-    last_three = torch.arange(6.0).reshape(2, 3, 1)
-    first, second = call.tokens(last_three)
-    assert first.flatten().tolist() == [0.0, 1.0, 2.0]
-    assert second.flatten().tolist() == [3.0]

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl import GRPOConfig
 
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import TrainerSettings
@@ -110,3 +111,16 @@ def test_masked_truncation_needs_the_status():
 def test_dr_grpo_needs_the_limit():
     assert "not known" in objective(loss_type="dr_grpo").reason_against([ROLLOUT])
     assert objective(loss_type="dr_grpo", max_completion_length=8).reason_against([ROLLOUT]) is None
+
+
+def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
+    defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+    bare = objective()
+    assert bare.use_bias_correction_kl is defaults["use_bias_correction_kl"] is True
+    assert Objective().use_bias_correction_kl is True
+    assert objective(use_bias_correction_kl=False).use_bias_correction_kl is False
+    assert bare.beta == defaults["beta"]
+    assert bare.loss_type == defaults["loss_type"]
+    assert bare.temperature == defaults["temperature"]
+    assert bare.epsilon_low == bare.epsilon_high == defaults["epsilon"]
+    assert bare.mask_truncated is defaults["mask_truncated_completions"]

@@ -14,6 +14,7 @@ from gradscope.metrics.gram.geometry import (
     gradient_gram,
     group_sums,
     row_norms,
+    update_gram,
 )
 
 Array = NDArray[np.float64]
@@ -126,3 +127,9 @@ def test_flags_must_fit_the_rows() -> None:
 def test_group_numbers_must_fit_the_rows(index: list[int]) -> None:
     with pytest.raises(ValueError, match="2 group numbers from 0 are needed"):
         group_sums(np.eye(2), index)
+
+
+@pytest.mark.parametrize("advantages", [[1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]]])
+def test_updates_need_rows_of_one_advantage_a_rollout(advantages):
+    with pytest.raises(ValueError, match=r"rows of 2 advantages are needed, got shape \("):
+        update_gram(np.eye(2), advantages)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from gradscope.metrics.gram.lanczos import lanczos, matrix_free_spectrum
+from gradscope.metrics.gram.lanczos import _converged, lanczos, matrix_free_spectrum
 from gradscope.metrics.gram.spectrum import effective_rank, participation_ratio, spectral_entropy_rank, stable_rank
 
 
@@ -84,3 +86,11 @@ def test_what_cannot_be_done_is_refused():
         lanczos(lambda vector: vector, np.zeros(3), 2)
     with pytest.raises(ValueError, match="at least two probes"):
         matrix_free_spectrum(lambda vector: vector, 3, num_probes=1)
+
+
+def test_a_value_is_stated_while_it_is_known_to_one_percent():
+    ritz = lanczos(lambda vector: np.diag([9.0, 4.0, 1.0]) @ vector, np.ones(3), 3)
+    bounds = np.array([0.0, 0.0099 * 4.0, 0.0101 * 1.0])  # of the squares; a root is known to bound / root
+    values, errors = _converged(dataclasses.replace(ritz, bounds=bounds), 0.0)
+    np.testing.assert_allclose(values, [3.0, 2.0])
+    np.testing.assert_allclose(errors, [0.0, 0.0099 * 2.0])

@@ -54,14 +54,7 @@ class BaselineGroup:
 
 
 def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
-    """The groups of a step whose rewards are all known.
-
-    Args:
-        rows: The step.
-
-    Returns:
-        One per group of two or more rollouts.
-    """
+    """The groups of two or more rollouts of a step whose rewards are all known."""
     known = [part for part in sub_groups(rows, None) if not np.isnan(rows.rewards[part.index]).any()]
     parts = [part for part in known if len(part.index) > 1]
     norms, found = np.clip(np.diag(rows.gram), 0.0, None), []
@@ -86,14 +79,7 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
 
 
 def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[BaselineNoise, ...]:
-    """All steps together, then each step, then each group whose rewards differ.
-
-    Args:
-        groups: The groups of all steps.
-
-    Returns:
-        The noise of each; empty without groups.
-    """
+    """The noise of all steps together, of each step, and of each group whose rewards differ."""
     if not groups:
         return ()
     steps = sorted({group.step for group in groups})

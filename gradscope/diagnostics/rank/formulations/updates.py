@@ -51,7 +51,6 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     """The update under every formulation that these rewards have.
 
     Args:
-        rows: The step.
         advantages: ``logged`` and formulations. Logged advantages that differ by token have no row here.
 
     Returns:
@@ -80,14 +79,7 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
 
 
 def measure_shares(rows: StepRows) -> list[GroupShare]:
-    """Each group's and rollout's part of the step's gradient under the logged advantage.
-
-    Args:
-        rows: The step.
-
-    Returns:
-        One per group; none where no advantage was logged.
-    """
+    """Each group's and rollout's part of the step's gradient under the logged advantage; empty without one."""
     if rows.policy_gram is None:
         return []
     shares = projection_shares(rows.policy_gram)
@@ -110,14 +102,7 @@ def measure_shares(rows: StepRows) -> list[GroupShare]:
 
 
 def group_index(rows: StepRows) -> NDArray[np.int64]:
-    """The group of each rollout as a number, in the order of the log.
-
-    Args:
-        rows: The step.
-
-    Returns:
-        From 0 to J - 1, [R].
-    """
+    """The group of each rollout as a number from 0 to J - 1, in the order of the log, [R]."""
     number = {group_id: place for place, group_id in enumerate(dict.fromkeys(rows.group_ids))}
     return np.array([number[group_id] for group_id in rows.group_ids], dtype=np.int64)
 

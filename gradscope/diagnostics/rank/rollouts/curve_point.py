@@ -23,16 +23,7 @@ _ALL_DEAD = "every group of this step has zero advantage, so its gradient matrix
 
 
 def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoint:
-    """The ranks of the live parts, averaged; intervals resample whole groups.
-
-    Args:
-        stack: The parts.
-        step: The trainer's step.
-        advantage: ``logged``, or the formulation.
-
-    Returns:
-        The point; its ranks are undefined where every part is dead.
-    """
+    """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
     ranks = effective_ranks(stack.values)
     known = stack.is_live & np.isfinite(ranks)
     found = _means(stack, ranks, known) if known.any() else {}

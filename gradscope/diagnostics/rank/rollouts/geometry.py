@@ -29,12 +29,6 @@ Array = NDArray[np.float64]
 def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
     """One step's gradient under the logged advantage.
 
-    Args:
-        rows: The step's Gram matrices.
-        weights: The weights they were computed at.
-        gram: The engine's answer that they come from.
-        logged: What the trainer logged at this step.
-
     Returns:
         Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
     """
@@ -62,7 +56,6 @@ def class_energy(rows: StepRows, gradients: Array) -> Estimate:
     """Energy in the class means, mean over the groups whose rewards differ; its interval resamples groups.
 
     Args:
-        rows: The step.
         gradients: Gram matrix of its gradient rows, [R, R].
 
     Returns:

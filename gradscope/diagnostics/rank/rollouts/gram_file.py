@@ -12,15 +12,7 @@ from gradscope.rollouts.files import atomic_write
 
 
 def write_gram(folder: Path, rows: StepRows) -> str:
-    """Write K, rewards and advantages of one step.
-
-    Args:
-        folder: An output folder; made where it is absent.
-        rows: The step's Gram matrices.
-
-    Returns:
-        The file's name within the folder.
-    """
+    """Write K, rewards and advantages of one step into a folder, made where it is absent; the file's name."""
     name = f"gram_step_{rows.step:05d}.safetensors"
     group_index = np.unique(rows.group_ids, return_inverse=True)[1]
     arrays = {"score_gram": rows.gram, "rewards": rows.rewards, "group_index": group_index.astype(np.int64)}

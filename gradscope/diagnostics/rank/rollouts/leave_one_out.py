@@ -29,8 +29,6 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: ND
     """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts.
 
     Args:
-        stack: The parts.
-        advantage: ``logged``, or the formulation.
         ranks: Their effective ranks, [n].
         known: Which of them are live, at least one, [n].
 

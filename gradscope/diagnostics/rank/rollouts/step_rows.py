@@ -52,14 +52,7 @@ class StepRows:
 
 
 def step_rows(gram: StepGram) -> StepRows:
-    """The engine's answer in plain arrays.
-
-    Args:
-        gram: The Gram matrix of one step, all channels.
-
-    Returns:
-        Its blocks.
-    """
+    """The blocks of a step's Gram matrix in plain arrays."""
     return StepRows(
         step=gram.step,
         gram=gram.score_gram,

@@ -35,11 +35,8 @@ def step_spectra(
     """All spectra of one step for one advantage and one group size.
 
     Args:
-        rows: The step.
-        advantage: ``logged`` or a formulation.
         group_size: Regroup into groups of this size; None: as logged.
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
-        centered: Whether to subtract the mean row.
 
     Returns:
         The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size:

@@ -38,7 +38,6 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
     independent given the prompt.
 
     Args:
-        rows: The step.
         group_size: Rollouts of a part; None: the groups as they are. A remainder is left out.
 
     Returns:
@@ -66,11 +65,6 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
 
     They are computed together: a formulation may look at all groups of the step.
 
-    Args:
-        rows: The step.
-        parts: Its groups, or parts of them.
-        advantage: ``logged`` or a formulation.
-
     Returns:
         Advantages, [n][G]; where each token has its own, 1 for a rollout with a gradient and 0 for one without.
 
@@ -96,7 +90,6 @@ def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
     """The advantages of groups of one size, of whatever a Gram matrix and rewards decide.
 
     Args:
-        advantage: The formulation's name.
         rewards: [n, G].
         squared_norms: |s|^2 of each rollout's score vector, [n, G].
 
@@ -109,14 +102,7 @@ def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
 
 
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:
-    """Which parts have the same number of rollouts.
-
-    Args:
-        parts: Groups, or parts of them.
-
-    Returns:
-        Places in ``parts``, smallest size first.
-    """
+    """Places of the parts that have the same number of rollouts, smallest size first."""
     sizes = sorted({len(part.index) for part in parts})
     return [[place for place, part in enumerate(parts) if len(part.index) == size] for size in sizes]
 

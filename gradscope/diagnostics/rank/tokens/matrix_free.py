@@ -35,13 +35,6 @@ def matrix_free_spectra(
 ) -> dict[str, list[GradientSpectrum]]:
     """The spectra of all token rows of each group.
 
-    Args:
-        rows: The step.
-        operators: Products with the Gram matrices of its groups' tokens.
-        advantages: ``logged`` and formulations.
-        seed: Seed of the probes.
-        centered: Whether to subtract the mean row.
-
     Returns:
         Advantage -> one spectrum per group.
     """

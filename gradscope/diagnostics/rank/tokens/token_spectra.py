@@ -46,12 +46,8 @@ def token_spectra(
     """The spectra of the token rows of each group under one advantage, and their averages.
 
     Args:
-        rows: The step.
-        tokens: The Gram matrices of its groups' tokens.
-        advantage: ``logged`` or a formulation.
         group_size: Regroup into groups of this size; None: as logged.
         seed: What decided which tokens were drawn.
-        centered: Whether to subtract the mean row.
 
     Returns:
         One spectrum per group, and one point per group size.
@@ -70,10 +66,8 @@ def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Arr
     """What multiplies each token's grad log pi.
 
     Args:
-        table: A group's tokens.
         rollouts: The rollouts of the step whose advantages are given, [G].
         advantages: Their advantages, [G].
-        advantage: ``logged`` or a formulation.
 
     Returns:
         The weights; zero for a token of another rollout, [N].
@@ -85,14 +79,7 @@ def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Arr
 
 
 def token_points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
-    """Ranks averaged over the live groups; intervals resample groups.
-
-    Args:
-        spectra: Of one step and one advantage.
-
-    Returns:
-        One point per group size.
-    """
+    """Ranks of one step and advantage, averaged over the live groups; one point per group size."""
     sizes = sorted({spectrum.label.group_size for spectrum in spectra})
     return [_point([spectrum for spectrum in spectra if spectrum.label.group_size == size]) for size in sizes]
 

@@ -20,10 +20,6 @@ from gradscope.rollouts.run import Run
 def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tuple[GradientAndUpdate, ...]:
     """Each measured gradient with the change from the weights that it was computed at to the next checkpoint.
 
-    Args:
-        run: A run with checkpoints.
-        spectra: Spectra of dL/dW, by step.
-
     Returns:
         One per step and matrix; none for a step without a later checkpoint, and none of an adapter.
     """

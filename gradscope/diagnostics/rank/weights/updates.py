@@ -29,15 +29,7 @@ _NO_BASE = "the base model of the adapter is not on this disk; name it with --mo
 
 
 def update_report(run: Run, progress: ProgressCallback) -> RankReport:
-    """The answer of ``rank --rows update``: no rollout is looked at, and no model is run.
-
-    Args:
-        run: A run with checkpoints.
-        progress: Told after each tensor.
-
-    Returns:
-        The report, without spectra of gradients.
-    """
+    """The answer of ``rank --rows update``: no rollout is looked at, and no model is run."""
     updates, trajectories = measure_weight_updates(run.weights, progress)
     return RankReport(
         source=run.source,
@@ -59,10 +51,6 @@ def measure_weight_updates(
     weights: Sequence[WeightsRef], progress: ProgressCallback
 ) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...]]:
     """Every change since the first checkpoint and between neighbors, and the trajectory of them.
-
-    Args:
-        weights: All sets of weights of a run, by number of updates.
-        progress: Told after each tensor.
 
     Returns:
         Changes by tensor, and trajectories: all tensors together first.

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
-    """Spectra of dL/dW as the optimizer saw it.
-
-    Args:
-        measured: The step.
-        gram: Its Gram matrix, for the error of a row.
-
-    Yields:
-        One spectrum per matrix, beside that of a matrix of independent entries.
-    """
+    """Spectra of dL/dW as the optimizer saw it, each beside that of a matrix of independent entries."""
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
     for spectrum in measured.answer:
         values = spectrum.singular_values

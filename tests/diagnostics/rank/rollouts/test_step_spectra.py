@@ -8,7 +8,6 @@ import pytest
 from gradscope.advantages.registry import LOGGED, compute_advantages
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
-from gradscope.diagnostics.rank.rollouts.sub_groups import advantages_of, sub_groups
 from gradscope.errors import InputError
 
 NUM_PARAMETERS = 40
@@ -35,22 +34,6 @@ def make_rows(
         relative_row_error=1e-7,
     )
     return rows, scores
-
-
-def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
-    rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
-    parts = sub_groups(rows, 2)
-    assert [(part.group_id, part.samples) for part in parts] == [
-        ("a", (0, 1)),
-        ("a", (2, 3)),
-        ("b", (0, 1)),
-    ]
-    assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_interleaved_groups_are_kept_apart() -> None:
-    rows, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
-    assert [part.index.tolist() for part in sub_groups(rows, None)] == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "sign", "reinforce"])
@@ -103,27 +86,6 @@ def test_centering_removes_the_mean_row() -> None:
     assert 0 <= (part.ranks.frac_energy_below_floor.value or 0.0) < 1e-14
 
 
-def test_the_curve_counts_dead_groups_apart() -> None:
-    rows, _ = make_rows([0, 1, 1, 1, 0, 0, 1, 0], ["a", "a", "b", "b", "c", "c", "d", "d"])
-    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
-    assert (point.num_groups, point.num_dead) == (4, 2)
-    assert point.effective_rank.value == pytest.approx(1.8, abs=0.25)  # two nearly orthogonal rows
-    assert point.effective_rank.num_units == 2
-
-
-def test_a_step_of_dead_groups_has_no_rank() -> None:
-    rows, _ = make_rows([1, 1], ["a", "a"])
-    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
-    assert point.effective_rank.value is None
-    assert "zero advantage" in str(point.effective_rank.undefined)
-
-
-def test_sizes_are_not_mixed_in_one_average() -> None:
-    rows, _ = make_rows([0, 1, 0, 1, 1], ["a", "a", "b", "b", "b"])
-    points = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
-    assert [point.group_size for point in points] == [2, 3]
-
-
 def test_groups_that_are_too_small_give_nothing() -> None:
     rows, _ = make_rows([0, 1], ["a", "a"])
     assert step_spectra(rows, "dr_grpo", 4, by_group=False) == ([], [])
@@ -133,12 +95,6 @@ def test_a_missing_reward_is_named() -> None:
     rows, _ = make_rows([0, float("nan")], ["a", "a"])
     with pytest.raises(InputError, match="group a at step 3 has no reward"):
         step_spectra(rows, "dr_grpo", None, by_group=False)
-
-
-def test_a_missing_advantage_is_named() -> None:
-    rows, _ = make_rows([0, 1], ["a", "a"])
-    with pytest.raises(InputError, match="No advantages were logged at step 3"):
-        advantages_of(rows, sub_groups(rows, None), LOGGED)
 
 
 def test_the_noise_floor_scales_with_the_row_error() -> None:

@@ -10,10 +10,10 @@ RUN = run_of(group_of([1, 0]), path="runs/my run")
 
 
 def test_a_command_repeats_the_options_that_it_takes() -> None:
-    options = {"--format": "trl", "--model": "a b", "--success-threshold": "0.5"}
+    options = {"--reader": "trl", "--model": "a b", "--success-threshold": "0.5"}
     inputs = inputs_of(RUN, options=options)
-    assert inputs.command("degeneracy") == "gradscope degeneracy 'runs/my run' --format trl --success-threshold 0.5"
-    assert inputs.command("rank", "--step", "3") == "gradscope rank 'runs/my run' --format trl --model 'a b' --step 3"
+    assert inputs.command("degeneracy") == "gradscope degeneracy 'runs/my run' --reader trl --success-threshold 0.5"
+    assert inputs.command("rank", "--step", "3") == "gradscope rank 'runs/my run' --reader trl --model 'a b' --step 3"
 
 
 def test_the_largest_step_has_the_largest_gradient() -> None:

@@ -1,0 +1,29 @@
+"""A rank averaged over the groups of a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
+
+
+def test_the_curve_counts_dead_groups_apart() -> None:
+    rows, _ = make_rows([0, 1, 1, 1, 0, 0, 1, 0], ["a", "a", "b", "b", "c", "c", "d", "d"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert (point.num_groups, point.num_dead) == (4, 2)
+    assert point.effective_rank.value == pytest.approx(1.8, abs=0.25)  # two nearly orthogonal rows
+    assert point.effective_rank.num_units == 2
+
+
+def test_a_step_of_dead_groups_has_no_rank() -> None:
+    rows, _ = make_rows([1, 1], ["a", "a"])
+    (point,) = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert point.effective_rank.value is None
+    assert "zero advantage" in str(point.effective_rank.undefined)
+
+
+def test_sizes_are_not_mixed_in_one_average() -> None:
+    rows, _ = make_rows([0, 1, 0, 1, 1], ["a", "a", "b", "b", "b"])
+    points = step_spectra(rows, "dr_grpo", None, by_group=False)[1]
+    assert [point.group_size for point in points] == [2, 3]

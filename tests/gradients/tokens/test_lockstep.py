@@ -1,0 +1,62 @@
+"""Many cotangents down one graph, against one plain backward pass a token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradscope.errors import UsageError
+from gradscope.gradients.engines.accumulator import GramAccumulator
+from gradscope.gradients.model.tokenize import token_sequences
+from gradscope.gradients.tokens.lockstep import lockstep_gram
+from gradscope.gradients.tokens.rows import TokenRow, chunks_of
+from tests.gradients.models import (
+    naive_token_rows,
+    relative,
+    tiny_groups,
+    tiny_policy,
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_chunks_change_nothing(size):
+    policy, groups = tiny_policy("qwen3_gqa_norms", dtype=torch.float64), tiny_groups(1, 3)
+    sequences = token_sequences(policy, groups)
+    rows = [TokenRow(sequence=i, position=t) for i, s in enumerate(sequences) for t in range(len(s.completion_ids))]
+    accumulator = GramAccumulator(len(rows), policy.device)
+    slow = lockstep_gram(policy.model, policy.trainable, chunks_of(rows, sequences, size), 1.0, accumulator)
+    expected = naive_token_rows(policy, groups)
+    assert slow == frozenset()
+    assert relative(accumulator.gram.numpy(), expected @ expected.T) < 1e-12
+
+
+def test_a_decomposition_by_position_is_not_the_token_rows():
+    """Rows of one backward pass, position by position: their sum is the same, their matrix is another."""
+    policy, groups = tiny_policy("llama_untied_biases", dtype=torch.float64), tiny_groups(1, 3)
+    rollout, model = max(groups[0].rollouts, key=lambda rollout: len(rollout.completion_ids)), policy.model
+    ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
+    kept = {}
+    module = model.model.layers[0].self_attn.k_proj
+    handle = module.register_forward_hook(lambda _, given, out: kept.update(given=given[0], out=out))
+    log_pi = torch.log_softmax(model(input_ids=ids).logits[0, start - 1 : -1], -1)
+    handle.remove()
+    chosen = log_pi.gather(1, ids[0, start:, None]).squeeze(1)
+    together, *alone = (
+        torch.autograd.grad(loss, [kept["out"], module.weight], retain_graph=True) for loss in (chosen.sum(), *chosen)
+    )
+    by_position = torch.einsum("to,ti->toi", together[0][0], kept["given"][0]).flatten(1).detach()
+    by_token = torch.stack([grad.flatten() for _, grad in alone])
+    torch.testing.assert_close(by_position.sum(0), by_token.sum(0))
+    predicting = by_position[start - 1 : -1]
+    assert len(predicting) == len(by_token) > 3
+    assert relative((predicting @ predicting.T).numpy(), (by_token @ by_token.T).numpy()) > 0.1
+
+
+def test_too_many_rows_for_the_memory_are_refused():
+    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    sequences = token_sequences(policy, groups)
+    chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
+    with pytest.raises(UsageError, match=r"output gradients of one layer over 1 token rows take .* the budget is"):
+        lockstep_gram(
+            policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device), max_layer_bytes=10
+        )
