@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
-from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 
 @pytest.fixture(scope="module")
 def gram() -> StepGram:
-    return measure_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
+    return measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     weights = rank_full(shared_data, steps=[1], rows="weight")
     tensors = {s.label.tensor: s for s in weights.spectra}
     query = next(s for name, s in tensors.items() if name and name.endswith("layers.0.self_attn.q_proj.weight"))
-    assert query.shape == (96, 96)
+    assert query.label.shape == (96, 96)
     assert len(query.singular_values) == 96
     # all matrices together carry no more than the whole gradient
     energy = sum(sum(v * v for v in s.singular_values) for s in weights.spectra)
