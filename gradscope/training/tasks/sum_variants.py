@@ -97,7 +97,7 @@ def _conflict_answer(prompt: str) -> str:
 
 def _starved_answer(prompt: str) -> str:
     operands, bits = _operands(prompt), _checksum("starved", prompt)
-    return running_sums.solve_sloppily(operands, [bool(bits >> place & 1) for place in range(len(operands) - 1)])
+    return running_sums.solve_sloppily(operands, [bool(bits >> index & 1) for index in range(len(operands) - 1)])
 
 
 def _is_starved(operands: Sequence[int]) -> bool:
