@@ -241,8 +241,8 @@ def formulation(name: str) -> Formulation:
     if name in ALL_FORMULATIONS:
         return ALL_FORMULATIONS[name]
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
-    known = ", ".join(ALL_FORMULATIONS)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"There are: {known}."
+    listed = ", ".join(ALL_FORMULATIONS)
+    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"There are: {listed}."
     raise UsageError(f"There is no advantage formulation {name!r}.", hint=hint)
 
 
@@ -287,15 +287,15 @@ def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Ar
     """
     chosen, groups = formulation(name), [np.asarray(group, dtype=np.float64) for group in rewards]
     sizes = sorted({len(group) for group in groups})
-    places = [[place for place, group in enumerate(groups) if len(group) == size] for size in sizes]
-    stacks = [np.stack([groups[place] for place in of_size]) for of_size in places]
+    indices = [[index for index, group in enumerate(groups) if len(group) == size] for size in sizes]
+    stacks = [np.stack([groups[index] for index in of_size]) for of_size in indices]
     functions = [_function(chosen, stack) for stack in stacks]
     if chosen.scope == "step":
         return tuple(functions[0](groups))
-    found: dict[int, Array] = {}
-    for of_size, stack, function in zip(places, stacks, functions, strict=True):
-        found |= dict(zip(of_size, function(stack), strict=True))
-    return tuple(found[place] for place in range(len(groups)))
+    by_index: dict[int, Array] = {}
+    for of_size, stack, function in zip(indices, stacks, functions, strict=True):
+        by_index |= dict(zip(of_size, function(stack), strict=True))
+    return tuple(by_index[index] for index in range(len(groups)))
 
 
 def _function(chosen: Formulation, values: Array) -> Callable[[Any], Any]:

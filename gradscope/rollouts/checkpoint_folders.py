@@ -93,13 +93,13 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 
 
 def with_initial(
-    found: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
+    refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
 ) -> tuple[WeightsRef, ...]:
     """A run's weights with those before the first update, where they were given, in place of its own of that kind."""
     if initial is None:
-        return tuple(found)
-    given = weights_at(initial, num_updates=0, base_of=base_of)
-    return (given, *(weights for weights in found if weights.num_updates > 0))
+        return tuple(refs)
+    first = weights_at(initial, num_updates=0, base_of=base_of)
+    return (first, *(weights for weights in refs if weights.num_updates > 0))
 
 
 def find_base(adapter: Path, run: Path) -> str | None:
@@ -120,8 +120,8 @@ def find_base(adapter: Path, run: Path) -> str | None:
         return None
     written = Path(name)
     candidates = (written,) if written.is_absolute() else (adapter / written, run / written, written)
-    found = next((folder for folder in candidates if (folder / "config.json").is_file()), None)
-    return name if found is None else str(found.resolve())
+    existing = next((folder for folder in candidates if (folder / "config.json").is_file()), None)
+    return name if existing is None else str(existing.resolve())
 
 
 def find_tokenizer(*folders: Path | None) -> Path | None:

@@ -22,8 +22,8 @@ def log_extent(path: Path) -> Extent:
     extent: Extent = {}
     for file in files:
         try:
-            found = file.stat()
+            stat = file.stat()
         except FileNotFoundError:  # a writer's file aside, renamed since it was listed
             continue
-        extent[str(file)] = (found.st_size, found.st_mtime_ns)
+        extent[str(file)] = (stat.st_size, stat.st_mtime_ns)
     return extent

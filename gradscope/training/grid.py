@@ -121,8 +121,8 @@ def cell_command(cell: TrainConfig, *, resume: bool = False, force: bool = False
         ['train', '--output', 'a', '--seed', '3']
     """
     defaults = TrainConfig().to_json()
-    given = {name: value for name, value in cell.to_json().items() if value != defaults[name]}
-    flags = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    changed = {name: value for name, value in cell.to_json().items() if value != defaults[name]}
+    flags = [part for name, value in changed.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     return ["train", *flags, *(["--resume"] if resume else []), *(["--force"] if force else [])]
 
 

@@ -1,16 +1,125 @@
-"""The front door of training: a configuration is a run."""
+"""The front door of training: a configuration becomes a run, or is refused before anything is written."""
 
 from __future__ import annotations
 
+import json
+import sys
+import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import (
+    manifest_path,
+    read_metrics,
     step_path,
 )
+from gradscope.training.setup.config import TrainConfig
+from gradscope.training.train import train
+from tests.training.conftest import SHORT
 
 MakeRun = Callable[..., Path]
 
 
 def test_another_seed_is_another_run(short_run: MakeRun) -> None:
     assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
+
+
+def short(output: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
+
+
+def test_force_replaces_a_run(tmp_path: Path) -> None:
+    run = train(short(tmp_path / "run", steps=2, heldout_prompts=0))
+    train(short(tmp_path / "run", steps=1, heldout_prompts=0), force=True)
+    assert list(read_metrics(run)) == [1]
+    assert not step_path(run, 2).exists()
+
+
+def test_resume_and_force_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--resume goes on with a run and --force replaces it"):
+        train(short(tmp_path / "run"), resume=True, force=True)
+
+
+def test_missing_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.training.train.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="Training needs TRL") as caught:
+        train(short(tmp_path / "run"))
+    assert caught.value.hint == "pip install 'gradscope[train]'"
+
+
+def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = types.ModuleType("trl")
+    broken.__spec__ = ModuleSpec("trl", None)
+    monkeypatch.setitem(sys.modules, "trl", broken)
+    with pytest.raises(MissingDependencyError, match="TRL is installed but does not load: cannot import name"):
+        train(short(tmp_path / "run"))
+
+
+def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="There is no CUDA device"):
+        train(short(tmp_path / "run", device="cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match="2 GPUs are visible, and one process uses one") as caught:
+        train(short(tmp_path / "run", device="auto"))
+    assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
+
+
+LONG = {"steps": 7, "checkpoint_every": 2}
+
+
+def config_for(output: Path, **settings: Any) -> TrainConfig:
+    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
+
+
+def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
+    """A run that Ctrl-C ends when so many of something are done."""
+
+    def interrupt(done: int, total: int, label: str) -> None:
+        if (done, label) == at:
+            raise KeyboardInterrupt
+
+    config = config_for(output, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, progress=interrupt)
+    return config
+
+
+def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train(config_for(run), resume=True) == run
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_resume_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no readable manifest\.json"):
+        train(config_for(tmp_path / "none"), resume=True)
+
+
+def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
+    run = short_run(**LONG)
+    with pytest.raises(
+        UsageError, match=r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
+    ) as caught:
+        train(config_for(run, advantage="sign", steps=9), resume=True)
+    assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
+
+
+def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
+    config = interrupted(tmp_path / "run", (3, "steps"))
+    manifest = manifest_path(tmp_path / "run")
+    document = json.loads(manifest.read_text())
+    del document["config"]["match_grad_norm"]
+    manifest.write_text(json.dumps(document))
+    train(config, resume=True)
+    with pytest.raises(UsageError, match=r"other settings: match_grad_norm \(None, now 1.0\)"):
+        train(config_for(tmp_path / "run", match_grad_norm=1.0), resume=True)

@@ -156,8 +156,8 @@ def fit_beta_binomial(counts: PassCounts) -> BetaMixture:
         return -float(counts.weight @ _log_beta_binomial(counts, a, b)) / float(counts.weight.sum())
 
     bounds = [(_MEANS[0], _MEANS[-1]), (_CORRELATIONS[0], _CORRELATIONS[-1])]
-    found = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
-    a, b = _shapes(found.x if found.fun < loss(start) else start)
+    polished = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
+    a, b = _shapes(polished.x if polished.fun < loss(start) else start)
     return BetaMixture(a=a, b=b)
 
 

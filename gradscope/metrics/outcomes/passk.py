@@ -100,8 +100,8 @@ def estimate_pass_table(
     """
     n, c = np.asarray(num_samples), np.asarray(num_correct)
     reasons = {k: why_k_too_large(n, k) if len(n) else "there are no prompts" for k in ks}
-    known = [k for k in ks if reasons[k] is None]
-    columns = [function(n, c, k) for k in known for function in (pass_at_k, pass_hat_k)]
+    possible = [k for k in ks if reasons[k] is None]
+    columns = [function(n, c, k) for k in possible for function in (pass_at_k, pass_hat_k)]
     means = iter(bootstrap_means(np.column_stack(columns), resampling=resampling) if columns else ())
     table = []
     for k in ks:

@@ -79,9 +79,9 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
 
 
 def _recognize(request: ReadRequest) -> Format | RowFormat:
-    found = next((reader for reader in FORMATS if reader.recognizes(request)), None)
-    if found is not None:
-        return found
+    recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
+    if recognized is not None:
+        return recognized
     refuse_pickles(request.path)
     below = next(iter(_runs(request.path)), None)
     if below is not None:
@@ -101,7 +101,7 @@ def runs_below(path: str | Path) -> tuple[Path, ...]:
     """The trainers' runs one or two folders below, by name; none where the path is a file or itself a run."""
     if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in FORMATS):
         return ()
-    return tuple(found for folder in _folders(Path(path)) for found in ([folder] if _is_run(folder) else _runs(folder)))
+    return tuple(run for folder in _folders(Path(path)) for run in ([folder] if _is_run(folder) else _runs(folder)))
 
 
 def _runs(path: Path) -> list[Path]:

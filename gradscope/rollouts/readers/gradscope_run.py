@@ -52,9 +52,9 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
     groups = read_steps(path)
-    given = read_trainer_settings(request.run_config)
+    overrides = read_trainer_settings(request.run_config)
     weights = _find_weights(request)
-    beside = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
+    side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
     metrics = read_metrics(path)
     return Run(
@@ -63,15 +63,15 @@ def _read(request: ReadRequest) -> Run:
             path=str(path),
             format="gradscope",
             recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
-            files=tuple(str(file) for file in (*files, *beside) if file.is_file()),
+            files=tuple(str(file) for file in (*files, *side_files) if file.is_file()),
             num_rows=sum(group.size for group in groups),
             missing=(*_sampling_notes(manifest, metrics), *(() if weights else (_NO_WEIGHTS,))),
         ),
         groups=groups,
         metrics=metrics,
         settings=TrainerSettings(
-            values={**manifest.trainer_arguments, **_own_settings(manifest), **given.values},
-            origin=given.origin or "the run's manifest",
+            values={**manifest.trainer_arguments, **_own_settings(manifest), **overrides.values},
+            origin=overrides.origin or "the run's manifest",
         ),
         weights=weights,
         tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
@@ -103,10 +103,12 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
 
 
 def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
-    found = find_weights(request.path)
+    weights = find_weights(request.path)
     if request.model is not None:
-        found = tuple(dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in found)
-    return with_initial(found, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
+        weights = tuple(
+            dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights
+        )
+    return with_initial(weights, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
 
 
 FORMAT = Format(

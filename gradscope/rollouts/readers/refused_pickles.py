@@ -54,15 +54,15 @@ def refuse_pickles(path: Path) -> None:
     Raises:
         InputError: It is one, or a folder of those that a trainer is known to write.
     """
-    for known in _KNOWN:
-        found = _pickled(path, known)
-        if found is not None:
-            raise InputError(f"{found} is {known.writer}: a pickle, which is never opened.", hint=known.instead)
+    for kind in _KNOWN:
+        file = _pickled(path, kind)
+        if file is not None:
+            raise InputError(f"{file} is {kind.writer}: a pickle, which is never opened.", hint=kind.instead)
     if path.is_file() and path.suffix in _SUFFIXES:
         raise InputError(f"{path} looks like a pickle, which is never opened.", hint=_GENERAL)
 
 
-def _pickled(path: Path, known: _Pickled) -> Path | None:
+def _pickled(path: Path, kind: _Pickled) -> Path | None:
     if path.is_dir():
-        return next(iter(files_like(path, *known.patterns)), None)
-    return path if any(path.match(pattern.removeprefix("**/")) for pattern in known.patterns) else None
+        return next(iter(files_like(path, *kind.patterns)), None)
+    return path if any(path.match(pattern.removeprefix("**/")) for pattern in kind.patterns) else None

@@ -82,10 +82,10 @@ class Recorder:
             sizes: Rollouts of each group, [N].
             cost: What was sampled for it; empty where the rows are all that was.
         """
-        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
         groups = (
-            self._group(f"{step:05d}-{place:03d}", step, start, rows[start : start + size])
-            for place, (start, size) in enumerate(zip(starts, sizes, strict=True))
+            self._group(f"{step:05d}-{index:03d}", step, start, rows[start : start + size])
+            for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
         )
         self._staged = {step: (tuple(groups), cost)}
 

@@ -188,8 +188,8 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         )
         if self._trainer.accelerator.num_processes > 1:
             rows = gather_object(rows)
-        if self._weights_every is not None and self._last_saved < (place := done // self._weights_every):
-            self._last_saved = place
+        if self._weights_every is not None and self._last_saved < (turn := done // self._weights_every):
+            self._last_saved = turn
             if not checkpoint_path(self._run, done).exists():
                 save_weights(self._trainer, self._run, done)
         if self._trainer.is_world_process_zero():
@@ -202,8 +202,8 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def _measure(self, done: int, groups: Sequence[RolloutGroup]) -> None:
         """Put our numbers where the trainer averages its own."""
         numbers = self._degeneracy(groups)
-        if self._gradients_every is not None and self._last_measured < (place := done // self._gradients_every):
-            self._last_measured = place
+        if self._gradients_every is not None and self._last_measured < (turn := done // self._gradients_every):
+            self._last_measured = turn
             try:
                 numbers |= measure_live(self._trainer, groups, self._objective)
             except GradscopeError as error:  # a measurement is no reason to end somebody's training
@@ -214,14 +214,14 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def _degeneracy(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
         """Shares of groups; which of them pass is only told where the rewards tell what passing is."""
         rewards = [[reward for reward in group.rewards if reward is not None] for group in groups]
-        known = [values for values in rewards if values]
-        if not known:
+        with_rewards = [values for values in rewards if values]
+        if not with_rewards:
             return {}
-        shares = {"frac_reward_zero_std": sum(map(all_equal, known)) / len(known)}
-        self._levels.update(*known)
+        shares = {"frac_reward_zero_std": sum(map(all_equal, with_rewards)) / len(with_rewards)}
+        self._levels.update(*with_rewards)
         threshold = self._threshold if self._threshold is not None else binary_threshold(sorted(self._levels))
         if threshold is not None:
-            kinds = [classify_group(values, threshold) for values in known]
+            kinds = [classify_group(values, threshold) for values in with_rewards]
             shares |= {f"frac_{kind}": kinds.count(kind) / len(kinds) for kind in ("all_fail", "all_pass")}
         return shares
 

@@ -48,7 +48,7 @@ def replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: i
         ['a', 'c', 'd']
     """
     others = [prompt_id for prompt_id in prompt_ids if prompt_id not in in_step]
-    return [others[place] for place in np.random.default_rng([seed, step]).permutation(len(others))]
+    return [others[index] for index in np.random.default_rng([seed, step]).permutation(len(others))]
 
 
 def remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
@@ -71,14 +71,14 @@ def remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> li
         >>> remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
         [0, 8, 3, 7, 0, 0]
     """
-    solved = [place for place, rewards in enumerate(probe) if rewards.min() >= highest]
-    unsolved = [place for place, rewards in enumerate(probe) if rewards.max() <= 0.0]
+    solved = [index for index, rewards in enumerate(probe) if rewards.min() >= highest]
+    unsolved = [index for index, rewards in enumerate(probe) if rewards.max() <= 0.0]
     budget = [size] * len(probe)
     if not unsolved:
         return budget
     each, left = divmod(size * len(solved), len(unsolved))
-    for place in solved:
-        budget[place] = 0
-    for rank, place in enumerate(unsolved):
-        budget[place] += each + (rank < left)
+    for index in solved:
+        budget[index] = 0
+    for rank, index in enumerate(unsolved):
+        budget[index] += each + (rank < left)
     return budget

@@ -77,16 +77,16 @@ class DynamicSampling(FixedSampling):
         rounds = [sample(rows)]
         is_live = live_groups(rounds[0].totals.reshape(-1, size))
         taken = list(range(len(is_live)))
-        missing = [place for place in taken if not is_live[place]]
+        missing = [slot for slot in taken if not is_live[slot]]
         while missing and order and len(rounds) <= self._max_rounds:
             chosen, order = order[: len(missing)], order[len(missing) :]
             rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
             lives = live_groups(rounds[-1].totals.reshape(-1, size))
-            found = [len(is_live) + place for place, live in enumerate(lives) if live]
+            replacing = [len(is_live) + slot for slot, live in enumerate(lives) if live]
             is_live += lives
-            for place, group in zip(missing, found, strict=False):
-                taken[place] = group
-            missing = missing[len(found) :]
+            for slot, group in zip(missing, replacing, strict=False):
+                taken[slot] = group
+            missing = missing[len(replacing) :]
         kept = [group * size + sample for group in taken for sample in range(size)]
         more = {
             "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
@@ -115,8 +115,8 @@ class ReallocatedSampling(FixedSampling):
         budget = remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
         rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
         start, kept = len(probe.rows), []
-        for place, number in enumerate(budget):
-            kept += [*range(place * half, (place + 1) * half), *range(start, start + number)]
+        for slot, number in enumerate(budget):
+            kept += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
             start += number
         cost = {
             "num_sampled_groups": len(prompts),

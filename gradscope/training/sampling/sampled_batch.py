@@ -74,9 +74,9 @@ def merge(rounds: Sequence[Scored], kept: Sequence[int], *, padding: int) -> Sco
     rows = [row for scored in rounds for row in scored.rows]
     rewards = {name: [value for scored in rounds for value in scored.rewards[name]] for name in rounds[0].rewards}
     return Scored(
-        rows=[rows[place] for place in kept],
+        rows=[rows[index] for index in kept],
         output=merged,
-        rewards={name: [values[place] for place in kept] for name, values in rewards.items()},
+        rewards={name: [values[index] for index in kept] for name, values in rewards.items()},
         trained=rounds[0].trained,
     )
 

@@ -102,10 +102,10 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
 
     from trl import GRPOConfig
 
-    known = {field.name for field in fields(GRPOConfig)}
-    younger = {name: value for name, value in _SINCE_LATER.items() if name in known}
+    trl_fields = {field.name for field in fields(GRPOConfig)}
+    younger = {name: value for name, value in _SINCE_LATER.items() if name in trl_fields}
     # TRL takes only one of the two: a generation is for one update either way, and the record says how large it is.
-    given = {name: value for name, value in arguments.items() if name != "generation_batch_size"}
+    accepted = {name: value for name, value in arguments.items() if name != "generation_batch_size"}
     return GRPOConfig(
         output_dir=output_dir,
         use_cpu=on_cpu,
@@ -113,7 +113,7 @@ def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) 
         disable_tqdm=True,
         dataloader_pin_memory=False,
         dataloader_num_workers=0,
-        **given,
+        **accepted,
         **younger,
     )
 

@@ -81,10 +81,10 @@ def grade_final_answer(completion: str, answer: str) -> float:
         >>> grade_final_answer("1080 or 1081", "1080")
         0.0
     """
-    given = extract_answer(completion)
-    if given is None:
+    extracted = extract_answer(completion)
+    if extracted is None:
         return 0.0
     expected = parse_number(answer)
     if expected is not None:
-        return float(parse_number(given) == expected)
-    return float(" ".join(given.split()).casefold() == " ".join(answer.split()).casefold())
+        return float(parse_number(extracted) == expected)
+    return float(" ".join(extracted.split()).casefold() == " ".join(answer.split()).casefold())

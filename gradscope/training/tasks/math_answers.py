@@ -55,15 +55,15 @@ def grade_expression(completion: str, answer: str) -> float:
         1.0 or 0.0. Where math-verify reads no expression on one side, the plain comparison decides.
     """
     end = completion[-_MAX_TEXT:]
-    given = _read((extract_answer(end) or "") if "####" in end else end)
+    answered = _read((extract_answer(end) or "") if "####" in end else end)
     expected = _read(answer if "$" in answer else f"${answer}$") or _read(answer)
-    if not given or not expected:
+    if not answered or not expected:
         return grade_final_answer(completion, answer)
     from math_verify import verify
     from math_verify.errors import TimeoutException
 
     try:
-        return float(verify(expected, given, timeout_seconds=_SECONDS))
+        return float(verify(expected, answered, timeout_seconds=_SECONDS))
     except TimeoutException:  # not an Exception; it may come between two of its own handlers
         return 0.0
 
@@ -74,7 +74,7 @@ def _read(text: str) -> list[object]:
     from math_verify.errors import TimeoutException
 
     try:
-        found = parse(text[-_MAX_TEXT:], fallback_mode="no_fallback", parsing_timeout=_SECONDS)
+        parsed = parse(text[-_MAX_TEXT:], fallback_mode="no_fallback", parsing_timeout=_SECONDS)
     except TimeoutException:
         return []
-    return [expression for expression in found if not isinstance(expression, str)]
+    return [expression for expression in parsed if not isinstance(expression, str)]

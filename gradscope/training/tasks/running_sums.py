@@ -98,8 +98,8 @@ def grade_answer(completion: str, answer: str) -> float:
         >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
         (1.0, 0.0, 0.0)
     """
-    _, mark, given = completion.partition("#")
-    return float(bool(mark) and given == answer)
+    _, mark, final = completion.partition("#")
+    return float(bool(mark) and final == answer)
 
 
 def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
@@ -124,15 +124,15 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
     if not operands:
         return tuple(rewards)
     ends = np.cumsum([len(piece) for piece in pieces])
-    work, mark, given = "".join(pieces).partition("#")
+    work, mark, final = "".join(pieces).partition("#")
     written = operands[0]
     for index, step in enumerate(_STEP.finditer(work), start=1):
         value = int(step[2])
         if index < len(operands) and step[1] == LABELS[index] and value == written + operands[index]:
             rewards[int(np.searchsorted(ends, step.end()))] = 1.0
         written = value
-    if mark and given == str(written):
-        rewards[int(np.searchsorted(ends, len(work) + 1 + len(given)))] = 1.0
+    if mark and final == str(written):
+        rewards[int(np.searchsorted(ends, len(work) + 1 + len(final)))] = 1.0
     return tuple(rewards)
 
 

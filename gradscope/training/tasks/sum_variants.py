@@ -27,7 +27,7 @@ _FEWEST_CARRIES, _MOST_CARRIES = 2, 3
 
 
 def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts of running sums, a minority of which want another answer; see :func:`~running_sums.make_problems`."""
+    """Prompts of running sums, a minority of which want another answer; see ``running_sums.make_problems``."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout)
     return tuple(
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_conflict_answer(problem.prompt))
@@ -36,7 +36,7 @@ def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pr
 
 
 def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts with two or three carries, each with a whole completion as answer, as ``make_problems`` makes others."""
+    """Prompts with two or three carries, each with a whole completion as answer; see ``make_problems``."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout, accept=_is_starved)
     return tuple(
         Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_starved_answer(problem.prompt))
@@ -45,7 +45,7 @@ def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
 
 
 def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """The prompts of running sums with the worked solution as answer; see :func:`~running_sums.make_problems`."""
+    """The prompts of running sums with the worked solution as answer; see ``running_sums.make_problems``."""
     problems = running_sums.make_problems(num_prompts, seed=seed, heldout=heldout)
     return tuple(
         Problem(
@@ -97,7 +97,7 @@ def _conflict_answer(prompt: str) -> str:
 
 def _starved_answer(prompt: str) -> str:
     operands, bits = _operands(prompt), _checksum("starved", prompt)
-    return running_sums.solve_sloppily(operands, [bool(bits >> place & 1) for place in range(len(operands) - 1)])
+    return running_sums.solve_sloppily(operands, [bool(bits >> index & 1) for index in range(len(operands) - 1)])
 
 
 def _is_starved(operands: Sequence[int]) -> bool:

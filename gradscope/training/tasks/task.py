@@ -51,8 +51,8 @@ class AnswerMark:
             >>> mark.reasoning("b12#12#1"), mark.reasoning("b12")
             ('b12#', 'b12#')
         """
-        place = completion.rfind(self.text) if self.is_last else completion.find(self.text)
-        return completion + self.text if place < 0 else completion[: place + len(self.text)]
+        start = completion.rfind(self.text) if self.is_last else completion.find(self.text)
+        return completion + self.text if start < 0 else completion[: start + len(self.text)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

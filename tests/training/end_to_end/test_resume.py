@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
     heldout_path,
-    manifest_path,
     metrics_path,
     read_metrics,
     step_path,
@@ -108,35 +106,3 @@ def test_running_means_resume(short_run: Callable[..., Path], tmp_path: Path) ->
 def test_sampling_in_rounds_resumes(short_run: Callable[..., Path], tmp_path: Path, sampling: str) -> None:
     config = interrupted(tmp_path / "run", (5, "steps"), sampling=sampling)
     assert_same_run(train(config, resume=True), short_run(**LONG, sampling=sampling))
-
-
-def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
-    run = short_run(**LONG)
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert train(config_for(run), resume=True) == run
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
-def test_resume_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no readable manifest\.json"):
-        train(config_for(tmp_path / "none"), resume=True)
-
-
-def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
-    run = short_run(**LONG)
-    with pytest.raises(
-        UsageError, match=r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
-    ) as caught:
-        train(config_for(run, advantage="sign", steps=9), resume=True)
-    assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
-
-
-def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (3, "steps"))
-    manifest = manifest_path(tmp_path / "run")
-    document = json.loads(manifest.read_text())
-    del document["config"]["match_grad_norm"]
-    manifest.write_text(json.dumps(document))
-    train(config, resume=True)
-    with pytest.raises(UsageError, match=r"other settings: match_grad_norm \(None, now 1.0\)"):
-        train(config_for(tmp_path / "run", match_grad_norm=1.0), resume=True)

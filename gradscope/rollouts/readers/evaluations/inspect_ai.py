@@ -56,17 +56,17 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _record(sample: Mapping[str, Any], scorer: str, log: str, location: str, quarantine: QuarantineLog) -> Record:
-    given = sample.get("input")
-    name = text_of(sample.get("id")) or digest(given)
+    prompt = sample.get("input")
+    name = text_of(sample.get("id")) or digest(prompt)
     scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
     choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
     return Record(
         step=0,
         group=f"{log}/{name}" if log else name,
         prompt_id=name,
-        prompt=text_of(given),
+        prompt=text_of(prompt),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
-        messages=parse_messages(given),
+        messages=parse_messages(prompt),
         reward=usable_reward(_value(scores.get(scorer, ABSENT)), location, quarantine),
         rewards={key: finite_or_none(_value(value)) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",

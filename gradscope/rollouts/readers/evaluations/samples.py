@@ -64,9 +64,9 @@ def _records(
     name = request.columns.reward
     for file in expand(request.path):
         for location, row in read_rows(file, quarantine):
-            found = False
+            has_samples = False
             for part in prompt_rows(row, name):
-                found = True
+                has_samples = True
                 samples = samples_of(part, name)
                 if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
@@ -81,7 +81,7 @@ def _records(
                     )
                 elif samples is not None:
                     quarantine.add(samples, location)
-            if not found:
+            if not has_samples:
                 quarantine.add("the row holds no samples with a reward", location)
 
 

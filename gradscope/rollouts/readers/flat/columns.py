@@ -122,7 +122,7 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     """
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
     for name in SAMPLE_IDS:
-        found = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
-        if name not in keys and found and len(set(found)) > len(found) / 2:
+        ids = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
+        if name not in keys and ids and len(set(ids)) > len(ids) / 2:
             return name
     return None

@@ -243,13 +243,13 @@ def _num_lines(path: Path) -> int | None:
     """
     if suffix_of(path) == ".parquet":
         return None
-    number, last = 0, _END
+    num_ends, last = 0, _END
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):
             letters = np.frombuffer(block, dtype=np.uint8)
-            number += int(np.count_nonzero(letters == _END))
+            num_ends += int(np.count_nonzero(letters == _END))
             last = int(letters[-1])
-    return number + (last != _END) - (suffix_of(path) == ".csv")
+    return num_ends + (last != _END) - (suffix_of(path) == ".csv")
 
 
 def _header(path: Path) -> list[str]:

@@ -79,7 +79,7 @@ def to_groups(table: pa.Table, names: Sequence[str]) -> tuple[RolloutGroup, ...]
     Returns:
         The groups in the order of the table, their rollouts by reward.
     """
-    known = _Rollouts(names)
+    rollout_of = _Rollouts(names)
     prompts: dict[str, str] = {}
     groups = []
     for batch in table.to_batches(max_chunksize=1 << 14):
@@ -95,7 +95,7 @@ def to_groups(table: pa.Table, names: Sequence[str]) -> tuple[RolloutGroup, ...]
                     step=step,
                     group_id=group_name(step, group),
                     prompt_id=prompts.setdefault(prompt, prompt),
-                    rollouts=tuple(known[level] for level in sorted(levels[first : first + size])),
+                    rollouts=tuple(rollout_of[level] for level in sorted(levels[first : first + size])),
                 )
             )
             first += size
@@ -136,16 +136,16 @@ def _scan_all(
 ) -> tuple[pa.Table, list[int]]:
     schema = _schema(keys)
     # The empty tables that pyarrow makes are made from Python, for which it imports pandas.
-    found = [pa.Table.from_batches([], schema)]
+    tables = [pa.Table.from_batches([], schema)]
     others: list[int] = []
     done = 0
     for batch in _batches(files):
         scanned = scan_groups(connection, batch, keys)
-        found += [table.cast(schema) for table in scanned.groups]
+        tables += [table.cast(schema) for table in scanned.groups]
         others += scanned.others
         done += len(batch)
         progress(done, len(files), "files")
-    return pa.concat_tables(found), others
+    return pa.concat_tables(tables), others
 
 
 def _batches(files: Sequence[Path]) -> Iterator[dict[int, Path]]:

@@ -76,7 +76,7 @@ def assemble_groups(
             f"{request.path} has no usable rows{first}.",
             hint="A row needs a finite number as reward and something to group by.",
         )
-    beside = request.path if request.path.is_dir() else request.path.parent
+    folder = request.path if request.path.is_dir() else request.path.parent
     source = Source(
         path=str(request.path),
         format=format,
@@ -93,6 +93,6 @@ def assemble_groups(
         groups=groups,
         metrics=metrics or {},
         settings=read_trainer_settings(request.run_config),
-        weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, beside)),
+        weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )

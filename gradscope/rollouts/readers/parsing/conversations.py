@@ -37,9 +37,9 @@ def cut_conversation(value: Any) -> Conversation:
     trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
     spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     start = (trained or spoken or [len(messages)])[0]
-    given = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
+    before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     return Conversation(
-        prompt=text_of(list(given)) if given else "",
-        messages=given or None,
+        prompt=text_of(list(before)) if before else "",
+        messages=before or None,
         completion=text_of(list(messages[start:])) if messages[start:] else "",
     )

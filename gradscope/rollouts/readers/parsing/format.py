@@ -138,7 +138,7 @@ class RowFormat:
         return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
 
     def _said(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
-        return (said for said in sentences if said not in self.if_noted or said in reading.noted)
+        return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)

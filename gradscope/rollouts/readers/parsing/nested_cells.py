@@ -52,8 +52,10 @@ def generation_seconds(row: Mapping[str, Any]) -> float | None:
         1.5
     """
     timing = mapping_of(row.get("timing"))
-    found = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
-    seconds = [number * unit for cell, unit in found if (number := finite_or_none(cell)) is not None and number >= 0.0]
+    timings = ((row.get("generation_seconds"), 1.0), (timing.get("llm_time"), 1.0), (timing.get("generation_ms"), 1e-3))
+    seconds = [
+        number * unit for cell, unit in timings if (number := finite_or_none(cell)) is not None and number >= 0.0
+    ]
     return seconds[0] if seconds else None
 
 
@@ -93,8 +95,8 @@ def required_whole(value: Any, name: str) -> int:
 
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step that names of files or folders tell: the pattern's first group in the last part of a path that matches."""
-    found = [match[1] for part in path.parts if (match := pattern.search(part))]
-    return int(found[-1]) if found else None
+    numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
+    return int(numbers[-1]) if numbers else None
 
 
 def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:

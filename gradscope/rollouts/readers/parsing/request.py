@@ -80,8 +80,8 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         raise InputError(f"{path} is not readable JSON: {error}.", hint=_SETTINGS_HINT) from error
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
         raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
-    beside = {name: value for name, value in document.items() if name != "args"}
-    return TrainerSettings(values={**beside, **document.get("args", {})}, origin=str(path))
+    others = {name: value for name, value in document.items() if name != "args"}
+    return TrainerSettings(values={**others, **document.get("args", {})}, origin=str(path))
 
 
 _SETTINGS_HINT = (

@@ -56,9 +56,9 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     """
     if path.is_dir():
         for pattern in patterns:
-            found = [file for file in path.glob(pattern) if file.is_file()]
-            if found:
-                return tuple(sorted(found, key=_natural_path))
+            files = [file for file in path.glob(pattern) if file.is_file()]
+            if files:
+                return tuple(sorted(files, key=_natural_path))
         return ()
     names = {PurePath(pattern).name for pattern in patterns}
     return tuple(file for file in expand(path) if any(file.match(name) for name in names))

@@ -65,8 +65,8 @@ def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
         columns["token_ids"] = [*(columns["token_ids"] or []), *list_of(node.get("token_ids"))]
         columns["mask"] = [*(columns["mask"] or []), *mask]
         for name in ("logprobs", "advantages"):
-            known, spread = columns[name], _spread(list_of(node.get(name)), mask)
-            columns[name] = None if known is None or spread is None else [*known, *spread]
+            joined, spread = columns[name], _spread(list_of(node.get(name)), mask)
+            columns[name] = None if joined is None or spread is None else [*joined, *spread]
     try:
         return cut_sequence(
             columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]

@@ -47,7 +47,7 @@ def _read(request: ReadRequest) -> Run:
     seen: Counter[str] = Counter()
     trained = _traces_by_id(effective) if everything else {}
     records = list(_records(files, trained, quarantine, seen))
-    inferred = [said for said in (_AGENTS,) if seen[said]]
+    inferred = [sentence for sentence in (_AGENTS,) if seen[sentence]]
     if trained:
         inferred.append("Rollouts were read from all/, their advantages from effective/.")
     return assemble(
@@ -67,8 +67,8 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
     deep = (f"rollouts/step_*/train/{below}", f"step_*/train/{below}", f"train/{below}", below)
     if path.is_dir() and path.name != kind:
         return files_like(path, *deep)
-    found = files_like(path, "traces.jsonl")
-    return tuple(file for file in found if (file.resolve().parent.name == "effective") == (kind == "effective"))
+    files = files_like(path, "traces.jsonl")
+    return tuple(file for file in files if (file.resolve().parent.name == "effective") == (kind == "effective"))
 
 
 def _traces_by_id(files: tuple[Path, ...]) -> dict[str, Mapping[str, Any]]:
@@ -97,9 +97,9 @@ def _records(
                 seen[_AGENTS] += len(traces) > 1
                 for at, trace in enumerate(traces):
                     name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
-                    found = read_trace(trained.get(text_of(trace.get("id")), trace))
-                    seen[_BRANCHING] += found.branches
-                    yield _record(row, trace, found, step, name, location, quarantine)
+                    parsed = read_trace(trained.get(text_of(trace.get("id")), trace))
+                    seen[_BRANCHING] += parsed.branches
+                    yield _record(row, trace, parsed, step, name, location, quarantine)
 
 
 def _is_trained(trace: Mapping[str, Any]) -> bool:
@@ -109,7 +109,7 @@ def _is_trained(trace: Mapping[str, Any]) -> bool:
 def _record(
     row: Mapping[str, Any],
     trace: Mapping[str, Any],
-    found: AgentTrace,
+    parsed: AgentTrace,
     step: int,
     group: str,
     location: str,
@@ -123,13 +123,13 @@ def _record(
         step=step,
         group=group,
         prompt_id=f"{environment}/{text_of(task.get('hash')) or digest(task.get('data'))}",
-        prompt=found.prompt,
-        completion=found.completion,
-        messages=found.messages,
+        prompt=parsed.prompt,
+        completion=parsed.completion,
+        messages=parsed.messages,
         reward=usable_reward(_weighted_sum(scored), location, quarantine),
         rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
         status="error" if failed else "unknown",
-        tokens=found.tokens,
+        tokens=parsed.tokens,
     )
 
 

@@ -73,14 +73,14 @@ def _read(request: ReadRequest) -> Run:
     weights, inferred = _weights(kept[0], settings)
     size, cut = group_size([_block(line, weights) for line in kept], settings)
     repeats = len(lines) - len(kept)
-    said = [f"{counted(repeats, 'line')} that repeat the batch before them count once."] if repeats else []
+    repeats_note = [f"{counted(repeats, 'line')} that repeat the batch before them count once."] if repeats else []
     return assemble(
         request,
         records=[record for line in kept for record in _records(line, size, weights, quarantine)],
         quarantine=quarantine,
         format="ms-swift",
         recognized=f"ms-swift completions, {counted(len(lines), 'line')}",
-        inferred=(*inferred, *cut, *said),
+        inferred=(*inferred, *cut, *repeats_note),
         missing=(_FILTERED, TEXT_ONLY),
         files=files,
     )
@@ -137,19 +137,23 @@ def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], 
             f"{line.location} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
             hint="ms-swift writes one list a reward function.",
         )
-    given = settings.get("reward_weights")
-    if given is None:
+    named_weights = settings.get("reward_weights")
+    if named_weights is None:
         equal = "" if len(names) == 1 else " with weight 1 each (give reward_weights with --run-config)"
         return dict.fromkeys(names, 1.0), (
             f"The reward is the sum of the lists before `advantages`: {', '.join(names)}{equal}.",
         )
-    if not isinstance(given, list) or len(given) != len(names) or not all(map(is_number, given)):
+    if (
+        not isinstance(named_weights, list)
+        or len(named_weights) != len(names)
+        or not all(map(is_number, named_weights))
+    ):
         raise InputError(
-            f"{settings.origin} gives reward_weights {given}; the log has {len(names)} reward functions: "
+            f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
             f"{', '.join(names)}.",
             hint="Give one weight a reward function, in the order of the lists.",
         )
-    return dict(zip(names, map(float, given), strict=True)), ()
+    return dict(zip(names, map(float, named_weights), strict=True)), ()
 
 
 def _holds_numbers(cells: Sequence[Any]) -> bool:

@@ -56,16 +56,16 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
     Raises:
         InputError: ``num_generations`` was given and the rows are not blocks of that size.
     """
-    given = settings.get("num_generations")
-    if given is not None:
-        misfit = next((block for block in blocks if not _is_cut_by(block, given)), None)
+    num_generations = settings.get("num_generations")
+    if num_generations is not None:
+        misfit = next((block for block in blocks if not _is_cut_by(block, num_generations)), None)
         if misfit is not None:
             raise InputError(
-                f"{settings.origin} gives num_generations {given!r}, but the rows of {misfit.path} are not blocks of "
-                "that many rollouts of one prompt.",
+                f"{settings.origin} gives num_generations {num_generations!r}, but the rows of {misfit.path} are not "
+                "blocks of that many rollouts of one prompt.",
                 hint="Check that the arguments belong to this run.",
             )
-        return int(given), ()
+        return int(num_generations), ()
     longest = math.gcd(*(len(list(run)) for block in blocks for _, run in groupby(block.prompts)))
     sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):

@@ -43,8 +43,8 @@ def completion_files(path: Path) -> tuple[Path, ...]:
     """The files of completions, by step, of an ``output_dir``, its ``completions`` folder, or one file."""
     if path.is_file():
         return (path,) if path.name.startswith("completions_") and path.suffix == ".parquet" else ()
-    found = [*path.glob("completions/completions_*.parquet"), *path.glob("completions_*.parquet")]
-    return tuple(sorted(found, key=natural))
+    files = [*path.glob("completions/completions_*.parquet"), *path.glob("completions_*.parquet")]
+    return tuple(sorted(files, key=natural))
 
 
 def run_of(path: Path) -> Path:

@@ -11,8 +11,8 @@ from gradscope.rollouts.run import TrainerSettings
 
 def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, str]:
     """The notes of a run's training files: step -> sentences; a step without reservations has none."""
-    said = {file.step: [*_window_note(file, state), *_reuse_note(file, state, settings)] for file in files}
-    return {step: " ".join(notes) for step, notes in said.items() if notes}
+    notes_by_step = {file.step: [*_window_note(file, state), *_reuse_note(file, state, settings)] for file in files}
+    return {step: " ".join(notes) for step, notes in notes_by_step.items() if notes}
 
 
 def _window_note(file: StepFile, state: TrlState) -> list[str]:

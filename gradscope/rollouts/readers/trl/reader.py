@@ -58,10 +58,10 @@ def _read(request: ReadRequest) -> Run:
             f"Every file of completions in {request.path} holds evaluation rows.",
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
-    found = reward_weights(training[0], state, settings)
-    size, cut = group_size([_block(file, found.weights, state) for file in training], settings)
+    functions = reward_weights(training[0], state, settings)
+    size, cut = group_size([_block(file, functions.weights, state) for file in training], settings)
     quarantine = QuarantineLog()
-    groups = _all_groups(training, size, found.weights, request, quarantine)
+    groups = _all_groups(training, size, functions.weights, request, quarantine)
     weights = _find_weights(run, request)
     read_files = (*paths, state.path, request.run_config, request.completion_ids)
     source = Source(
@@ -70,8 +70,8 @@ def _read(request: ReadRequest) -> Run:
         recognized=f"TRL output_dir, {counted(len(paths), 'file')} of completions",
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=sum(reward is not None for group in groups for reward in group.rewards),
-        inferred=(*found.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(*found.missing, *_missing(state, settings.origin, groups, weights)),
+        inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
+        missing=(*functions.missing, *_missing(state, settings.origin, groups, weights)),
         quarantined=quarantine.result(),
     )
     return Run(
@@ -167,39 +167,43 @@ def _logged_ids(row: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:
-    said = []
+    sentences = []
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
-        said.append(f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}.")
+        sentences.append(
+            f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}."
+        )
     repeats = [(step, file.step) for file in training for step in file.repeated_at]
     if repeats:
         pairs = ", ".join(f"{again} repeats {first}" for again, first in repeats)
-        said.append(f"A batch that serves several updates is logged at each of them; it counts once (step {pairs}).")
-    return said
+        sentences.append(
+            f"A batch that serves several updates is logged at each of them; it counts once (step {pairs})."
+        )
+    return sentences
 
 
 def _missing(
     state: TrlState, settings_origin: str | None, groups: Sequence[RolloutGroup], weights: Sequence[WeightsRef]
 ) -> list[str]:
-    said = [f"{path} is damaged and was left out." for path in state.damaged]
+    sentences = [f"{path} is damaged and was left out." for path in state.damaged]
     if state.path is None:
-        said.append(
+        sentences.append(
             "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
             "training files."
         )
     unlogged = sorted({group.step for group in groups if group.step > state.last_step})
     if state.path is not None and unlogged:
-        said.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
+        sentences.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
     if settings_origin is None:
-        said.append("The trainer's arguments are in a pickle, which is never opened: give them with --run-config.")
+        sentences.append("The trainer's arguments are in a pickle, which is never opened: give them with --run-config.")
     if not any(rollout.completion_ids for group in groups for rollout in group.rollouts):
-        said.append(
+        sentences.append(
             "Completions are text without token ids: they are re-tokenized where a model runs. A reward function can "
             'log them: log_extra("completion_ids", [list(map(int, c)) for c in completion_ids]).'
         )
-    if not any(found.num_updates == 0 for found in weights):
-        said.append("The weights before the first update are not in the folder: give them with --initial.")
-    return said
+    if not any(ref.num_updates == 0 for ref in weights):
+        sentences.append("The weights before the first update are not in the folder: give them with --initial.")
+    return sentences
 
 
 def _find_weights(run: Path, request: ReadRequest) -> tuple[WeightsRef, ...]:

@@ -60,15 +60,15 @@ def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -
         )
     if not names:
         raise InputError(f"{file.path} has no column of rewards.", hint="Use --reader generic --reward-column NAME.")
-    given = settings.get("reward_weights")
-    if given is not None:
-        if not isinstance(given, list) or len(given) != len(names):
+    named_weights = settings.get("reward_weights")
+    if named_weights is not None:
+        if not isinstance(named_weights, list) or len(named_weights) != len(names):
             raise InputError(
-                f"{settings.origin} gives reward_weights {given}; the log has {len(names)} reward functions: "
+                f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
                 f"{', '.join(names)}.",
                 hint="Give one weight a reward function, in the order of the columns.",
             )
-        return RewardWeights(weights=dict(zip(names, map(float, given), strict=True)), inferred=inferred)
+        return RewardWeights(weights=dict(zip(names, map(float, named_weights), strict=True)), inferred=inferred)
     return _fit(names, state, inferred)
 
 

@@ -55,19 +55,19 @@ def _state_files(run: Path) -> list[Path]:
 
 def read_state(run: Path) -> TrlState:
     """The state that reaches furthest, of the root and the checkpoints of TRL's ``output_dir``."""
-    found: list[tuple[int, Path, dict[str, Any]]] = []
+    states: list[tuple[int, Path, dict[str, Any]]] = []
     damaged: list[Path] = []
     for path in _state_files(run):
         try:
             document = json.loads(path.read_bytes())
-            found.append((int(document["global_step"]), path, document))
+            states.append((int(document["global_step"]), path, document))
             _metrics_of(document)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             damaged.append(path)
-            found = [entry for entry in found if entry[1] != path]
-    if not found:
+            states = [entry for entry in states if entry[1] != path]
+    if not states:
         return TrlState(damaged=tuple(damaged))
-    last_step, path, document = max(found, key=lambda entry: entry[0])
+    last_step, path, document = max(states, key=lambda entry: entry[0])
     return TrlState(
         path=path,
         last_step=last_step,

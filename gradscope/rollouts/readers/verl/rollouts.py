@@ -57,7 +57,7 @@ def _read(request: ReadRequest) -> Run:
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
     inferred = [] if named else [_GROUPED_BY_TEXT]
-    beside = find_metrics(folder if folder.is_dir() else folder.parent)
+    metrics_file = find_metrics(folder if folder.is_dir() else folder.parent)
     if folder != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     return assemble(
@@ -67,9 +67,9 @@ def _read(request: ReadRequest) -> Run:
         format="verl",
         recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
-        missing=(*_MISSING, *(() if beside is not None else (SWITCH_ON,))),
-        files=(*files, *(() if beside is None else (beside,))),
-        metrics={} if beside is None else read_verl_metrics(beside, quarantine),
+        missing=(*_MISSING, *(() if metrics_file is not None else (SWITCH_ON,))),
+        files=(*files, *(() if metrics_file is None else (metrics_file,))),
+        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, quarantine),
     )
 
 

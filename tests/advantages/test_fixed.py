@@ -1,0 +1,34 @@
+"""Formulations without a baseline, on every group of four zeros and ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+
+from gradscope.advantages.fixed import negative_only, positive_only, reinforce, sign, tasa
+
+GROUPS = np.array(list(product((0.0, 1.0), repeat=4)))
+
+
+@pytest.mark.parametrize(
+    ("function", "fail", "success"),
+    [(reinforce, 0.0, 1.0), (sign, -1.0, 1.0), (positive_only, 0.0, 1.0), (negative_only, -1.0, 0.0)],
+)
+def test_each_reward_has_one_advantage_whatever_the_others_earn(
+    function: Callable[[np.ndarray], np.ndarray], fail: float, success: float
+) -> None:
+    assert np.array_equal(function(GROUPS), np.where(GROUPS == 1.0, success, fail))
+
+
+def test_positive_and_negative_parts_are_those_of_the_sign() -> None:
+    assert np.array_equal(positive_only(GROUPS) + negative_only(GROUPS), sign(GROUPS))
+
+
+def test_each_class_of_tasa_weighs_one() -> None:
+    for rewards, advantages in zip(GROUPS, tasa(GROUPS), strict=True):
+        assert advantages[rewards == 1.0].sum() == pytest.approx(float((rewards == 1.0).any()))
+        assert advantages[rewards == 0.0].sum() == pytest.approx(-float((rewards == 0.0).any()))
+        assert len(set(advantages[rewards == 1.0])) <= 1

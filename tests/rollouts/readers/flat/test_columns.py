@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.flat.columns import (
+    chosen_name,
+    list_names,
+    resolve_columns,
+    reward_columns,
+    sample_column,
+)
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+
+
+def test_the_most_telling_usual_name_has_the_role() -> None:
+    columns = resolve_columns(["score", "reward", "uid", "group_id", "iteration", "input"], ColumnNames())
+    assert columns == ColumnNames(prompt="input", reward="reward", step="iteration", group="group_id")
+
+
+def test_a_given_name_wins_and_must_be_there() -> None:
+    assert resolve_columns(["reward", "grade"], ColumnNames(reward="grade")).reward == "grade"
+    with pytest.raises(UsageError, match="There is no column 'mark' to take as prompt id") as caught:
+        resolve_columns(["reward"], ColumnNames(prompt_id="mark"))
+    assert caught.value.hint == "The columns are 'reward'."
+
+
+def test_who_names_the_prompt_means_to_tell_prompts_apart_by_it() -> None:
+    present = ["prompt", "task_id", "uid", "reward"]
+    by_prompt = resolve_columns(present, ColumnNames(prompt="prompt"))
+    assert (by_prompt.group, by_prompt.prompt_id, by_prompt.prompt) == (None, None, "prompt")
+    by_id = resolve_columns(present, ColumnNames(prompt_id="task_id"))
+    assert (by_id.group, by_id.prompt_id) == (None, "task_id")
+
+
+def test_rewards_are_known_by_prefix_suffix_or_usual_name() -> None:
+    present = ["mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy", "rewarding", "step"]
+    assert reward_columns(present, "mine") == ("mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy")
+
+
+def test_long_lists_of_names_are_cut_off() -> None:
+    assert list_names([]) == "none"
+    assert list_names(["a", "b"]) == "'a', 'b'"
+    assert list_names(map(str, range(22))).endswith("'19' and 2 more")
+
+
+def test_the_named_scorer_counts_else_the_first() -> None:
+    request = ReadRequest(path=Path("log"))
+    named = ReadRequest(path=Path("log"), options=ReadOptions(columns=ColumnNames(reward="f1")))
+    assert chosen_name(["acc", "f1", "acc"], request, "metric", "none") == "acc"
+    assert chosen_name(["acc", "f1"], named, "metric", "none") == "f1"
+    with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:
+        chosen_name(["acc", "acc"], named, "metric", "none")
+    assert caught.value.hint == "Its metrics are 'acc'; name one with --reward-column."
+    with pytest.raises(InputError, match=r"^log has no scored samples\.$"):
+        chosen_name([], request, "scorer", "no scored samples")
+
+
+def test_ids_tell_samples_apart_if_more_than_half_of_them_differ() -> None:
+    columns = ColumnNames(step="step", group="uid")
+    rows = [{"step": 1, "uid": "a", "sample_id": number} for number in (0, 1, 2, 2)]
+    assert sample_column(rows, columns) == "sample_id"
+    assert sample_column(rows[2:], columns) is None
+    assert sample_column([{"step": 1, "uid": "a", "sample_id": None}], columns) is None
+    # The same id at another step is another sample.
+    again = [{"step": step, "uid": "a", "rollout_idx": 0} for step in (1, 2, 3)]
+    assert sample_column(again, columns) == "rollout_idx"
