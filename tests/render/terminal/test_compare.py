@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from gradscope.render.figures.save import save_figure
 from gradscope.render.files.document import document_of
 from gradscope.render.files.write import write_files
-from gradscope.render.registry import draw_figures, render_table
-from gradscope.render.words.compare_labels import pair_label
+from gradscope.render.registry import render_table
 from tests.render.compare_example import comparison
 
 
@@ -48,27 +44,6 @@ def test_one_cell_has_no_table_of_differences() -> None:
     assert "Holm  flips" not in text
 
 
-def test_a_pair_is_called_by_what_differs() -> None:
-    report = comparison()
-    by_rate, by_form = report.pairs[0], report.pairs[2]
-    assert pair_label(by_rate, report) == "learning_rate 0.0002 - 0.0001\n  at grpo"
-    assert pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
-
-
-@pytest.mark.parametrize("num_cells", [1, 2, 4])
-def test_no_text_leaves_a_figure(num_cells: int) -> None:
-    figures = draw_figures(comparison(num_cells))
-    curves = {"compare_curves"} if num_cells == 1 else {"compare_curves_1", "compare_curves_2"}
-    assert set(figures) == curves | ({"compare_forest"} if num_cells > 1 else set())
-    for figure in figures.values():
-        figure.canvas.draw()
-        for text in figure.texts + [text for axes in figure.axes for text in axes.texts]:
-            extent = text.get_window_extent()
-            assert extent.x0 >= 0
-            assert extent.x1 <= figure.bbox.x1 + 1, text.get_text()
-            assert extent.y1 <= figure.bbox.y1 + 1
-
-
 def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
     report = comparison()
     for name in ("first", "again"):
@@ -81,16 +56,3 @@ def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
         "compare_pairs.csv",
     ]
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
-
-
-def test_the_figures_are_saved(tmp_path: Path) -> None:
-    for stem, figure in draw_figures(comparison()).items():
-        assert all(path.stat().st_size > 0 for path in save_figure(figure, tmp_path / stem))
-
-
-def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
-    report = comparison()
-    cost = [replace(pair, metric="kilotokens_per_step") for pair in report.pairs if pair.metric == "pass@1"]
-    both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *cost))
-    titles = [axes.get_title(loc="left") for axes in draw_figures(both)["compare_forest"].axes]
-    assert titles == ["pass@1", "mean train reward"]

@@ -49,14 +49,5 @@ def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
     assert notes.lines() == ("(1) no samples", "(2) k > n")
 
 
-def test_a_sparkline_shows_the_scale_that_it_was_given() -> None:
-    assert sparkline([0.0, 0.49, 1.0, 2.0, -1.0], low=0.0, high=1.0) == "▁▄██▁"
-
-
-def test_a_long_series_is_averaged_and_a_gap_stays_a_gap() -> None:
-    values = [0.0] * 50 + [None] * 50 + [1.0] * 100
-    assert sparkline(values, low=0.0, high=1.0, width=4) == "▁·██"
-
-
 def test_a_scale_without_height_is_flat() -> None:
     assert sparkline([3.0, 3.0], low=3.0, high=3.0) == "▁▁"

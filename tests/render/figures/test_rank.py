@@ -1,0 +1,96 @@
+"""Which figures each kind of rank report has, and what they name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.render.figures.rank.layers import place_of
+from gradscope.render.registry import draw_figures
+from tests.render import examples
+from tests.render.rank_examples import (
+    formulation_report,
+    gradient_update_report,
+    sparse_weight_report,
+    token_report,
+    update_report,
+)
+
+ZERO = Estimate.because("the matrix is zero")
+
+
+def test_cosines_and_shares_have_figures() -> None:
+    figures = draw_figures(formulation_report())
+    assert {"rank_cosines", "rank_shares"} <= set(figures)
+    words = " ".join(
+        text.get_text() for text in figures["rank_shares"].findobj(match=lambda item: hasattr(item, "get_text"))
+    )
+    assert "+0.70" in words
+    assert "mean reward 0.50" in words
+    assert "rollout 0: +0.80" in words
+
+
+def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:
+    report = formulation_report()
+    bare = dataclasses.replace(report, formulations=report.formulations[-1:], shares=())
+    assert not {"rank_cosines", "rank_shares"} & set(draw_figures(bare))
+
+
+def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> None:
+    report = examples.rank_report()
+    assert "rank_sizes" in draw_figures(report)
+    of_eight = dataclasses.replace(report, curve=tuple(p for p in report.curve if p.group_size == 8))
+    assert "rank_sizes" not in draw_figures(of_eight)
+
+
+def test_sparsity_has_a_course_and_a_heat_map() -> None:
+    assert "rank_sparsity" in draw_figures(token_report())
+    assert {"rank_sparsity", "rank_layers", "rank_layers_sparsity"} <= set(draw_figures(sparse_weight_report()))
+
+
+def test_one_step_has_no_course() -> None:
+    report = token_report()
+    once = dataclasses.replace(report, steps=report.steps[:1], sparsity=report.sparsity[:1])
+    assert "rank_sparsity" not in draw_figures(once)
+
+
+def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None:
+    report = update_report()
+    assert set(draw_figures(report)) == {"update_layers", "update_trajectory"}
+    change = report.updates[0]
+    later = dataclasses.replace(change, last=2000)
+    assert "update_curve" in draw_figures(dataclasses.replace(report, updates=(change, later)))
+    dead = dataclasses.replace(change, effective_rank=ZERO)
+    assert draw_figures(dataclasses.replace(report, updates=(dead,))) == {}
+
+
+def test_a_gradient_is_drawn_beside_a_change_where_both_have_a_rank() -> None:
+    report = gradient_update_report()
+    assert "rank_gradient_update" in draw_figures(report)
+    nothing = dataclasses.replace(report.gradient_updates[0], update_rank=ZERO)
+    assert "rank_gradient_update" not in draw_figures(dataclasses.replace(report, gradient_updates=(nothing,)))
+
+
+def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
+    report = examples.rank_report()
+    flat = tuple(dataclasses.replace(one, singular_values=(0.0,) * 8) for one in report.spectra)
+    dead = tuple(dataclasses.replace(point, profile=(), nulls={}) for point in report.curve)
+    assert {"rank_spectrum", "rank_nulls"} <= set(draw_figures(report))
+    assert not {"rank_spectrum", "rank_nulls"} & set(
+        draw_figures(dataclasses.replace(report, spectra=flat, curve=dead))
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "place"),
+    [
+        ("model.layers.11.mlp.up_proj.weight", ("11", "up_proj")),
+        ("transformer.h.3.attn.c_attn.weight", ("3", "c_attn")),
+        ("base.layers.0.q_proj.lora_A.default.weight", ("0", "q_proj.lora_A")),
+        ("lm_head.weight", ("outside", "lm_head")),
+    ],
+)
+def test_a_tensor_stands_in_its_layer_and_module(tensor: str, place: tuple[str, str]) -> None:
+    assert place_of(tensor) == place

@@ -1,0 +1,139 @@
+"""Rank reports made by hand for each kind of row: formulations, sparsity, changes of weights, gradients beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gradscope.estimate import Estimate
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
+from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from tests.render import examples
+
+NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
+
+
+def update(name: str, step: int = 41) -> FormulationUpdate:
+    return FormulationUpdate(
+        step=step,
+        advantage=name,
+        update_norm=Estimate.exact(0.4123),
+        cancellation=Estimate.exact(0.31),
+        between_groups=Estimate.exact(0.155),
+        class_subspace_energy=Estimate.exact(0.6),
+        signal_to_noise=Estimate(value=0.62, low=0.1, high=1.2, num_units=16),
+        alignment={
+            "pass@1": Estimate(value=0.97, low=0.9, high=1.0, num_units=16),
+            "pass@8": Estimate.because("its mean over groups is not above its own noise"),
+        },
+        cosines={other: Estimate.exact(-0.25 if other == "sign" else 0.87) for other in NAMES if other != name},
+    )
+
+
+def noise() -> BaselineNoise:
+    ratio = Estimate(value=0.58, low=0.31, high=0.86, num_units=96)
+    names = ("zero", "group_mean", "optimal", "optimal_leave_one_out", "shrinkage")
+    return BaselineNoise(
+        step=None,
+        group_id=None,
+        num_groups=96,
+        pass_rate=0.7,
+        optimal_baseline=Estimate.exact(0.2),
+        reward_norm_correlation=Estimate.because("rewards or norms do not vary within any group"),
+        relative_noise=dict.fromkeys(names, ratio),
+    )
+
+
+def formulation_report() -> RankReport:
+    """Updates, shares and baselines beside the ranks."""
+    shares = tuple(
+        GroupShare(
+            step=41,
+            group_id=f"{examples.HOSTILE}{group}",
+            pass_rate=None if group == 0 else 0.5,
+            projection_share=Estimate.exact(share),
+            rollouts=(share + 0.1, -0.1, 0.0),
+        )
+        for group, share in enumerate((0.7, 0.4, -0.1, 0.0))
+    )
+    return dataclasses.replace(
+        examples.rank_report(),
+        formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
+        shares=shares,
+        baselines=(noise(),),
+    )
+
+
+def sparsity(step: int, tensor: str | None = None) -> GradientSparsity:
+    return GradientSparsity(
+        step=step,
+        parts="tokens" if tensor is None else "entries",
+        tensor=tensor,
+        num_parts=12_345,
+        frac_seen=0.48 if tensor is None else 1.0,
+        zero=Estimate.exact(0.25),
+        small=Estimate.exact(0.375),
+        hoyer=Estimate.exact(0.5) if step < 41 else Estimate.because("every row is zero"),
+        gini=Estimate.exact(0.6 + step / 1000),
+    )
+
+
+def token_report() -> RankReport:
+    bare = dataclasses.replace(examples.rank_report(), rows="token", curve=(), spectra=())
+    return dataclasses.replace(bare, sparsity=tuple(sparsity(step) for step in (1, 21, 41)))
+
+
+def sparse_weight_report() -> RankReport:
+    report = examples.weight_report()
+    names = [str(spectrum.label.tensor) for spectrum in report.spectra]
+    return dataclasses.replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
+
+
+def update_report() -> RankReport:
+    """Changes of one weight between checkpoints, and the trajectory of all."""
+    share = Estimate.exact(0.123)
+    none = Estimate.because("the base model of the adapter is not on this disk; name it with --model")
+    update = WeightUpdate(
+        tensor="model.layers.10.self_attn.q_proj.weight",
+        first=0,
+        last=1000,
+        shape=(64, 64),
+        update_size=share,
+        singular_values=(2.0, 1.0),
+        effective_rank=Estimate.exact(31.5),
+        gaussian=Estimate.exact(51.5),
+        stable_rank=Estimate.exact(3.1),
+        top_energy=share,
+        principal_overlap=share,
+        principal_null=share,
+        bfloat16_changed=none,
+    )
+    whole = UpdateTrajectory(
+        tensor=None,
+        num_updates=(500, 1000),
+        effective_rank=Estimate.exact(1.4),
+        top_energy=Estimate.exact(0.94),
+        linear_growth=Estimate.exact(0.92),
+        walk_effective_rank=Estimate.exact(1.8),
+        walk_top_energy=Estimate.exact(0.82),
+        walk_linear_growth=Estimate.exact(0.81),
+    )
+    bare = dataclasses.replace(examples.weight_report(), rows="update", spectra=(), steps=())
+    return dataclasses.replace(bare, updates=(update, *[dataclasses.replace(update, first=500)]), trajectories=(whole,))
+
+
+def gradient_update_report() -> RankReport:
+    """The gradients of many weights, each beside the change that followed."""
+    pair = GradientAndUpdate(
+        step=41,
+        tensor="model.layers.0.self_attn.q_proj.weight",
+        first=40,
+        last=60,
+        gradient_rank=Estimate.exact(8.79),
+        gradient_top_energy=Estimate.exact(0.463),
+        update_rank=Estimate.exact(24.98),
+        update_top_energy=Estimate.exact(0.219),
+        gaussian=Estimate.exact(51.53),
+    )
+    pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
+    return dataclasses.replace(examples.weight_report(), gradient_updates=pairs)

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from gradscope.errors import UsageError
+from gradscope.render.words.compare_labels import metric_title, pair_label
+from tests.render.compare_example import comparison
+
+
+def test_a_pair_is_called_by_what_differs() -> None:
+    report = comparison()
+    by_rate, by_form = report.pairs[0], report.pairs[2]
+    assert pair_label(by_rate, report) == "learning_rate 0.0002 - 0.0001\n  at grpo"
+    assert pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
+
+
+def test_a_label_escapes_names_and_keeps_to_its_lines() -> None:
+    report = comparison()
+    for pair in report.pairs:
+        label = pair_label(pair, report)
+        assert "\x1b" not in label
+        assert len(label.splitlines()) == 2
+        assert max(map(len, label.splitlines())) <= 45
+
+
+def test_a_budget_is_its_own_title() -> None:
+    assert [metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == ["pass@16", "pass^2", "p corrected"]
+    with pytest.raises(UsageError, match="There is no metric 'xyzzy'"):
+        metric_title("xyzzy")

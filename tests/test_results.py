@@ -1,0 +1,67 @@
+"""The result types: plain frozen records whose every field is explained, and whose documents scripts can rely on."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gradscope.results.report import ReportSection
+from tests.conftest import REPOSITORY
+from tests.contract import missing_fields
+from tests.render import examples
+from tests.results import golden
+
+MODULES = sorted((REPOSITORY / "gradscope" / "results").glob("[!_]*.py"))
+RECORDS = [
+    record
+    for path in MODULES
+    for record in vars(import_module(f"gradscope.results.{path.stem}")).values()
+    if dataclasses.is_dataclass(record) and record.__module__ == f"gradscope.results.{path.stem}"
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_a_result_cannot_be_changed_nor_grow(record: type) -> None:
+    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert "__slots__" in vars(record)
+    assert all(field.kw_only for field in dataclasses.fields(record))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_field_has_a_sentence_below_it(path: Path) -> None:
+    for record in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)):
+        for place, node in enumerate(record.body):
+            if isinstance(node, ast.AnnAssign):
+                below = record.body[place + 1]
+                sentence = below.value.value if isinstance(below, ast.Expr) else ""  # type: ignore[attr-defined]
+                assert sentence.rstrip().endswith((".", "...")), f"{record.name}.{ast.unparse(node.target)}"
+
+
+def test_a_section_is_headed_by_its_first_finding_or_by_what_is_missing() -> None:
+    assert ReportSection(name="a", question="?", findings=("First.", "Second.")).headline == "First."
+    assert ReportSection(name="a", question="?", missing="No rewards.").headline == "No rewards."
+    assert ReportSection(name="a", question="?").headline == ""
+
+
+@pytest.mark.parametrize("name", sorted(golden.reports()))
+def test_documents_stay_as_scripts_know_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden.FOLDER.parent.parent)
+    kept = json.loads((golden.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert golden.golden_document(golden.reports()[name]) == kept
+
+
+@pytest.mark.parametrize("name", sorted(golden.reports()))
+def test_every_promised_field_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden.FOLDER.parent.parent)
+    assert missing_fields(name, golden.golden_document(golden.reports()[name])) == []
+
+
+def test_a_missing_field_is_noticed() -> None:
+    document = golden.golden_document(examples.check_report())
+    del document["result"]["verdicts"][1]["limit"]
+    assert missing_fields("check", document) == ["verdicts[].limit"]
