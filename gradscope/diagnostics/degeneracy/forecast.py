@@ -38,7 +38,7 @@ def pass_rates_of(table: GroupTable, *, seed: int) -> PassRates | str:
 def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDistribution:
     """Shapes, fit, end masses and histogram of a distribution; undefined where :func:`pass_rates_of` gave a reason."""
     if isinstance(rates, str):
-        unknown = Estimate.because(rates, num_units=len(table.size))
+        unknown = Estimate.undefined_because(rates, num_units=len(table.size))
         return PassRateDistribution(
             beta_a=unknown,
             beta_b=unknown,
@@ -68,7 +68,7 @@ def forecast_at_size(
     rates: PassRates | str, group_size: int, predicted: Callable[[int], Estimate]
 ) -> GroupSizeDegeneracy:
     """The row of a group size beyond the logged rollouts; ``predicted`` gives the i.i.d. prediction at a size."""
-    degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.because(rates)
+    degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.undefined_because(rates)
     prediction = predicted(group_size)
     gap = degenerate if degenerate.value is None else _less(degenerate, prediction)
     return GroupSizeDegeneracy(
@@ -88,7 +88,7 @@ def plan_for_target(
     if share <= target:
         drawn = Estimate.exact(float(now.group_size), num_units=now.degeneracy.num_units)
     elif share >= 1.0:
-        drawn = Estimate.because("no group is alive, so no number of groups would give one")
+        drawn = Estimate.undefined_because("no group is alive, so no number of groups would give one")
     else:
         drawn = _resampled(now, target)
     reached = now.degeneracy if share <= target else Estimate.exact(target, num_units=now.degeneracy.num_units)
@@ -143,7 +143,7 @@ def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollo
 
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
     reason = f"no group size up to {MOST_TIMES} times {now.group_size} is known to bring the share to {target:g}"
-    unknown = Estimate.because(reason, num_units=now.degeneracy.num_units)
+    unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
     return TargetPlan(
         plan="larger groups",
         group_size=None,

@@ -85,7 +85,11 @@ def mean_null_ranks(values: Mapping[str, Array], *, num_units: int = 1) -> dict[
 
 def _mean_rank(values: Mapping[str, Array], name: str, num_units: int) -> Estimate:
     if name not in values:
-        return Estimate.because(TOKEN_ADVANTAGES if values else ZERO_MATRIX)
+        return Estimate.undefined_because(TOKEN_ADVANTAGES if values else ZERO_MATRIX)
     ranks = effective_ranks(values[name])
     finite = ranks[np.isfinite(ranks)]
-    return Estimate.exact(float(finite.mean()), num_units=num_units) if len(finite) else Estimate.because(ZERO_MATRIX)
+    return (
+        Estimate.exact(float(finite.mean()), num_units=num_units)
+        if len(finite)
+        else Estimate.undefined_because(ZERO_MATRIX)
+    )

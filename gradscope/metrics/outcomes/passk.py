@@ -109,6 +109,6 @@ def estimate_pass_table(
         if reason is None:
             table.append((next(means), next(means)))
         else:
-            undefined = Estimate.because(reason, num_units=len(n))
+            undefined = Estimate.undefined_because(reason, num_units=len(n))
             table.append((undefined, undefined))
     return table

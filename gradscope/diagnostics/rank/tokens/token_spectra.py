@@ -210,7 +210,7 @@ def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
     # Groups differ in their number of tokens, so ranks have no common span [1, G] to be shares of, as those of rollouts
     # have in curve_point: here the interval is that of the ranks themselves, cut where no rank can be.
     if not spectra:
-        return (Estimate.because(_ALL_DEAD),) * 4
+        return (Estimate.undefined_because(_ALL_DEAD),) * 4
     columns = [
         [
             float(s.label.shape[0]),
