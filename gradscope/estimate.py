@@ -19,7 +19,7 @@ class Estimate:
     Example:
         >>> Estimate(value=0.41, low=0.33, high=0.49, num_units=160).value
         0.41
-        >>> Estimate.because("k = 8 exceeds the 4 samples of a prompt").undefined
+        >>> Estimate.undefined_because("k = 8 exceeds the 4 samples of a prompt").undefined
         'k = 8 exceeds the 4 samples of a prompt'
     """
 
@@ -46,7 +46,7 @@ class Estimate:
                 raise ValueError(f"an Estimate holds finite numbers, got {number}")
 
     @classmethod
-    def because(cls, reason: str, *, num_units: int = 0) -> Estimate:
+    def undefined_because(cls, reason: str, *, num_units: int = 0) -> Estimate:
         """An undefined estimate; the reason is a sentence for people, without its period."""
         return cls(undefined=reason, num_units=num_units)
 

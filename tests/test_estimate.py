@@ -8,7 +8,7 @@ from gradscope.estimate import Estimate
 
 
 def test_a_reason_stands_for_a_missing_value() -> None:
-    unknown = Estimate.because("no data", num_units=3)
+    unknown = Estimate.undefined_because("no data", num_units=3)
     assert (unknown.value, unknown.undefined, unknown.num_units, unknown.is_defined) == (None, "no data", 3, False)
 
 
@@ -43,14 +43,14 @@ def test_numbers_are_finite(field: str, number: float) -> None:
 def test_both_ends_make_the_interval() -> None:
     assert Estimate(value=0.5, low=0.4, high=0.7).interval == (0.4, 0.7)
     assert Estimate.exact(0.5).interval is None
-    assert Estimate.because("no data").interval is None
+    assert Estimate.undefined_because("no data").interval is None
 
 
 def test_a_fact_ends_where_it_stands() -> None:
     assert Estimate(value=0.5, low=0.4, high=0.7).ends == (0.4, 0.7)
     assert Estimate.exact(0.5).ends == (0.5, 0.5)
     with pytest.raises(ValueError, match="an undefined estimate has no ends: no data"):
-        _ = Estimate.because("no data").ends
+        _ = Estimate.undefined_because("no data").ends
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_interval_that_touches_zero_is_on_no_side(low: float, high: float, si
 
 
 def test_without_an_interval_no_side_is_certain() -> None:
-    assert Estimate.exact(3.0).side_of_zero == Estimate.because("no data").side_of_zero == 0
+    assert Estimate.exact(3.0).side_of_zero == Estimate.undefined_because("no data").side_of_zero == 0
 
 
 def test_a_function_takes_value_and_ends_with_it() -> None:
@@ -76,7 +76,9 @@ def test_a_falling_function_exchanges_the_ends() -> None:
 
 
 def test_what_is_undefined_or_exact_stays_so() -> None:
-    assert Estimate.because("no data", num_units=3).map(abs) == Estimate.because("no data", num_units=3)
+    assert Estimate.undefined_because("no data", num_units=3).map(abs) == Estimate.undefined_because(
+        "no data", num_units=3
+    )
     assert Estimate.exact(-2.0, num_units=3).map(abs) == Estimate.exact(2.0, num_units=3)
 
 

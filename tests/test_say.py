@@ -22,12 +22,12 @@ def test_a_number_and_its_ends_read_alike(form: object, text: str) -> None:
 
 def test_a_fact_reads_without_brackets() -> None:
     assert with_interval(Estimate.exact(0.5), ".1f") == "0.5"
-    assert interval(Estimate.exact(0.5), ".1f") == interval(Estimate.because("no data"), ".1f") == ""
+    assert interval(Estimate.exact(0.5), ".1f") == interval(Estimate.undefined_because("no data"), ".1f") == ""
 
 
 def test_an_undefined_number_cannot_be_said() -> None:
     with pytest.raises(ValueError, match="an undefined number cannot be said: no data"):
-        with_interval(Estimate.because("no data"), ".1f")
+        with_interval(Estimate.undefined_because("no data"), ".1f")
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,16 @@ def test_a_single_step_has_nothing_to_move_between() -> None:
 @pytest.mark.parametrize("part", ["between_prompts", "over_time"])
 def test_a_gap_without_one_of_its_parts_is_not_split(part: str) -> None:
     report = degeneracy_report(num_steps=3)
-    parts = {"between_prompts": Estimate.exact(0.3), "over_time": Estimate.exact(0.1), part: Estimate.because("no")}
+    parts = {
+        "between_prompts": Estimate.exact(0.3),
+        "over_time": Estimate.exact(0.1),
+        part: Estimate.undefined_because("no"),
+    }
     assert "the gap is +40.4 points." in said(replace(report, gap_decomposition=GapDecomposition(**parts)))
 
 
 def test_an_undefined_prediction_says_why() -> None:
-    report = replace(degeneracy_report(), iid_prediction=Estimate.because("rewards have three levels"))
+    report = replace(degeneracy_report(), iid_prediction=Estimate.undefined_because("rewards have three levels"))
     assert "Pass rate and prediction are undefined: rewards have three levels." in said(report)
 
 
@@ -75,7 +79,7 @@ def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: 
 
 
 def test_without_a_threshold_the_advice_is_to_name_one() -> None:
-    unknown = Estimate.because("no threshold")
+    unknown = Estimate.undefined_because("no threshold")
     report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown)
     assert "say what counts as a pass (--success-threshold)." in said(report)
     several = replace(LOG, reward_functions=("acc", "format"))

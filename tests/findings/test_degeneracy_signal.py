@@ -23,7 +23,7 @@ ALIVE = replace(
     frac_reward_zero_std=Estimate.exact(0.0),
     starvation=replace(REPORT.starvation, frac_rollouts=Estimate.exact(0.0)),
 )
-NOTHING = Estimate.because("nothing is known")
+NOTHING = Estimate.undefined_because("nothing is known")
 
 
 def size(group_size: int, degeneracy: Estimate, method: str = "forecast") -> GroupSizeDegeneracy:
@@ -71,7 +71,9 @@ def test_remedies_stand_beside_each_other() -> None:
     alone = "Resampling dead groups until the batch is full takes 1.70 times the rollouts."
     assert remedy_finding(REPORT, None) == remedy_finding(REPORT, size(16, NOTHING)) == alone
     assert remedy_finding(ALIVE, doubled) == ""
-    hopeless = replace(REPORT, starvation=replace(REPORT.starvation, resampling_factor=Estimate.because("none lives")))
+    hopeless = replace(
+        REPORT, starvation=replace(REPORT.starvation, resampling_factor=Estimate.undefined_because("none lives"))
+    )
     assert remedy_finding(hopeless, doubled) == "Resampling dead groups would not help: none lives."
 
 
@@ -92,7 +94,7 @@ def test_a_target_that_is_met_needs_nothing() -> None:
 def test_plans_say_what_they_cost_in_tokens() -> None:
     now, larger, resampling = REPORT.target.plans
     larger = replace(larger, group_size=32, degeneracy=Estimate.exact(0.1), tokens_per_group=Estimate.exact(4800.0))
-    unable = Estimate.because("no group is alive")
+    unable = Estimate.undefined_because("no group is alive")
     plans = (now, larger, replace(resampling, rollouts_per_group=unable))
     text = target_finding(replace(REPORT, target=replace(REPORT.target, plans=plans)))
     assert "G = 32 (forecast, 4,800 tokens a group)" in text

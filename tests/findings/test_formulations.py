@@ -6,7 +6,7 @@ from gradscope.results.rank import BaselineNoise, FormulationUpdate
 
 
 def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | None = None) -> FormulationUpdate:
-    unused = Estimate.because("not needed here")
+    unused = Estimate.undefined_because("not needed here")
     return FormulationUpdate(
         step=step,
         advantage=advantage,
@@ -62,7 +62,7 @@ def test_the_quietest_baseline_that_differs_measurably_is_named() -> None:
 
 def test_a_baseline_whose_interval_holds_one_cannot_be_told_apart() -> None:
     ratios = {"zero": between(0.8, 1.2), "shrinkage": Estimate.exact(0.3)}
-    assert update_findings([], [noise(Estimate.because("no group is mixed"), **ratios)]) == (
+    assert update_findings([], [noise(Estimate.undefined_because("no group is mixed"), **ratios)]) == (
         "No group shows an optimal baseline; no baseline can be told from leave_one_out by the noise of its gradient.",
     )
 

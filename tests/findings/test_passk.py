@@ -48,7 +48,7 @@ def test_a_single_common_budget_has_no_course() -> None:
     alone = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
     winner, _ = compared(alone)
     assert winner == "after against before: +0.3200 [+0.2700, +0.3700] at k = 1."
-    nothing = replace(COMPARISON.rows[0], difference=Estimate.because("k exceeds the samples"))
+    nothing = replace(COMPARISON.rows[0], difference=Estimate.undefined_because("k exceeds the samples"))
     assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
 
 

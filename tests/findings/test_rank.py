@@ -64,7 +64,11 @@ def test_other_rollouts_of_the_same_prompts_have_their_own_interval() -> None:
 def test_formulations_are_told_apart_by_their_paired_difference() -> None:
     comparisons = [
         RankComparison(step=9, group_size=8, first="logged", second=name, difference=difference)
-        for name, difference in (("sign", around(1.0)), ("rloo", around(0.1)), ("tasa", Estimate.because("dead")))
+        for name, difference in (
+            ("sign", around(1.0)),
+            ("rloo", around(0.1)),
+            ("tasa", Estimate.undefined_because("dead")),
+        )
     ]
     apart, alike = rank_findings([], [], [], comparisons)
     assert apart == "Paired by group, the rank under logged differs from that under sign (+1.00), each at 95 %."
@@ -93,5 +97,5 @@ def test_matrices_of_weights_have_a_range() -> None:
     ranks = [spectrum.effective_rank.value for spectrum in report.spectra]
     assert text.startswith(f"Effective ranks run from {min(ranks):.2f} (model.layers.")
     assert f"to {max(ranks):.2f} (model." in text
-    dead = [replace(spectrum, effective_rank=Estimate.because("zero")) for spectrum in report.spectra]
+    dead = [replace(spectrum, effective_rank=Estimate.undefined_because("zero")) for spectrum in report.spectra]
     assert rank_findings([], [], dead) == ("Every gradient matrix is zero: no rank can be stated.",)

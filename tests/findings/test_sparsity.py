@@ -34,5 +34,8 @@ def test_the_most_and_the_least_even_weight_are_named() -> None:
 
 
 def test_a_last_step_without_a_gradient_says_nothing() -> None:
-    assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=Estimate.because("every row is zero"))]) == ()
+    assert (
+        sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=Estimate.undefined_because("every row is zero"))])
+        == ()
+    )
     assert sparsity_findings([]) == ()

@@ -13,7 +13,7 @@ def point(
     method: TokenMethod = "exact",
     energy_error: float | None = None,
 ) -> TokenRankPoint:
-    known = Estimate.because("no weight") if rank is None else Estimate.exact(rank)
+    known = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
     return TokenRankPoint(
         step=step,
         advantage=advantage,

@@ -6,7 +6,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.weights import gradient_update_findings, weight_update_findings
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
-UNDEFINED = Estimate.because("the matrix is zero")
+UNDEFINED = Estimate.undefined_because("the matrix is zero")
 WHOLE = UpdateTrajectory(
     tensor=None,
     num_updates=(20, 40),

@@ -84,7 +84,7 @@ def _step(step: int) -> StepDegeneracy:
 
 
 def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> DegeneracyReport:
-    too_large = Estimate.because("a forecast at G = 16 could be anything from 0.05 to 0.81")
+    too_large = Estimate.undefined_because("a forecast at G = 16 could be anything from 0.05 to 0.81")
     return DegeneracyReport(
         source=source(files=files),
         reward=HOSTILE,
@@ -164,9 +164,9 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         pass_rates=_pass_rates(),
         starvation=SignalCost(
             frac_rollouts=around(0.4125, 0.08, 128),
-            frac_tokens=Estimate.because("token ids of the completions were not logged"),
+            frac_tokens=Estimate.undefined_because("token ids of the completions were not logged"),
             frac_generation_time=around(0.52, 0.08, 128),
-            tokens_per_rollout=Estimate.because("token ids of the completions were not logged"),
+            tokens_per_rollout=Estimate.undefined_because("token ids of the completions were not logged"),
             batch_size=Estimate.exact(64.0, num_units=num_steps),
             effective_batch_size=Estimate.exact(37.6, num_units=num_steps),
             dilution=around(0.5875, 0.08, 128),
@@ -181,9 +181,15 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             ),
             AdvantageMass(
                 advantage="sign",
-                positive_mass=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
-                negative_mass=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
-                frac_zero=Estimate.because("it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
+                positive_mass=Estimate.undefined_because(
+                    "it is defined for rewards of 0 and 1, and there is a reward of 0.5"
+                ),
+                negative_mass=Estimate.undefined_because(
+                    "it is defined for rewards of 0 and 1, and there is a reward of 0.5"
+                ),
+                frac_zero=Estimate.undefined_because(
+                    "it is defined for rewards of 0 and 1, and there is a reward of 0.5"
+                ),
             ),
         ),
         by_reward=(
@@ -218,8 +224,8 @@ def _pass_rates() -> PassRateDistribution:
 
 
 def _target() -> TargetDegeneracy:
-    no_tokens = Estimate.because("token ids of the completions were not logged")
-    out_of_reach = Estimate.because("no group size up to 8 times 8 is known to bring the share to 0.2")
+    no_tokens = Estimate.undefined_because("token ids of the completions were not logged")
+    out_of_reach = Estimate.undefined_because("no group size up to 8 times 8 is known to bring the share to 0.2")
     return TargetDegeneracy(
         target=0.2,
         plans=(
@@ -261,7 +267,7 @@ def _passk_table(name: str, first: float, growth: float) -> PassAtKTable:
         )
         for k in ks
     ]
-    beyond = Estimate.because("k = 32 exceeds the 16 samples of a prompt")
+    beyond = Estimate.undefined_because("k = 32 exceeds the 16 samples of a prompt")
     return PassAtKTable(
         name=name,
         source=source(name),
@@ -330,7 +336,7 @@ def _spectrum_nulls(num: int, tensor: str | None) -> dict[str, Estimate]:
     gaussian = {"gaussian": Estimate.exact(0.8 * num)}
     if tensor:
         return gaussian
-    none = Estimate.because("each token has its own advantage")
+    none = Estimate.undefined_because("each token has its own advantage")
     return {"unweighted": Estimate.exact(1 + 0.5 * num), "shuffled": none, "signs": none} | gaussian
 
 
@@ -363,10 +369,10 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             group_size=size,
             num_groups=16,
             num_dead=16 if (advantage, size, step) == ("sign", 2, 41) else 5,
-            effective_rank=Estimate.because("no live group of 2 at step 41")
+            effective_rank=Estimate.undefined_because("no live group of 2 at step 41")
             if (advantage, size, step) == ("sign", 2, 41)
             else around(1 + (size - 1) * (0.9 - 0.003 * step) * scale, 0.15),
-            given_prompts=Estimate.because("leaving one of 2 out leaves too little"),
+            given_prompts=Estimate.undefined_because("leaving one of 2 out leaves too little"),
             stable_rank=around(1 + 0.2 * size, 0.1),
             participation_ratio=around(1 + 0.3 * size, 0.1),
             profile=profile(size, 0.55),
@@ -387,7 +393,7 @@ def _geometry(step: int) -> StepGeometry:
         grad_norm=Estimate.exact(0.4123),
         logged_grad_norm=0.4123 if step > 1 else None,
         cancellation=Estimate.exact(0.31),
-        class_subspace_energy=Estimate.because("no group is mixed") if step == 1 else around(0.62, 0.05),
+        class_subspace_energy=Estimate.undefined_because("no group is mixed") if step == 1 else around(0.62, 0.05),
         sparsity={"zero_rows": Estimate.exact(0.41)},
         verification={"checked": True, "relative_error": 2e-7},
     )
@@ -496,7 +502,7 @@ def check_report() -> CheckReport:
                 op=">=",
                 limit=0.5,
                 outcome="unknown",
-                estimate=Estimate.because(f"no held-out samples in {HOSTILE}"),
+                estimate=Estimate.undefined_because(f"no held-out samples in {HOSTILE}"),
                 meaning=f"pass@4 is undefined: no held-out samples in {HOSTILE}.",
                 next_step="Log held-out samples.",
             ),

@@ -24,7 +24,7 @@ def update(name: str, step: int = 41) -> FormulationUpdate:
         signal_to_noise=Estimate(value=0.62, low=0.1, high=1.2, num_units=16),
         alignment={
             "pass@1": Estimate(value=0.97, low=0.9, high=1.0, num_units=16),
-            "pass@8": Estimate.because("its mean over groups is not above its own noise"),
+            "pass@8": Estimate.undefined_because("its mean over groups is not above its own noise"),
         },
         cosines={other: Estimate.exact(-0.25 if other == "sign" else 0.87) for other in NAMES if other != name},
     )
@@ -39,7 +39,7 @@ def noise() -> BaselineNoise:
         num_groups=96,
         pass_rate=0.7,
         optimal_baseline=Estimate.exact(0.2),
-        reward_norm_correlation=Estimate.because("rewards or norms do not vary within any group"),
+        reward_norm_correlation=Estimate.undefined_because("rewards or norms do not vary within any group"),
         relative_noise=dict.fromkeys(names, ratio),
     )
 
@@ -73,7 +73,7 @@ def sparsity(step: int, tensor: str | None = None) -> GradientSparsity:
         frac_seen=0.48 if tensor is None else 1.0,
         zero=Estimate.exact(0.25),
         small=Estimate.exact(0.375),
-        hoyer=Estimate.exact(0.5) if step < 41 else Estimate.because("every row is zero"),
+        hoyer=Estimate.exact(0.5) if step < 41 else Estimate.undefined_because("every row is zero"),
         gini=Estimate.exact(0.6 + step / 1000),
     )
 
@@ -92,7 +92,7 @@ def sparse_weight_report() -> RankReport:
 def update_report() -> RankReport:
     """Changes of one weight between checkpoints, and the trajectory of all."""
     share = Estimate.exact(0.123)
-    none = Estimate.because("the base model of the adapter is not on this disk; name it with --model")
+    none = Estimate.undefined_because("the base model of the adapter is not on this disk; name it with --model")
     update = WeightUpdate(
         tensor="model.layers.10.self_attn.q_proj.weight",
         first=0,

@@ -82,7 +82,7 @@ def run_report() -> RunReport:
                         ),
                         rows=(
                             (10, Estimate(value=0.25, low=0.1, high=0.4, num_units=8), f"one\n{ATTACK}"),
-                            (9, Estimate.because(f"no reward in {HOSTILE}"), "two"),
+                            (9, Estimate.undefined_because(f"no reward in {HOSTILE}"), "two"),
                             (100, None, None),
                         ),
                     ),

@@ -58,7 +58,7 @@ def test_text_from_a_log_is_neither_mathematics_nor_a_missing_glyph(tmp_path: Pa
 
 def test_a_result_without_numbers_has_no_figure() -> None:
     report = examples.passk_report(num_files=1)
-    nothing = Estimate.because("no samples")
+    nothing = Estimate.undefined_because("no samples")
     rows = tuple(dataclasses.replace(row, pass_at_k=nothing) for row in report.tables[0].rows)
     assert draw_figures(dataclasses.replace(report, tables=(dataclasses.replace(report.tables[0], rows=rows),))) == {}
     replay = examples.replay_report()

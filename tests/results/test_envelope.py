@@ -25,7 +25,7 @@ def test_the_envelope_names_inputs_with_their_digest(tmp_path: Path) -> None:
 
 
 def test_an_undefined_number_is_null_with_its_reason_beside_it() -> None:
-    assert to_jsonable(Estimate.because("no group is mixed", num_units=3)) == {
+    assert to_jsonable(Estimate.undefined_because("no group is mixed", num_units=3)) == {
         "value": None,
         "low": None,
         "high": None,

@@ -43,7 +43,7 @@ def baseline_verdict(
     Returns:
         The verdict; unknown where a side has no value.
     """
-    absent = Estimate.because("the baseline does not hold this metric")
+    absent = Estimate.undefined_because("the baseline does not hold this metric")
     old = BaselineMetric(estimate=absent) if before is None else before
     change, num_paired = change_of(old, after, **bootstrap)
     better = _better(name)

@@ -83,7 +83,7 @@ class MetricValues:
             return self._value(metric) if selector is None else self._selected(metric, selector, name)
         except GradscopeError as error:
             reason = error.message.rstrip(".")
-            return MetricValue(estimate=Estimate.because(reason), subject=name, hint=error.hint or "")
+            return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=error.hint or "")
 
     def _value(self, name: str) -> MetricValue:
         """What the log says goes first, groups' rewards before the trainer's own numbers; gradients go last."""
@@ -98,7 +98,7 @@ class MetricValues:
             return self._replay(entry) if entry.command == "replay" else self._gradient(entry)
         reason = f"{name} is not one number of a run"
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
-        return MetricValue(estimate=Estimate.because(reason), subject=name, hint=hint)
+        return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
 
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
@@ -111,7 +111,7 @@ class MetricValues:
         if values is None:
             reason = f"{metric} is not a number of each step"
             hint = f"Leave the selector out: {metric}"
-            return MetricValue(estimate=Estimate.because(reason), subject=name, hint=hint)
+            return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         estimate = aggregate_steps(values, selector)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
@@ -188,7 +188,9 @@ class MetricValues:
             return MetricValue(estimate=_at(last, path), subject=subject, hint=hint)
         points = [point for point in report.curve if point.step == last.step and point.advantage == "logged"]
         if not points:
-            return MetricValue(estimate=Estimate.because("no group has a spectrum"), subject=subject, hint=hint)
+            return MetricValue(
+                estimate=Estimate.undefined_because("no group has a spectrum"), subject=subject, hint=hint
+            )
         largest = max(points, key=lambda point: point.group_size)
         return MetricValue(estimate=_at(largest, path), subject=f"{subject}, G = {largest.group_size}", hint=hint)
 
@@ -209,7 +211,7 @@ class MetricValues:
             return MetricValue(estimate=Estimate.exact(last.relative_error[quantity]), subject=subject)
         causes = [one.cause for one in last.quantities if one.name == quantity and one.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
-        return MetricValue(estimate=Estimate.because(cause), subject=subject, hint=_see(entry.name))
+        return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
         usable = [step for step in self.run.steps if self.run.weights_before(step) and step not in self.run.notes]

@@ -76,7 +76,7 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
 def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
     """The numbers of the chosen steps that have one as one number; only a trend has an interval."""
     if not values:
-        return Estimate.because(f"none of the steps {selector.steps!r} has a value")
+        return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
     steps, numbers = list(values), list(values.values())
     if selector.aggregate == "trend":
         return trend(steps, numbers)

@@ -189,7 +189,7 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
             second=cell_name(second),
             changed=_changed(first, second)[0],
             metric=metric,
-            difference=student_mean(differences) if seeds else Estimate.because(why),
+            difference=student_mean(differences) if seeds else Estimate.undefined_because(why),
             p_value=p_value,
             p_holm=None,
             sign_flip_p_value=sign_flip_p_value(differences),
@@ -221,7 +221,7 @@ def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[st
         metrics={
             name: student_mean([values[name] for values in of_seed.values()])
             if name in everywhere
-            else Estimate.because(_NOT_COUNTED)
+            else Estimate.undefined_because(_NOT_COUNTED)
             for name in metrics
         },
     )

@@ -40,7 +40,7 @@ def measure_advantage_mass(chosen: GroupRewards, *, num_resamples: int, seed: in
     for entry in FORMULATIONS.values():
         sums = _sums(entry, by_size, rewards_of_size)
         if isinstance(sums, str):
-            unknown = Estimate.because(sums, num_units=len(chosen.groups))
+            unknown = Estimate.undefined_because(sums, num_units=len(chosen.groups))
             masses.append(
                 AdvantageMass(advantage=entry.name, positive_mass=unknown, negative_mass=unknown, frac_zero=unknown)
             )

@@ -35,12 +35,12 @@ def measure_cost(
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, num_resamples=num_resamples, seed=seed)
     tokens, seconds = num_tokens(chosen), num_seconds(chosen)
-    unknown = Estimate.because(NO_TOKENS, num_units=rollouts.num_units)
+    unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
     return SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, num_resamples=num_resamples, seed=seed),
-        frac_generation_time=Estimate.because(NO_TIMES, num_units=rollouts.num_units)
+        frac_generation_time=Estimate.undefined_because(NO_TIMES, num_units=rollouts.num_units)
         if seconds is None
         else _share_lost(seconds, table, num_resamples=num_resamples, seed=seed),
         tokens_per_rollout=unknown
@@ -101,7 +101,7 @@ def _share_lost(amount: Array, table: GroupTable, *, num_resamples: int, seed: i
 def _resampling_factor(zero_std: Estimate) -> Estimate:
     value = zero_std.value or 0.0
     if value >= 1.0:
-        return Estimate.because(
+        return Estimate.undefined_because(
             "no group is alive, so no number of groups would give one", num_units=zero_std.num_units
         )
     if zero_std.ends[1] >= 1.0:

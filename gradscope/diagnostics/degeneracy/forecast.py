@@ -54,7 +54,7 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
         The description; its numbers are undefined where there is no distribution.
     """
     if isinstance(rates, str):
-        unknown = Estimate.because(rates, num_units=len(table.size))
+        unknown = Estimate.undefined_because(rates, num_units=len(table.size))
         return PassRateDistribution(
             beta_a=unknown,
             beta_b=unknown,
@@ -93,7 +93,7 @@ def forecast_at_size(
     Returns:
         The row; undefined with the reason where there is no forecast.
     """
-    degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.because(rates)
+    degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.undefined_because(rates)
     prediction = predicted(group_size)
     gap = degenerate if degenerate.value is None else _less(degenerate, prediction)
     return GroupSizeDegeneracy(
@@ -123,7 +123,7 @@ def plan_for_target(
     if share <= target:
         drawn = Estimate.exact(float(now.group_size), num_units=now.degeneracy.num_units)
     elif share >= 1.0:
-        drawn = Estimate.because("no group is alive, so no number of groups would give one")
+        drawn = Estimate.undefined_because("no group is alive, so no number of groups would give one")
     else:
         drawn = _resampled(now, target)
     reached = now.degeneracy if share <= target else Estimate.exact(target, num_units=now.degeneracy.num_units)
@@ -178,7 +178,7 @@ def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollo
 
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
     reason = f"no group size up to {MOST_TIMES} times {now.group_size} is known to bring the share to {target:g}"
-    unknown = Estimate.because(reason, num_units=now.degeneracy.num_units)
+    unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
     return TargetPlan(
         plan="larger groups",
         group_size=None,

@@ -105,7 +105,7 @@ class GroupSizes:
 
     def _predicted(self, group_size: int) -> Estimate:
         if self.table.num_passing is None:
-            return Estimate.because(NO_THRESHOLD, num_units=len(self.table.size))
+            return Estimate.undefined_because(NO_THRESHOLD, num_units=len(self.table.size))
         return predict_at(
             group_size, self.table.step, self.table.num_passing / self.table.size, self.overall.pass_rate, self.base
         )

@@ -215,7 +215,7 @@ def _predictions(
 
 def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
     if table.num_passing is None:
-        unknown = Estimate.because(NO_THRESHOLD, num_units=len(table.size))
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
         return Overdispersion(rate_variance=unknown, z=unknown, p_value=unknown, test="none")
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.seed)
     variance = estimate_rate_variance(

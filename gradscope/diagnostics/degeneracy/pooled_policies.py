@@ -53,7 +53,7 @@ def measure_policies(
     for place, name in enumerate(names):
         there = members[:, place] > 0
         prompts = table.prompt[there]
-        rate = Estimate.because(NO_THRESHOLD, num_units=int(there.sum()))
+        rate = Estimate.undefined_because(NO_THRESHOLD, num_units=int(there.sum()))
         if passing is not None:
             shares = passing[there, place] / members[there, place]
             rate = bootstrap_mean(shares, prompts, num_resamples=num_resamples, seed=seed)
@@ -77,7 +77,7 @@ def measure_policies(
 
 def _share(table: GroupTable, alone: NDArray[np.bool_], *, num_resamples: int, seed: int) -> Estimate:
     if not alone.any():
-        return Estimate.because("no group is of this policy alone")
+        return Estimate.undefined_because("no group is of this policy alone")
     (share,) = bootstrap_means(
         table.dead[alone].astype(np.float64)[:, None], table.prompt[alone], num_resamples=num_resamples, seed=seed
     )

@@ -60,6 +60,6 @@ def tells_apart(group: RolloutGroup, reward: str) -> bool | None:
 def _share(apart: list[bool | None], prompts: np.ndarray, *, num_resamples: int, seed: int) -> Estimate:
     missing = sum(told is None for told in apart)
     if missing:
-        return Estimate.because(f"it is missing in {missing} of {len(apart)} groups", num_units=len(apart))
+        return Estimate.undefined_because(f"it is missing in {missing} of {len(apart)} groups", num_units=len(apart))
     tied = np.array([not told for told in apart], dtype=np.float64)
     return bootstrap_mean(tied, prompts, num_resamples=num_resamples, seed=seed)

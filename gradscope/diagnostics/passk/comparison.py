@@ -89,7 +89,7 @@ def _ceiling(first: _Counts, rows: Sequence[PassAtKDifference]) -> float:
 def _difference(first: _Counts, second: _Counts, k: int, *, num_resamples: int, seed: int) -> PassAtKDifference:
     reason = why_k_too_large(first[0], k) or why_k_too_large(second[0], k)
     if reason is not None:
-        undefined = Estimate.because(reason, num_units=len(first[0]))
+        undefined = Estimate.undefined_because(reason, num_units=len(first[0]))
         return PassAtKDifference(k=k, difference=undefined, first_wins=0, second_wins=0, ties=0)
     before, after = pass_at_k(*first, k), pass_at_k(*second, k)
     gain = after - before

@@ -129,7 +129,7 @@ def _table(samples: Samples, ks: Sequence[int], *, seed: int, num_resamples: int
 def _forecasts(samples: Samples, ks: Sequence[int], *, seed: int) -> tuple[PassAtKForecast, ...]:
     rates = fit_pass_rates(samples.num_samples, samples.num_correct, seed=seed)
     if isinstance(rates, str):
-        unknown = Estimate.because(rates, num_units=len(samples.prompts))
+        unknown = Estimate.undefined_because(rates, num_units=len(samples.prompts))
         return tuple(PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)
     return tuple(PassAtKForecast(k=k, pass_at_k=rates.pass_at_k(k), pass_hat_k=rates.pass_hat_k(k)) for k in ks)
 

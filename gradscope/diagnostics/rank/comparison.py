@@ -50,7 +50,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
 def _difference(first: _Ranks, second: _Ranks) -> Estimate:
     both = [key for key in first if key in second]
     if not both:
-        return Estimate.because("no group is live under both")
+        return Estimate.undefined_because("no group is live under both")
     differences = [second[key] - first[key] for key in both]
     return bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
 

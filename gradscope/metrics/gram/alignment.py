@@ -85,11 +85,11 @@ class ExpectedUpdates:
         norms = self.cross[:, first, first] * self.cross[:, second, second]
         signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
         if self.num_groups < MIN_GROUPS:
-            return Estimate.because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+            return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
         if not signal[0]:
-            return Estimate.because(_NO_SIGNAL, num_units=self.num_groups)
+            return Estimate.undefined_because(_NO_SIGNAL, num_units=self.num_groups)
         if not signal.all():
-            return Estimate.because(_ONE_GROUP, num_units=self.num_groups)
+            return Estimate.undefined_because(_ONE_GROUP, num_units=self.num_groups)
         values = self.cross[:, first, second] / np.sqrt(norms)
         return _jackknifed(values, bounds=(-1.0, 1.0))
 
@@ -103,12 +103,14 @@ class ExpectedUpdates:
             The ratio, negative where chance made the estimate of the signal so; undefined without a gradient.
         """
         if self.num_groups < MIN_GROUPS:
-            return Estimate.because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+            return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
         counts = np.array([self.num_groups] + [self.num_groups - 1] * self.num_groups, dtype=np.float64)
         signal = self.cross[:, place, place] / (counts * (counts - 1))
         variance = self.own[:, place] / counts - signal
         if not np.all(variance > 0):
-            return Estimate.because("at most one group of this step has a gradient", num_units=self.num_groups)
+            return Estimate.undefined_because(
+                "at most one group of this step has a gradient", num_units=self.num_groups
+            )
         return _jackknifed(counts * signal / variance)
 
 

@@ -109,7 +109,7 @@ def cancellation(gram: ArrayLike) -> Estimate:
     norms = row_norms(gram)
     total = float(np.sum(norms))
     if total == 0.0:
-        return Estimate.because(ZERO_MATRIX, num_units=len(norms))
+        return Estimate.undefined_because(ZERO_MATRIX, num_units=len(norms))
     return Estimate.exact(min(batch_norm(gram) / total, 1.0), num_units=len(norms))
 
 
@@ -140,10 +140,10 @@ def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:
         raise ValueError(f"{len(matrix)} flags are needed, got shape {flags.shape}")
     if not flags.any() or flags.all():
         missing = "passed" if not flags.any() else "failed"
-        return Estimate.because(f"no rollout {missing}, so there is no second class", num_units=len(flags))
+        return Estimate.undefined_because(f"no rollout {missing}, so there is no second class", num_units=len(flags))
     energy = float(np.trace(matrix))
     if energy <= 0.0:
-        return Estimate.because(ZERO_MATRIX, num_units=len(flags))
+        return Estimate.undefined_because(ZERO_MATRIX, num_units=len(flags))
     averages = np.column_stack([flags / flags.sum(), ~flags / (~flags).sum()])
     inner = averages.T @ matrix @ averages / energy
     lengths = np.sqrt(np.clip(np.diag(inner), 0.0, None))
@@ -222,7 +222,7 @@ def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
     matrix, groups = checked_gram(gram), np.asarray(index, dtype=np.int64)
     energy = float(np.trace(matrix))
     if energy <= 0.0:
-        return Estimate.because(ZERO_MATRIX, num_units=len(matrix))
+        return Estimate.undefined_because(ZERO_MATRIX, num_units=len(matrix))
     sums = np.diag(group_sums(matrix, groups))
     means = float(np.sum(sums / np.maximum(np.bincount(groups), 1)))
     return Estimate.exact(min(max(means / energy, 0.0), 1.0), num_units=len(matrix))

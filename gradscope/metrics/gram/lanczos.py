@@ -164,7 +164,7 @@ def matrix_free_spectrum(
     top = lanczos(counted, rng.standard_normal(num_rows), num_steps)
     largest = float(top.values[0])
     if largest == 0.0:
-        zero = Estimate.because(ZERO_MATRIX, num_units=num_rows)
+        zero = Estimate.undefined_because(ZERO_MATRIX, num_units=num_rows)
         return MatrixFreeSpectrum(
             singular_values=np.zeros(0),
             bounds=np.zeros(0),

@@ -38,7 +38,7 @@ def optimal_baseline(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
     """
     values, weights = _checked(rewards, squared_norms)
     if not np.any(weights > 0):
-        return Estimate.because("every score vector is zero", num_units=values.shape[-1])
+        return Estimate.undefined_because("every score vector is zero", num_units=values.shape[-1])
     return Estimate.exact(float(np.sum(weights * values) / np.sum(weights)), num_units=values.shape[-1])
 
 
@@ -135,7 +135,7 @@ def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Est
     second = weights - weights.mean(axis=-1, keepdims=True)
     scale = float(np.sqrt(np.sum(first**2) * np.sum(second**2)))
     if scale == 0.0:
-        return Estimate.because("rewards or norms do not vary within any group", num_units=len(values))
+        return Estimate.undefined_because("rewards or norms do not vary within any group", num_units=len(values))
     return Estimate.exact(float(np.clip(np.sum(first * second) / scale, -1.0, 1.0)), num_units=len(values))
 
 

@@ -91,7 +91,7 @@ def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
     ordered = np.sort(np.asarray(norms, dtype=np.float64))[::-1]
     total = float(ordered.sum())
     if total == 0.0:
-        return Estimate.because(ZERO_MATRIX, num_units=len(ordered))
+        return Estimate.undefined_because(ZERO_MATRIX, num_units=len(ordered))
     return Estimate.exact(float(ordered[: math.ceil(fraction * len(ordered))].sum()) / total, num_units=len(ordered))
 
 
@@ -114,5 +114,5 @@ def cosine_of_updates(gram: ArrayLike, first: ArrayLike, second: ArrayLike) -> E
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     lengths = float(a @ matrix @ a) * float(b @ matrix @ b)
     if lengths <= 0.0:
-        return Estimate.because("an update without length has no direction", num_units=len(matrix))
+        return Estimate.undefined_because("an update without length has no direction", num_units=len(matrix))
     return Estimate.exact(min(1.0, max(-1.0, float(a @ matrix @ b) / math.sqrt(lengths))), num_units=len(matrix))

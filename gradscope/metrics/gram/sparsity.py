@@ -56,7 +56,7 @@ def zero_rows(norms: ArrayLike) -> Estimate:
     """
     values = _checked(norms)
     if not len(values):
-        return Estimate.because("there are no rows")
+        return Estimate.undefined_because("there are no rows")
     return Estimate.exact(float(np.mean(values == 0.0)), num_units=len(values))
 
 
@@ -76,7 +76,7 @@ def small_rows(norms: ArrayLike) -> Estimate:
     values = _checked(norms)
     largest = float(np.max(values, initial=0.0))
     if largest == 0.0:
-        return Estimate.because(_ALL_ZERO, num_units=len(values))
+        return Estimate.undefined_because(_ALL_ZERO, num_units=len(values))
     return Estimate.exact(float(np.mean(values < SMALL * largest)), num_units=len(values))
 
 
@@ -97,7 +97,7 @@ def zero_groups(norms: ArrayLike, groups: ArrayLike) -> Estimate:
     values = _checked(norms)
     index = np.unique(np.asarray(groups), return_inverse=True)[1]
     if not len(values):
-        return Estimate.because("there are no rows")
+        return Estimate.undefined_because("there are no rows")
     live = np.bincount(index, weights=values != 0.0)
     return Estimate.exact(float(np.mean(live == 0)), num_units=len(live))
 
@@ -117,10 +117,10 @@ def hoyer(norms: ArrayLike) -> Estimate:
     """
     values = _checked(norms)
     if len(values) < 2:
-        return Estimate.because("one row has nothing to be compared with", num_units=len(values))
+        return Estimate.undefined_because("one row has nothing to be compared with", num_units=len(values))
     largest = float(np.max(values))
     if largest == 0.0:
-        return Estimate.because(_ALL_ZERO, num_units=len(values))
+        return Estimate.undefined_because(_ALL_ZERO, num_units=len(values))
     scaled = values / largest
     root = np.sqrt(len(values))
     share = (root - np.sum(scaled) / np.sqrt(np.sum(scaled**2))) / (root - 1)
@@ -143,7 +143,7 @@ def gini(norms: ArrayLike) -> Estimate:
     values = np.sort(_checked(norms))
     largest = float(np.max(values, initial=0.0))
     if largest == 0.0:
-        return Estimate.because(_ALL_ZERO, num_units=len(values))
+        return Estimate.undefined_because(_ALL_ZERO, num_units=len(values))
     scaled = values / largest
     num_rows = len(scaled)
     position = 2 * np.arange(1, num_rows + 1) - num_rows - 1

@@ -317,4 +317,4 @@ def _counted(value: float, scaled: Array) -> Estimate:
 
 
 def _zero(singular_values: ArrayLike) -> Estimate:
-    return Estimate.because(ZERO_MATRIX, num_units=np.asarray(singular_values).size)
+    return Estimate.undefined_because(ZERO_MATRIX, num_units=np.asarray(singular_values).size)

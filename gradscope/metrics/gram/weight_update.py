@@ -39,11 +39,11 @@ def principal_overlap(initial: ArrayLike, update: ArrayLike) -> tuple[Estimate, 
     weights, change = np.asarray(initial, dtype=np.float64), np.asarray(update, dtype=np.float64)
     energy = float(np.sum(change**2))
     if energy == 0.0:
-        return Estimate.because(_NO_UPDATE), Estimate.because(_NO_UPDATE)
+        return Estimate.undefined_because(_NO_UPDATE), Estimate.undefined_because(_NO_UPDATE)
     left, values, right = np.linalg.svd(weights, full_matrices=False)
     rank = energy_rank(values, PRINCIPAL_SHARE).value
     if rank is None:
-        none = Estimate.because("the weights before training are zero, so they have no principal subspace")
+        none = Estimate.undefined_because("the weights before training are zero, so they have no principal subspace")
         return none, none
     k = int(rank)
     inside = left[:, :k].T @ change @ right[:k].T
@@ -69,10 +69,10 @@ def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:
     """
     matrix, times = checked_gram(gram), np.asarray(num_updates, dtype=np.float64)
     if len(matrix) < 2:
-        return Estimate.because("a single update lies on a line always", num_units=len(matrix))
+        return Estimate.undefined_because("a single update lies on a line always", num_units=len(matrix))
     energy = float(np.trace(matrix))
     if energy <= 0.0:
-        return Estimate.because(_NO_UPDATE, num_units=len(matrix))
+        return Estimate.undefined_because(_NO_UPDATE, num_units=len(matrix))
     share = float(times @ matrix @ times) / (float(times @ times) * energy)
     return Estimate.exact(min(max(share, 0.0), 1.0), num_units=len(matrix))
 

@@ -160,13 +160,13 @@ def estimate_at_size(
             f"{num_short} of {len(table.size)} groups have fewer than {group_size} rollouts (fewest "
             f"{int(table.size.min())})"
         )
-        undefined = Estimate.because(reason, num_units=len(table.size))
+        undefined = Estimate.undefined_because(reason, num_units=len(table.size))
         return SizeEstimates(degeneracy=undefined, iid_prediction=undefined, jensen_gap=undefined)
     resampling = Resampling(num_resamples=num_resamples, seed=seed)
     equal = all_equal_unbiased(table.size, _padded(table.level_counts), group_size)
     if table.num_passing is None:
         (degenerate,) = resampling.means([equal], table.prompt)
-        unknown = Estimate.because(NO_THRESHOLD, num_units=degenerate.num_units)
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=degenerate.num_units)
         return SizeEstimates(degeneracy=degenerate, iid_prediction=unknown, jensen_gap=unknown)
     rate = table.num_passing / table.size
     degenerate, pass_rate = resampling.means([equal, rate], table.prompt)
@@ -185,7 +185,7 @@ def _padded(level_counts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
-    unknown = Estimate.because(NO_THRESHOLD, num_units=zero_std.num_units)
+    unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=zero_std.num_units)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,
         frac_all_pass=unknown,

@@ -67,7 +67,7 @@ def dispersion_test(
     mean, variance = (sum(moment[part] for moment in moments) for part in range(2))
     if variance <= 1e-9:
         reason = "no other deal of the outcomes of a step would change how many pairs of a group disagree"
-        undefined = Estimate.because(reason, num_units=len(n))
+        undefined = Estimate.undefined_because(reason, num_units=len(n))
         return DispersionTest(z=undefined, p_value=undefined, test=NORMAL)
     observed = int(np.sum(c * (n - c)))
     z = (mean - observed) / variance**0.5
@@ -117,7 +117,7 @@ def estimate_rate_variance(
     """
     n = np.asarray(num_samples, dtype=np.float64)
     if len(n) < 2:
-        return Estimate.because("one group has no variance between groups", num_units=len(n))
+        return Estimate.undefined_because("one group has no variance between groups", num_units=len(n))
     x = np.asarray(num_passing, dtype=np.float64) / n
     units = cluster_sums(np.column_stack([x, x**2, x * (1 - x) / (n - 1), np.ones(len(n))]), prompts)
 

@@ -101,13 +101,13 @@ class PassRates:
     def _forecast(self, what: str, size: int, share: Callable[[BetaMixture | GridMixture], Array]) -> Estimate:
         if size > MOST_TIMES * self.num_samples:
             reason = f"{what} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
-            return Estimate.because(reason, num_units=self.num_prompts)
+            return Estimate.undefined_because(reason, num_units=self.num_prompts)
         value = float(share(self.beta))
         ends = np.array([np.quantile(share(fits), QUANTILES) for fits in (self.resampled_beta, self.resampled_free)])
         low, high = min(float(ends[:, 0].min()), value), max(float(ends[:, 1].max()), value)
         if high - low > MOST_UNCERTAIN:
             reason = f"a forecast at {what} could be anything from {low:.2f} to {high:.2f}"
-            return Estimate.because(reason, num_units=self.num_prompts)
+            return Estimate.undefined_because(reason, num_units=self.num_prompts)
         return Estimate(value=value, low=max(low, 0.0), high=min(high, 1.0), num_units=self.num_prompts)
 
 
@@ -186,7 +186,7 @@ def goodness_of_fit(counts: PassCounts, beta: BetaMixture) -> Estimate:
     freedom = cells - len(sizes) - 2
     if freedom < 1:
         reason = f"{num_groups} groups fill {cells} cells of five, too few to test a shape with two parameters"
-        return Estimate.because(reason, num_units=num_groups)
+        return Estimate.undefined_because(reason, num_units=num_groups)
     return Estimate.exact(float(chdtrc(freedom, statistic)), num_units=num_groups)
 
 

@@ -43,7 +43,7 @@ def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
         (0.5, 'no rollout was rewarded')
     """
     if not num_rewarded:
-        return Estimate.because("no rollout was rewarded")
+        return Estimate.undefined_because("no rollout was rewarded")
     share = num_incoherent / num_rewarded
     low, high = wilson_interval(share, num_rewarded)
     return Estimate(value=share, low=low, high=high, num_units=num_rewarded)

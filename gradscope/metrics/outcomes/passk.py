@@ -102,10 +102,10 @@ def estimate_pass_at_k(
     """
     n = np.asarray(num_samples)
     if not len(n):
-        return Estimate.because("there are no prompts")
+        return Estimate.undefined_because("there are no prompts")
     reason = why_k_too_large(n, k)
     if reason is not None:
-        return Estimate.because(reason, num_units=len(n))
+        return Estimate.undefined_because(reason, num_units=len(n))
     return bootstrap_mean(pass_at_k(n, num_correct, k), num_resamples=num_resamples, seed=seed)
 
 
@@ -139,6 +139,6 @@ def estimate_pass_table(
         if reason is None:
             table.append((next(means), next(means)))
         else:
-            undefined = Estimate.because(reason, num_units=len(n))
+            undefined = Estimate.undefined_because(reason, num_units=len(n))
             table.append((undefined, undefined))
     return table

@@ -66,7 +66,7 @@ def reward_share(
     x, y = within_groups(part, groups), within_groups(total, groups)
     units = cluster_sums(np.column_stack([x * y, y * y]), clusters)
     if not units[:, 1].sum() > 0:
-        return Estimate.because("no group has rewards that differ", num_units=len(units))
+        return Estimate.undefined_because("no group has rewards that differ", num_units=len(units))
     (share,) = bootstrap_statistics(
         lambda sums: _ratio(sums[..., :1], sums[..., 1:]), units, num_resamples=num_resamples, seed=seed
     )
@@ -103,7 +103,7 @@ def correlation_within(
     units = cluster_sums(np.column_stack([x * y, x * x, y * y]), clusters)
     totals = units.sum(axis=0)
     if not (totals[1] > 0 and totals[2] > 0):
-        return Estimate.because("one of the two never differs within a group", num_units=len(units))
+        return Estimate.undefined_because("one of the two never differs within a group", num_units=len(units))
     (correlation,) = bootstrap_statistics(
         lambda sums: _ratio(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
         units,

@@ -113,7 +113,7 @@ def bootstrap_means(
     """
     table = np.asarray(values, dtype=np.float64)
     if not len(table):
-        return tuple(Estimate.because("there is nothing to average") for _ in range(table.shape[-1]))
+        return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
     units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
@@ -192,7 +192,7 @@ def bootstrap_difference(
     if np.any(np.minimum(before, after) < 0) or np.any(np.maximum(before, after) > 1):
         raise ValueError("shares lie in [0, 1]")
     if not len(before):
-        return Estimate.because("there is nothing to average")
+        return Estimate.undefined_because("there is nothing to average")
     gain = after - before
     units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:

@@ -28,7 +28,7 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
     """
     for side in (first, last):
         if side.undefined is not None:
-            return Estimate.because(side.undefined)
+            return Estimate.undefined_because(side.undefined)
     x, y = first.value or 0.0, last.value or 0.0
     if first.interval is None and last.interval is None:
         return Estimate.exact(y - x)

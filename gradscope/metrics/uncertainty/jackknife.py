@@ -50,9 +50,11 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
     strata = [np.asarray(values, dtype=np.float64) for values in left_out]
     fewest = min((len(values) for values in strata), default=0)
     if fewest < _FEWEST:
-        return Estimate.because(f"leaving one of {fewest} out leaves too little", num_units=fewest)
+        return Estimate.undefined_because(f"leaving one of {fewest} out leaves too little", num_units=fewest)
     if any(np.isnan(values).any() for values in strata):
-        return Estimate.because("it hangs on a single unit, without which it does not exist", num_units=fewest)
+        return Estimate.undefined_because(
+            "it hangs on a single unit, without which it does not exist", num_units=fewest
+        )
     variance = sum((len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in strata)
     quantile = float(student.ppf(UPPER_TAIL, sum(len(values) - 1 for values in strata)))
     half = quantile * math.sqrt(variance)

@@ -38,7 +38,7 @@ def student_mean(values: ArrayLike) -> Estimate:
     """
     numbers = np.asarray(values, dtype=np.float64)
     if not len(numbers):
-        return Estimate.because("there is no run")
+        return Estimate.undefined_because("there is no run")
     mean = float(numbers.mean())
     if len(numbers) < 2 or np.ptp(numbers) <= _EQUAL:
         return Estimate.exact(mean, num_units=len(numbers))

@@ -38,7 +38,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     if places.shape != numbers.shape or places.ndim != 1:
         raise ValueError(f"one value a step is needed, got shapes {places.shape} and {numbers.shape}")
     if len(np.unique(places)) < 3:
-        return Estimate.because(f"a trend needs three steps, there are {len(np.unique(places))}")
+        return Estimate.undefined_because(f"a trend needs three steps, there are {len(np.unique(places))}")
     x, y = (places - places.mean()) / np.ptp(places), numbers - numbers.mean()
     spread = float(x @ x)
     slope = float(x @ y) / spread

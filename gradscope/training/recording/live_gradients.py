@@ -51,7 +51,9 @@ def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Object
     known = [rank for rank in ranks if rank is not None]
     estimates = {
         "grad_norm": Estimate.exact(batch_norm(whole), num_units=len(whole)),
-        "effective_rank": Estimate.exact(float(np.mean(known))) if known else Estimate.because("no group has one"),
+        "effective_rank": Estimate.exact(float(np.mean(known)))
+        if known
+        else Estimate.undefined_because("no group has one"),
         "cancellation": cancellation(reward_part),
         "signal_to_noise": expected_updates(reward_part, np.ones((1, len(reward_part))), index).signal_to_noise(0),
     }

@@ -113,7 +113,10 @@ def test_a_trend_is_worse_in_either_direction() -> None:
 
 
 def test_a_side_without_a_value_decides_nothing() -> None:
-    known, unknown = BaselineMetric(estimate=Estimate.exact(0.5)), BaselineMetric(estimate=Estimate.because("no log"))
+    known, unknown = (
+        BaselineMetric(estimate=Estimate.exact(0.5)),
+        BaselineMetric(estimate=Estimate.undefined_because("no log")),
+    )
     verdict = baseline_verdict("kl", known, unknown, 0.0, "interval", "run")
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."

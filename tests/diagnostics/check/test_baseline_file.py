@@ -78,7 +78,7 @@ def test_a_few_common_prompts_do_not_decide() -> None:
 @pytest.mark.parametrize("missing_side", [0, 1])
 def test_an_undefined_side_has_no_change(missing_side: int) -> None:
     sides = [metric(0.5), metric(0.5)]
-    sides[missing_side] = BaselineMetric(estimate=Estimate.because("no samples"))
+    sides[missing_side] = BaselineMetric(estimate=Estimate.undefined_because("no samples"))
     assert change_of(*sides)[0].undefined == "no samples"
 
 

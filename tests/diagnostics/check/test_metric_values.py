@@ -64,7 +64,7 @@ def rank_report() -> RankReport:
         grad_norm=Estimate.exact(0.7),
         logged_grad_norm=0.7,
         cancellation=Estimate.exact(0.4),
-        class_subspace_energy=Estimate.because("no mixed group"),
+        class_subspace_energy=Estimate.undefined_because("no mixed group"),
         sparsity={"gini": Estimate.exact(0.3)},
         verification={},
     )

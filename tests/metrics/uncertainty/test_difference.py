@@ -38,5 +38,5 @@ def test_correlation_narrows_a_difference_down_to_nothing() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [("dead", None), (None, "dead"), ("dead", "later")])
 def test_an_undefined_side_leaves_no_difference(first: str | None, last: str | None) -> None:
-    sides = [Estimate.exact(1.0) if reason is None else Estimate.because(reason) for reason in (first, last)]
-    assert difference_of(*sides) == Estimate.because("dead")
+    sides = [Estimate.exact(1.0) if reason is None else Estimate.undefined_because(reason) for reason in (first, last)]
+    assert difference_of(*sides) == Estimate.undefined_because("dead")

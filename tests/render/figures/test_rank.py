@@ -18,7 +18,7 @@ from tests.render.rank_examples import (
     update_report,
 )
 
-ZERO = Estimate.because("the matrix is zero")
+ZERO = Estimate.undefined_because("the matrix is zero")
 
 
 def test_cosines_and_shares_have_figures() -> None:

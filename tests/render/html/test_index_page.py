@@ -21,7 +21,7 @@ def summary(name: str, top: float) -> RunSummary:
         num_rollouts=24,
         frac_reward_zero_std=share,
         reward=Estimate.exact(0.5, num_units=3),
-        reward_change=Estimate.because(f"too few steps in {name}"),
+        reward_change=Estimate.undefined_because(f"too few steps in {name}"),
         reward_by_step=(0.0, None, top),
         degenerate_by_step=(0.5, 0.5, 0.5),
         grad_norm_by_step=(None, None, None),

@@ -33,7 +33,7 @@ def test_a_cell_reads_by_its_column_and_sorts_by_its_number(cell: Cell, style: C
 
 
 def test_a_reason_is_noted_once_and_sorts_by_nothing() -> None:
-    missing, other = Estimate.because("no reward"), Estimate.because("no tokens")
+    missing, other = Estimate.undefined_because("no reward"), Estimate.undefined_because("no tokens")
     columns = (Column(title="a", style="share"), Column(title="b", style="share"))
     table = page_table(ReportTable(caption="", columns=columns, rows=((missing, other), (missing, 0.5))))
     assert [[cell.text for cell in row] for row in table.rows] == [["—(1)", "—(2)"], ["—(1)", "0.500"]]

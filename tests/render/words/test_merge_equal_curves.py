@@ -18,7 +18,7 @@ def test_arithmetic_does_not_tell_curves_apart_and_dead_groups_do() -> None:
     near = Estimate.exact((point.effective_rank.value or 0.0) * (1 + 1e-9))
     twin = dataclasses.replace(point, advantage="twin", effective_rank=near)
     deader = dataclasses.replace(point, advantage="deader", num_dead=point.num_dead + 1)
-    none = dataclasses.replace(point, advantage="none", effective_rank=Estimate.because("dead"))
+    none = dataclasses.replace(point, advantage="none", effective_rank=Estimate.undefined_because("dead"))
     assert [names for names, _ in merge_same([point, twin, deader, none])] == [
         ("logged", "twin"),
         ("deader",),

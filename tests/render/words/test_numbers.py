@@ -44,7 +44,10 @@ def test_an_interval_can_be_left_out() -> None:
 
 def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
     notes = Footnotes()
-    marks = [format_estimate(Estimate.because(why), notes, "share") for why in ("no samples", "k > n", "no samples")]
+    marks = [
+        format_estimate(Estimate.undefined_because(why), notes, "share")
+        for why in ("no samples", "k > n", "no samples")
+    ]
     assert marks == ["—(1)", "—(2)", "—(1)"]
     assert notes.lines() == ("(1) no samples", "(2) k > n")
 

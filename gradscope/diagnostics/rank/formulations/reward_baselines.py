@@ -120,7 +120,7 @@ def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
     best = [optimal_baseline(group.rewards, group.squared_norms) for group in groups if group.is_mixed]
     values = [estimate.value for estimate in best if estimate.value is not None]
     if not values:
-        return Estimate.because("no group has rewards that differ and a gradient", num_units=len(groups))
+        return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
     return bootstrap_mean(values, share=False) if len(values) > 1 else Estimate.exact(values[0], num_units=1)
 
 
@@ -138,7 +138,7 @@ def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:
     moments = np.array([[group.moments[name], group.moments[REFERENCE]] for group in groups])
     total = moments.sum(axis=0)
     if total[1] <= 0.0:
-        return Estimate.because(_NO_NOISE, num_units=len(groups))
+        return Estimate.undefined_because(_NO_NOISE, num_units=len(groups))
     if total[0] <= 0.0:
         return Estimate.exact(0.0, num_units=len(groups))
     floor = _NOTHING * total

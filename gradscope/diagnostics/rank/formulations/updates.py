@@ -91,7 +91,7 @@ def measure_shares(rows: StepRows) -> list[GroupShare]:
     if rows.policy_gram is None:
         return []
     shares = projection_shares(rows.policy_gram)
-    none = Estimate.because("the step has no gradient")
+    none = Estimate.undefined_because("the step has no gradient")
     found = []
     for part in sub_groups(rows, None):
         mine = shares[part.index]
@@ -161,12 +161,12 @@ def _alignment(
     expected: ExpectedUpdates, place: int, targets: Mapping[str, int], why_not: str | None
 ) -> Mapping[str, Estimate]:
     if why_not is not None:
-        return {"pass@1": Estimate.because(why_not)}
+        return {"pass@1": Estimate.undefined_because(why_not)}
     return {name: expected.cosine(place, target) for name, target in targets.items()}
 
 
 def _cosine(value: float) -> Estimate:
-    return Estimate.because(_ZERO_UPDATE) if np.isnan(value) else Estimate.exact(float(value))
+    return Estimate.undefined_because(_ZERO_UPDATE) if np.isnan(value) else Estimate.exact(float(value))
 
 
 def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str, Estimate]:

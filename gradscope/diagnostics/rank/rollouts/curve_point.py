@@ -36,7 +36,7 @@ def curve_point(stack: PartStack, *, step: int, advantage: str) -> RankCurvePoin
     ranks = effective_ranks(stack.values)
     known = stack.is_live & np.isfinite(ranks)
     found = _means(stack, ranks, known) if known.any() else {}
-    dead = Estimate.because(_ALL_DEAD)
+    dead = Estimate.undefined_because(_ALL_DEAD)
     return RankCurvePoint(
         step=step,
         advantage=advantage,
@@ -73,7 +73,7 @@ def _nulls(stack: PartStack, ranks: Array, known: NDArray[np.bool_]) -> Mapping[
         name: NullRank(effective_rank=mean, difference=difference, profile=_profile(values[name]))
         for name, mean, difference in zip(under, means, differences, strict=True)
     }
-    none = Estimate.because(TOKEN_ADVANTAGES)
+    none = Estimate.undefined_because(TOKEN_ADVANTAGES)
     return {name: found.get(name, NullRank(effective_rank=none, difference=none)) for name in NULLS}
 
 

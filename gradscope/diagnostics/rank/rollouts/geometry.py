@@ -39,7 +39,7 @@ def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged
         Norm, cancellation, class subspace and sparsity; undefined where no advantage was logged.
     """
     full, policy = rows.full_gram, rows.policy_gram
-    none = Estimate.because("no advantages were logged")
+    none = Estimate.undefined_because("no advantages were logged")
     return StepGeometry(
         step=rows.step,
         weights=describe_weights(weights),
@@ -79,5 +79,7 @@ def class_energy(rows: StepRows, gradients: Array) -> Estimate:
         if energy.value is not None:
             energies.append(energy.value)
     if not energies:
-        return Estimate.because("no group of this step has rewards that differ and a gradient that is not zero")
+        return Estimate.undefined_because(
+            "no group of this step has rewards that differ and a gradient that is not zero"
+        )
     return bootstrap_mean(energies)

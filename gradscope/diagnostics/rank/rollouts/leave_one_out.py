@@ -40,7 +40,7 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: ND
     size = stack.weights.shape[1]
     reason = _why_not(advantage, size)
     if reason is not None:
-        return Estimate.because(reason)
+        return Estimate.undefined_because(reason)
     own = np.where(known, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
     norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)

@@ -280,7 +280,7 @@ class _Question:
         """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""
         live = [place for place, weights in enumerate(self.weights) if np.any(weights != 0)]
         if not live:
-            return {name: Estimate.because(ZERO_MATRIX) for name in NULLS}
+            return {name: Estimate.undefined_because(ZERO_MATRIX) for name in NULLS}
         parts = [self.parts[place] for place in live]
         index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
         gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
@@ -294,7 +294,7 @@ class _Question:
             sums=sums,
         )
         ranks = {name: float(np.mean(effective_ranks(drawn))) for name, drawn in values.items()}
-        none = Estimate.because(TOKEN_ADVANTAGES)
+        none = Estimate.undefined_because(TOKEN_ADVANTAGES)
         return {name: Estimate.exact(ranks[name], num_units=len(parts)) if name in ranks else none for name in NULLS}
 
 

@@ -87,7 +87,10 @@ def _spectrum(
     centered: bool,
 ) -> GradientSpectrum:
     """What is known of one group's token rows; None where every weight is zero."""
-    zero, unknown = Estimate.because(ZERO_MATRIX), Estimate.because(ZERO_MATRIX if found is None else _ONLY_SOME)
+    zero, unknown = (
+        Estimate.undefined_because(ZERO_MATRIX),
+        Estimate.undefined_because(ZERO_MATRIX if found is None else _ONLY_SOME),
+    )
     norm = 0.0 if found is None else float(np.sqrt(found.energy))
     bound = 0.0 if found is None else float(np.max(found.bounds, initial=0.0))
     return GradientSpectrum(

@@ -47,7 +47,7 @@ def token_nulls(
     """
     norms = np.abs(weights) * np.sqrt(np.clip(np.diag(gram), 0.0, None))
     if not norms.any():
-        return {name: Estimate.because(ZERO_MATRIX) for name in NULLS}
+        return {name: Estimate.undefined_because(ZERO_MATRIX) for name in NULLS}
     draws = num_draws(len(weights))
     factors = {"unweighted": np.ones((1, len(weights)))}
     if advantages is not None:
@@ -57,7 +57,7 @@ def token_nulls(
     cosines = gaussian_cosines(len(norms), num_columns, draws)
     grams["gaussian"] = norms[:, None] * cosines * norms
     found = {name: _rank(drawn, centered=centered) for name, drawn in grams.items()}
-    none = Estimate.because(TOKEN_ADVANTAGES)
+    none = Estimate.undefined_because(TOKEN_ADVANTAGES)
     return {name: found.get(name, none) for name in NULLS}
 
 
@@ -69,4 +69,4 @@ def _weighed(gram: Array, weights: Array) -> Array:
 def _rank(grams: Array, *, centered: bool) -> Estimate:
     ranks = effective_ranks(singular_values_from_grams(center_grams(grams) if centered else grams))
     known = ranks[np.isfinite(ranks)]
-    return Estimate.exact(float(known.mean())) if len(known) else Estimate.because(ZERO_MATRIX)
+    return Estimate.exact(float(known.mean())) if len(known) else Estimate.undefined_because(ZERO_MATRIX)

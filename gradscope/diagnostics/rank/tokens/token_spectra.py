@@ -199,7 +199,7 @@ def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
     """Rows, effective rank, stable rank and participation ratio, averaged over groups."""
     if not spectra:
-        return (Estimate.because(_ALL_DEAD),) * 4
+        return (Estimate.undefined_because(_ALL_DEAD),) * 4
     columns = [
         [float(s.shape[0]), *(e.value or 0.0 for e in (s.effective_rank, s.stable_rank, s.participation_ratio))]
         for s in spectra

@@ -60,4 +60,4 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
 
 def _top_energy(values: np.ndarray) -> Estimate:
     energy = float(np.sum(np.square(values)))
-    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.because(ZERO_MATRIX)
+    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)

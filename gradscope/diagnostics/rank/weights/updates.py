@@ -117,7 +117,7 @@ def _change(
 
     values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
     energy = float(np.sum(values**2))
-    none = Estimate.because(_NO_BASE)
+    none = Estimate.undefined_because(_NO_BASE)
     overlap, null = (none, none) if initial is None else principal_overlap(initial, change)
     size = 0.0 if initial is None else float(np.linalg.norm(initial))
     return WeightUpdate(
@@ -154,4 +154,4 @@ def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> Update
 
 def _top(values: Array) -> Estimate:
     energy = float(np.sum(values**2))
-    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.because(ZERO_MATRIX)
+    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)

@@ -116,7 +116,9 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
         inner = matrix[np.ix_(index, index)]
         if np.trace(inner) > 0:
             rewards = gram.rewards[index]
-            mean = Estimate.because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
+            mean = (
+                Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
+            )
             rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
     return ReportTable(
         caption=f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
@@ -143,7 +145,7 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
                 rollout.reward,
                 rollout.advantage,
                 float(shares[index]),
-                float(cosine[index]) if norms[index] > 0 else Estimate.because("its gradient is zero"),
+                float(cosine[index]) if norms[index] > 0 else Estimate.undefined_because("its gradient is zero"),
                 _excerpt(rollout.prompt),
                 _excerpt(rollout.completion),
             )

@@ -60,12 +60,12 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     try:
         by_group = advantages_of(rows, parts, name)
     except GradscopeError as error:
-        return (Estimate.because(error.message.rstrip(".")),) * (4 + len(_NULLS))
+        return (Estimate.undefined_because(error.message.rstrip(".")),) * (4 + len(_NULLS))
     weights = np.zeros(len(rows.group_ids))
     for part, values in zip(parts, by_group, strict=True):
         weights[part.index] = values
     matrix = gradient_gram(rows.gram, weights)
-    cosine = Estimate.because("the log has no advantage per rollout")
+    cosine = Estimate.undefined_because("the log has no advantage per rollout")
     if rows.advantages is not None:
         cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
     return (
@@ -81,7 +81,7 @@ def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Ar
     """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
     live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
     if not live:
-        return (Estimate.because(ZERO_MATRIX),) * len(_NULLS)
+        return (Estimate.undefined_because(ZERO_MATRIX),) * len(_NULLS)
     index = np.concatenate([part.index for part, _ in live])
     weights = np.concatenate([values for _, values in live])
     scores = rows.gram[np.ix_(index, index)]

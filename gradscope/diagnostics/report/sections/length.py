@@ -199,5 +199,5 @@ def _gradient_shares(inputs: ReportInputs) -> dict[tuple[str, int], float]:
 
 def _sum_of(shares: dict[tuple[str, int], float], rollouts: Sequence[Rollout]) -> Estimate | float:
     if not shares:
-        return Estimate.because("no gradient was recomputed")
+        return Estimate.undefined_because("no gradient was recomputed")
     return sum(shares.get((rollout.group_id, rollout.sample), 0.0) for rollout in rollouts)

@@ -28,7 +28,7 @@ def draw_sparsity(report: RankReport) -> dict[str, Figure]:
 
 def _of_rollouts(report: RankReport) -> _Course:
     names = ("zero_rows", "small_rows", "hoyer", "gini")
-    none = Estimate.because("not measured")
+    none = Estimate.undefined_because("not measured")
     return [(step.step, [step.sparsity.get(name, none).value for name in names]) for step in report.steps]
 
 

@@ -38,7 +38,7 @@ def test_the_largest_single_part_is_named() -> None:
 def test_a_missing_reward_leaves_the_mean_of_its_group_open() -> None:
     missing = gram_of([[3.0, 0.0], [1.0, 0.0]], ["0/a", "0/a"], rewards=[1.0, float("nan")])
     rows = contributions_section(inputs_of(RUN, grams=[missing])).tables[1].rows
-    assert rows[0][1] == Estimate.because("a reward is missing")
+    assert rows[0][1] == Estimate.undefined_because("a reward is missing")
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:

@@ -86,6 +86,6 @@ def test_quarters_of_length_have_their_part_of_the_gradient() -> None:
 
 def test_without_gradients_the_parts_are_undefined_and_without_text_the_section() -> None:
     rows = length_section(inputs_of(run_of(group((2, 4), (1, 0))))).tables[0].rows
-    assert rows[0][3] == Estimate.because("no gradient was recomputed")
+    assert rows[0][3] == Estimate.undefined_because("no gradient was recomputed")
     missing = length_section(inputs_of(run_of(group((0, 0), (1, 0))))).missing
     assert str(missing).startswith("The log has no completions to measure.")
