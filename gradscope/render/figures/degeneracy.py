@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
@@ -23,6 +22,7 @@ from gradscope.render.figures.style import (
     halo,
     label_lines,
     new_figure,
+    tick_at,
     tick_steps,
 )
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
@@ -106,9 +106,7 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("group size G")
-    axes.xaxis.set_major_locator(FixedLocator([row.group_size for row in rows]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+    tick_at(axes.xaxis, [row.group_size for row in rows])
     labels = []
     for name, color, line, marker, estimates in (
         ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    SERIES,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+    tick_at,
+)
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 
 _MOST_CURVES = len(SERIES)
@@ -71,10 +80,7 @@ def _pair(comparison: PassAtKComparison) -> str:
 def _scale(axes: Axes, ks: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
     axes.set_xscale("log", base=2)
-    shown = [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
+    tick_at(axes.xaxis, [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]])
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, name_of, new_figure
+from gradscope.render.figures.style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, clear_frame, name_of, new_figure
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 
 _MOST_GROUPS = 10
@@ -49,10 +49,7 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> Figure:
     axes.set_ylim(size, 0)
     axes.set_xticks([place + 0.5 for place in range(size)], names, rotation=40, ha="right", fontsize=7.5)
     axes.set_yticks([place + 0.5 for place in range(size)], names, fontsize=7.5)
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    clear_frame(axes)
     return figure
 
 

@@ -9,15 +9,23 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
 from gradscope.render.figures.rank.null_models import STYLES
-from gradscope.render.figures.style import BLUE, INK, MUTED, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    first_middle_last,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+    tick_at,
+)
 from gradscope.results.rank import RankCurvePoint, RankReport
 
-_MOST_STEPS = 3
 _NULLS = ("unweighted", "shuffled", "gaussian")
 _Known = Sequence[tuple[int, Estimate]]
 
@@ -30,9 +38,8 @@ def draw_sizes(report: RankReport) -> dict[str, Figure]:
             sizes.setdefault(point.advantage, set()).add(point.group_size)
     chosen = next((advantage for advantage, known in sizes.items() if len(known) > 1), None)
     points = [p for p in report.curve if p.advantage == chosen and p.effective_rank.value is not None]
-    steps = sorted({point.step for point in points})
-    picked = steps if len(steps) <= _MOST_STEPS else [steps[0], steps[len(steps) // 2], steps[-1]]
-    return {"rank_sizes": _figure(points, picked)} if points else {}
+    steps = first_middle_last(sorted({point.step for point in points}))
+    return {"rank_sizes": _figure(points, steps)} if points else {}
 
 
 def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
@@ -54,9 +61,7 @@ def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
         panel.set_ylim(0.93, sizes[-1] * 1.1)
         for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_locator(FixedLocator([1, 2, *sizes]))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            tick_at(axis, [1, 2, *sizes])
         panel.set_xlabel("G")
         panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, INK, ON_COLOR, name_of, new_figure
+from gradscope.render.figures.style import BLUE, INK, ON_COLOR, clear_frame, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.results.rank_tokens import GradientSparsity
 
@@ -117,10 +117,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     axes.set_ylim(len(rows), 0)
     axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=7.5)
     axes.set_yticks([place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows])
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    clear_frame(axes)
     return figure
 
 

@@ -22,6 +22,7 @@ from gradscope.render.figures.style import (
     new_figure,
     tick_steps,
 )
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import RankReport
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
@@ -142,7 +143,8 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
         _rows(panel, len(shown))
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    _names(panels[-1], ["all together" if one.tensor is None else _short(one.tensor) for one in shown])
+    names = ["all together" if one.tensor is None else name_of(short_tensor(one.tensor)) for one in shown]
+    _names(panels[-1], names)
     return figure
 
 
@@ -164,7 +166,7 @@ def _beside(found: Sequence[GradientAndUpdate]) -> Figure:
     _rows(axes, len(found))
     axes.set_xlim(left=0)
     axes.set_xlabel("effective rank")
-    _names(axes, [_short(one.tensor) for one in found])
+    _names(axes, [name_of(short_tensor(one.tensor)) for one in found])
     return figure
 
 
@@ -178,7 +180,3 @@ def _rows(axes: Axes, number: int) -> None:
 def _names(axes: Axes, names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         axes.text(1.02, place, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=INK)
-
-
-def _short(tensor: str) -> str:
-    return name_of(tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"))

@@ -22,6 +22,7 @@ from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -207,7 +208,7 @@ def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
         add_row(
             table,
             str(spectrum.step),
-            cell(_short_name(spectrum.tensor or ""), limit=22),
+            cell(short_tensor(spectrum.tensor or ""), limit=22),
             f"{spectrum.shape[0]:,} x {spectrum.shape[1]:,}",
             format_estimate(spectrum.effective_rank, notes, "rank", interval=False),
             UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
@@ -222,11 +223,6 @@ def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
 def _count_the_rest(number: int, notes: Footnotes) -> None:
     if number:
         notes.mark(f"{number} more spectra are in the JSON and the CSV")
-
-
-def _short_name(tensor: str) -> str:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
 
 
 def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:

@@ -10,6 +10,7 @@ from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank_tokens import GradientSparsity
 
 _MOST_ROWS = 24
@@ -29,15 +30,10 @@ def sparsity_table(found: Sequence[GradientSparsity], notes: Footnotes) -> Table
         course = [other.gini.value for other in found if other.tensor == one.tensor]
         add_row(
             table,
-            *(head if of_tokens else (cell(_short(one.tensor or ""), limit=24), f"{one.num_parts:,}")),
+            *(head if of_tokens else (cell(short_tensor(one.tensor or ""), limit=24), f"{one.num_parts:,}")),
             *(format_estimate(measure, notes, "share", interval=False) for measure in measures),
             *(() if of_tokens else (sparkline(course, low=0.0, high=1.0, width=6),)),
         )
     if len(shown) > _MOST_ROWS:
         notes.mark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
     return table
-
-
-def _short(tensor: str) -> str:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")

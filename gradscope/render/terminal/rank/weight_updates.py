@@ -10,6 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 _MOST_ROWS = 30
@@ -38,7 +39,7 @@ def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footn
     for one in chosen[:_MOST_ROWS]:
         add_row(
             table,
-            cell(one.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            cell(short_tensor(one.tensor), limit=18),
             format_estimate(one.gradient_rank, notes, "rank", interval=False),
             format_estimate(one.gradient_top_energy, notes, "share", interval=False),
             format_estimate(one.update_rank, notes, "rank", interval=False),
@@ -62,7 +63,7 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
         top, *others = (format_estimate(share, notes, "share", interval=False) for share in shares)
         add_row(
             table,
-            cell(update.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            cell(short_tensor(update.tensor), limit=18),
             format_estimate(update.update_size, notes, "share", interval=False),
             format_estimate(update.effective_rank, notes, "rank", interval=False),
             format_estimate(update.gaussian, notes, "rank", interval=False),
