@@ -36,7 +36,7 @@ def draw_sizes(report: RankReport) -> dict[str, Figure]:
     for point in report.curve:
         if point.effective_rank.value is not None:
             sizes.setdefault(point.advantage, set()).add(point.group_size)
-    chosen = next((advantage for advantage, known in sizes.items() if len(known) > 1), None)
+    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
     points = [p for p in report.curve if p.advantage == chosen and p.effective_rank.value is not None]
     steps = first_middle_last(sorted({point.step for point in points}))
     return {"rank_sizes": _figure(points, steps)} if points else {}
@@ -77,10 +77,10 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: boo
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
-        known = [(size, rank) for size, rank in ranks if rank.value is not None]
-        if known:
+        defined = [(size, rank) for size, rank in ranks if rank.value is not None]
+        if defined:
             label, color, line, marker = STYLES[null]
-            end = _line(axes, known, color=color, line=line, marker=marker, width=1.2)
+            end = _line(axes, defined, color=color, line=line, marker=marker, width=1.2)
             labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
     labels.append((_line(axes, measured, color=BLUE, line="-", marker="o", width=1.8), name, BLUE))
@@ -90,10 +90,10 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: boo
         label_lines(axes, labels, gap=0.075)
 
 
-def _line(axes: Axes, known: _Known, *, color: str, line: object, marker: str, width: float) -> float:
+def _line(axes: Axes, ranks: _Known, *, color: str, line: object, marker: str, width: float) -> float:
     """Draws a line, and returns where it ends."""
-    values = [rank.value or 0.0 for _, rank in known]
+    values = [rank.value or 0.0 for _, rank in ranks]
     axes.plot(
-        [size for size, _ in known], values, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=width
+        [size for size, _ in ranks], values, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=width
     )
     return values[-1]

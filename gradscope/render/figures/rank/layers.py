@@ -60,16 +60,16 @@ def _rank_cell(spectrum: GradientSpectrum) -> Cell:
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
 
 
-def _sparsity(found: Sequence[GradientSparsity]) -> dict[str, Figure]:
-    known = [one for one in found if one.tensor is not None and one.gini.value is not None]
-    if not known:
+def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
+    of_weights = [one for one in sparsities if one.tensor is not None and one.gini.value is not None]
+    if not of_weights:
         return {}
-    step = max(one.step for one in known)
+    step = max(one.step for one in of_weights)
     cells = {
         place_of(one.tensor or ""): Cell(
             value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
         )
-        for one in known
+        for one in of_weights
         if one.step == step
     }
     figure = heat_map(
@@ -92,8 +92,8 @@ def place_of(tensor: str) -> tuple[str, str]:
         (('0', 'q_proj'), ('outside', 'embed_tokens'))
     """
     name = tensor.replace(".default", "").removesuffix(".weight")
-    found = _LAYER.search(name)
-    row, module = (found[1], found[2]) if found else (OUTSIDE, name)
+    layer = _LAYER.search(name)
+    row, module = (layer[1], layer[2]) if layer else (OUTSIDE, name)
     parts = module.split(".")
     column = ".".join(parts[-2:]) if parts[-1].startswith("lora_") else parts[-1]
     return row, column

@@ -94,14 +94,14 @@ def _panel(
     labels = []
     for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
-        known = [
+        ranks = [
             (p.step, p.effective_rank) for p in points if p.group_size == size and p.effective_rank.value is not None
         ]
-        if not known:
+        if not ranks:
             continue
-        places, values = [step for step, _ in known], [e.value or 0.0 for _, e in known]
+        places, values = [step for step, _ in ranks], [e.value or 0.0 for _, e in ranks]
         axes.plot(places, values, color=color, linestyle=line, marker=marker)
-        lows, highs = zip(*(rank.ends for _, rank in known), strict=True)
+        lows, highs = zip(*(rank.ends for _, rank in ranks), strict=True)
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
