@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_COMMAND = "compare"
+_compare_metric = partial(Metric, command="compare")
 
 COMPARE_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _compare_metric(
         name="train_reward",
         title="mean train reward",
         formula="mean over steps of the mean reward of the step's rollouts",
@@ -16,9 +18,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The formulation, the learning rate, the prompts, the length of the run.",
         source="The trainer's log, averaged.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="reward_drawdown",
         title="largest fall of reward",
         formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",
@@ -27,9 +28,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="A learning rate that is too high, advantages that push without bound.",
         source="The largest drawdown of finance, on tenths so that the noise of single steps does not count.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="mean_frac_reward_zero_std",
         title="degenerate over the run",
         formula="mean over steps of (degenerate groups of the step) / (groups of the step)",
@@ -38,9 +38,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
         source="frac_reward_zero_std, averaged over the run.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="frac_incoherent",
         title="rewarded, but incoherent",
         formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",
@@ -50,9 +49,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="A reward that the answer's probability makes, and tasks whose errors cancel.",
         source="Ours; over all steps of the run, on tasks whose steps before the answer can be checked.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="kilotokens_per_step",
         title="1000 tokens a step",
         formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",
@@ -61,9 +59,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Dead groups that are resampled, and the length of completions.",
         source="TRL's num_tokens, over the run.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="paired_difference",
         title="paired difference",
         formula="mean over seeds of (second - first), 95 % interval +- t(n-1) sd / sqrt(n)",
@@ -72,9 +69,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The one thing that differs, and chance in sampling.",
         source="Student's paired t.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="p_value",
         title="p, paired t test",
         formula="2 P(T > |mean| / (sd / sqrt(n))), T of Student's t with n - 1 degrees of freedom",
@@ -83,9 +79,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The size of the difference against its spread, and the number of seeds.",
         source="Student 1908.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="sign_flip_p_value",
         title="p, sign flips",
         formula="share of the 2^n sign flips of the differences whose mean is as far from zero",
@@ -94,9 +89,8 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Whether all seeds agree in sign, and their number.",
         source="Fisher 1935, the permutation test of paired differences.",
-        command=_COMMAND,
     ),
-    Metric(
+    _compare_metric(
         name="p_holm",
         title="p corrected",
         formula="the i-th smallest of m p-values times m - i + 1, never less than a smaller one's",
@@ -105,6 +99,5 @@ COMPARE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The number of metrics and pairs that are looked at.",
         source="Holm 1979, A simple sequentially rejective multiple test procedure.",
-        command=_COMMAND,
     ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_REPORT = "report"
+_report_metric = partial(Metric, command="report")
 
 CONTRIBUTION_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _report_metric(
         name="projection_share",
         title="share of the gradient",
         formula="(G 1)_i / (1' G 1)",
@@ -17,9 +19,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The size of the advantage, the length of the completion, how unlikely its tokens were.",
         source="Definition.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="cosine_to_sum",
         title="cosine with the gradient",
         formula="(G 1)_i / (|g_i| sqrt(1' G 1))",
@@ -28,9 +29,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="How much the rollouts of a step have in common.",
         source="Definition.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="top_share",
         title="share of the top tenth",
         formula="(sum of the largest tenth of |g_i|) / (sum of all |g_i|)",
@@ -39,9 +39,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Dead groups, groups with a single success or failure, completions of very different length.",
         source="Definition; a point of the Lorenz curve.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="token_norm",
         title="norm of a token's gradient",
         formula="|v_t| |grad log pi(token t)|, v_t the token's weight in the loss",
@@ -50,9 +49,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The advantage, how unlikely the token was, and how the loss averages over tokens.",
         source="Definition; exact rows by gradscope rank --rows token.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="token_entropy_correlation",
         title="entropy and token gradient",
         formula="sum of d_norm d_entropy / sqrt(sum of d_norm^2 sum of d_entropy^2), d a rank minus the rollout's mean",
@@ -61,9 +59,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Temperature, an entropy bonus, a mask on tokens of low entropy.",
         source="Spearman's correlation, pooled within rollouts.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="update_cosine",
         title="cosine with the logged update",
         formula="a' K b / sqrt(a' K a b' K b)",
@@ -72,9 +69,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="How a formulation weighs groups of different pass rates, and whether it has a baseline.",
         source="Definition; a the logged advantages, b the formulation's.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="reward_share",
         title="share of the advantage",
         formula="sum of d_f d / sum of d^2, d a reward minus its group's mean",
@@ -83,9 +79,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The function's weight and spread within a group; a format reward that all completions get has none.",
         source="Covariance decomposition of the within-group variance.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="length_correlation",
         title="length and advantage",
         formula="sum of d_length d_reward / sqrt(sum of d_length^2 sum of d_reward^2), d minus the group's mean",
@@ -94,9 +89,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Truncation, a length penalty, a reward that a longer answer can game.",
         source="Pearson's correlation, pooled within groups.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="live_share",
         title="share of the loss that is live",
         formula="(weight of live groups in the loss) / (weight of all groups in the loss)",
@@ -105,9 +99,8 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="Dead groups; where the loss is a mean over tokens, their length too.",
         source="Definition; the weights are those of the trainer's loss_type.",
-        command=_REPORT,
     ),
-    Metric(
+    _report_metric(
         name="logprob_gap",
         title="sampler and trainer",
         formula="mean over tokens of |log p_trainer - log p_sampler|",
@@ -117,6 +110,5 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Stale weights, another precision or kernel in the sampler, a temperature that only one side applies.",
         source="Definition; TRL logs it as sampling/sampling_logp_difference/mean.",
-        command=_REPORT,
     ),
 )

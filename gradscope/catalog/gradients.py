@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_RANK = "rank"
+_rank_metric = partial(Metric, command="rank")
 _UNEVEN = "Dead groups, advantages of very different size, completions of very different length."
 
 GRADIENT_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _rank_metric(
         name="grad_norm",
         title="gradient norm",
         formula="|sum of g_i| = sqrt(1' G 1)",
@@ -17,10 +19,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The number of live groups, the advantages' scale, how far the rows agree.",
         source="TRL logs the optimizer's own under this name.",
-        command=_RANK,
         path="steps.grad_norm",
     ),
-    Metric(
+    _rank_metric(
         name="cancellation",
         title="cancellation",
         formula="|sum of g_i| / sum of |g_i|",
@@ -29,10 +30,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Zero-sum advantages on similar completions lower it; few rows that dominate raise it.",
         source="Triangle inequality; known as gradient diversity in other forms (Yin et al. 2018).",
-        command=_RANK,
         path="steps.cancellation",
     ),
-    Metric(
+    _rank_metric(
         name="class_subspace_energy",
         title="energy in the class means",
         formula="|X P|_F^2 / |X|_F^2, P the projector on span(mean passing row, mean failing row)",
@@ -42,10 +42,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Few rollouts a group (R = 2 gives 1 always), completions of a class that resemble each other.",
         source="Between-class part of a scatter matrix (Fisher 1936), on uncentered rows.",
-        command=_RANK,
         path="steps.class_subspace_energy",
     ),
-    Metric(
+    _rank_metric(
         name="sparsity.zero_groups",
         title="zero groups",
         formula="(number of groups with |g_i| = 0 for all i) / J",
@@ -54,10 +53,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Groups whose rewards are all equal, where the advantage is relative to the group.",
         source="Definition.",
-        command=_RANK,
         path="steps.sparsity.zero_groups",
     ),
-    Metric(
+    _rank_metric(
         name="sparsity.zero_rows",
         title="zero rows",
         formula="(number of rows with |g_i| = 0) / R",
@@ -66,10 +64,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Zero advantages (dead groups), completions that are masked out of the loss.",
         source="Definition.",
-        command=_RANK,
         path="steps.sparsity.zero_rows",
     ),
-    Metric(
+    _rank_metric(
         name="sparsity.small_rows",
         title="small rows",
         formula="(number of rows with |g_i| < 0.01 max_j |g_j|) / R",
@@ -78,10 +75,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by=_UNEVEN,
         source="Definition.",
-        command=_RANK,
         path="steps.sparsity.small_rows",
     ),
-    Metric(
+    _rank_metric(
         name="sparsity.hoyer",
         title="Hoyer sparsity",
         formula="(sqrt(R) - sum |g_i| / sqrt(sum |g_i|^2)) / (sqrt(R) - 1)",
@@ -90,10 +86,9 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_UNEVEN,
         source="Hoyer 2004, Non-negative matrix factorization with sparseness constraints, JMLR 5.",
-        command=_RANK,
         path="steps.sparsity.hoyer",
     ),
-    Metric(
+    _rank_metric(
         name="sparsity.gini",
         title="Gini of row norms",
         formula="sum over i, j of ||g_i| - |g_j|| / (2 R sum |g_i|)",
@@ -102,7 +97,6 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_UNEVEN,
         source="Gini 1912; compared with other measures in Hurley & Rickard 2009.",
-        command=_RANK,
         path="steps.sparsity.gini",
     ),
     Metric(
@@ -161,7 +155,7 @@ _DEFINITIONS = (
 )
 
 SPARSITY_METRICS: tuple[Metric, ...] = tuple(
-    Metric(
+    _rank_metric(
         name=f"{family}.{name}",
         title=f"{title} of {word}",
         formula=f"{formula}, x {of}",
@@ -170,7 +164,6 @@ SPARSITY_METRICS: tuple[Metric, ...] = tuple(
         better="neither",
         moved_by=_UNEVEN_PARTS,
         source=source,
-        command=_RANK,
     )
     for family, word, of in (("token_sparsity", "tokens", _TOKENS), ("weight_sparsity", "entries", _ENTRIES))
     for name, title, formula, meaning, source in _DEFINITIONS

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.signal import SIGNAL_METRICS
 
-_DEGENERACY = "degeneracy"
+_degeneracy_metric = partial(Metric, command="degeneracy")
+_sample_metric = partial(Metric, command="passk")
 _DIFFICULTY = "Prompts that are too hard or too easy for the policy, small groups, rewards with few levels."
 
 GROUP_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _degeneracy_metric(
         name="frac_reward_zero_std",
         title="degenerate groups",
         formula="(number of groups with max(r) - min(r) <= 1e-8) / (number of groups)",
@@ -19,10 +22,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by=_DIFFICULTY,
         source="TRL logs it under this name; arXiv 2605.07689 studies it.",
-        command=_DEGENERACY,
         path="frac_reward_zero_std",
     ),
-    Metric(
+    _degeneracy_metric(
         name="frac_all_pass",
         title="all pass",
         formula="(number of degenerate groups whose rollouts all pass) / (number of groups)",
@@ -31,10 +33,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Prompts that are too easy for the policy; it rises as training succeeds.",
         source="A kind of frac_reward_zero_std.",
-        command=_DEGENERACY,
         path="frac_all_pass",
     ),
-    Metric(
+    _degeneracy_metric(
         name="frac_all_fail",
         title="all fail",
         formula="(number of degenerate groups whose rollouts all fail) / (number of groups)",
@@ -43,10 +44,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Prompts that are too hard for the policy, small groups, a verifier that refuses right answers.",
         source="A kind of frac_reward_zero_std.",
-        command=_DEGENERACY,
         path="frac_all_fail",
     ),
-    Metric(
+    _degeneracy_metric(
         name="frac_tied",
         title="tied",
         formula="(number of degenerate groups that are neither all pass nor all fail) / (number of groups)",
@@ -55,10 +55,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Rewards with few levels, a reward function that ignores what differs between completions.",
         source="A kind of frac_reward_zero_std.",
-        command=_DEGENERACY,
         path="frac_tied",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rate",
         title="pass rate",
         formula="p = mean over groups of (passing rollouts) / (rollouts)",
@@ -67,10 +66,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The policy, the difficulty of the prompts, the verifier.",
         source="Pass rate; pass@1 where each prompt has one group.",
-        command=_DEGENERACY,
         path="pass_rate",
     ),
-    Metric(
+    _degeneracy_metric(
         name="iid_prediction",
         title="i.i.d. prediction",
         formula="mean over groups of p^G + (1-p)^G",
@@ -79,10 +77,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="p near 0 or 1, small G.",
         source="The binomial distribution.",
-        command=_DEGENERACY,
         path="iid_prediction",
     ),
-    Metric(
+    _degeneracy_metric(
         name="jensen_gap",
         title="Jensen gap",
         formula="frac_reward_zero_std - iid_prediction",
@@ -92,10 +89,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Prompts of very different difficulty; a pass rate that moves during the run.",
         source="Jensen's inequality; 2 Var(p_x) in the population at G = 2, 3 Var(p_x) at G = 3.",
-        command=_DEGENERACY,
         path="jensen_gap",
     ),
-    Metric(
+    _degeneracy_metric(
         name="gap_between_prompts",
         title="gap between prompts",
         formula="sum over steps s of w_s (frac_reward_zero_std at s - iid_prediction at p_s), w_s its share of groups",
@@ -104,10 +100,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="The mix of prompts in a step.",
         source="Exact decomposition: adds up to jensen_gap with gap_over_time.",
-        command=_DEGENERACY,
         path="gap_decomposition.between_prompts",
     ),
-    Metric(
+    _degeneracy_metric(
         name="gap_over_time",
         title="gap over time",
         formula="sum over steps s of w_s iid_prediction at p_s - iid_prediction at p, w_s its share of groups",
@@ -116,10 +111,9 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Learning, a curriculum, few groups a step.",
         source="Exact decomposition: adds up to jensen_gap with gap_between_prompts.",
-        command=_DEGENERACY,
         path="gap_decomposition.over_time",
     ),
-    Metric(
+    _degeneracy_metric(
         name="degeneracy",
         title="degenerate groups at G",
         formula="mean over groups of sum over reward levels l of C(c_l, G) / C(n, G)",
@@ -129,14 +123,13 @@ GROUP_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by=_DIFFICULTY,
         source="U-statistic (Hoeffding 1948); the plug-in p^G + (1-p)^G is biased upward.",
-        command=_DEGENERACY,
     ),
     *SIGNAL_METRICS,
 )
 
 
 SAMPLE_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _sample_metric(
         name="pass_at_k",
         title="pass@k",
         formula="mean over prompts of 1 - C(n-c, k) / C(n, k)",
@@ -145,9 +138,8 @@ SAMPLE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The policy and the temperature: a policy that searches less gains at k = 1 and loses at large k.",
         source="Chen et al. 2021 (HumanEval), arXiv 2107.03374, equation 1.",
-        command="passk",
     ),
-    Metric(
+    _sample_metric(
         name="pass_hat_k",
         title="pass^k",
         formula="mean over prompts of C(c, k) / C(n, k)",
@@ -156,6 +148,5 @@ SAMPLE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The policy and the temperature.",
         source="Yao et al. 2024 (tau-bench), arXiv 2406.12045.",
-        command="passk",
     ),
 )

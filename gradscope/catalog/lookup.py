@@ -86,10 +86,10 @@ def catalog_name(name: str) -> str:
         >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
         ('pass_at_k', 'pass_hat_k', 'stable_rank')
     """
-    found = _BUDGET.fullmatch(name)
-    if found is None:
+    budget = _BUDGET.fullmatch(name)
+    if budget is None:
         return name
-    return "pass_at_k" if found[1] == "@" else "pass_hat_k"
+    return "pass_at_k" if budget[1] == "@" else "pass_hat_k"
 
 
 def budget_of(name: str) -> int | None:
@@ -102,11 +102,11 @@ def budget_of(name: str) -> int | None:
         >>> budget_of("pass@16"), budget_of("stable_rank")
         (16, None)
     """
-    found = _BUDGET.fullmatch(name)
-    return None if found is None else int(found[2])
+    budget = _BUDGET.fullmatch(name)
+    return None if budget is None else int(budget[2])
 
 
-def near_names(name: str, known: Iterable[str]) -> list[str]:
+def near_names(name: str, names: Iterable[str]) -> list[str]:
     """What a mistyped name was probably meant to be.
 
     Returns:
@@ -116,4 +116,4 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
         >>> near_names("effective_rnk", CATALOG)[0]
         'effective_rank'
     """
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_DEGENERACY = "degeneracy"
+_degeneracy_metric = partial(Metric, command="degeneracy")
 
 SIGNAL_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _degeneracy_metric(
         name="starvation.frac_rollouts",
         title="rollouts without a gradient",
         formula="(rollouts in degenerate groups) / (rollouts)",
@@ -16,10 +18,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="As frac_reward_zero_std; differs from it where groups differ in size.",
         source="A ratio of counts.",
-        command=_DEGENERACY,
         path="starvation.frac_rollouts",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.frac_tokens",
         title="tokens without a gradient",
         formula="(completion tokens in degenerate groups) / (completion tokens)",
@@ -28,10 +29,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Dead groups with long completions, such as failures that run to the length limit.",
         source="A ratio of counts; needs logged token ids.",
-        command=_DEGENERACY,
         path="starvation.frac_tokens",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.frac_generation_time",
         title="generation time without a gradient",
         formula="(seconds of generating rollouts of degenerate groups) / (seconds of generating all rollouts)",
@@ -40,10 +40,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Dead groups whose rollouts take long: failures that run to the length limit, or take many turns.",
         source="A ratio of sums; needs logged times of single rollouts.",
-        command=_DEGENERACY,
         path="starvation.frac_generation_time",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.tokens_per_rollout",
         title="tokens a rollout",
         formula="(completion tokens) / (rollouts)",
@@ -52,10 +51,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The policy, the length limit.",
         source="A ratio of counts; needs logged token ids.",
-        command=_DEGENERACY,
         path="starvation.tokens_per_rollout",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.batch_size",
         title="rollouts a step",
         formula="(rollouts) / (steps)",
@@ -64,10 +62,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The configuration.",
         source="A ratio of counts.",
-        command=_DEGENERACY,
         path="starvation.batch_size",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.effective_batch_size",
         title="effective batch size",
         formula="(rollouts in groups that are not degenerate) / (steps)",
@@ -76,10 +73,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="Degenerate groups.",
         source="A ratio of counts.",
-        command=_DEGENERACY,
         path="starvation.effective_batch_size",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.dilution",
         title="loss scale",
         formula="1 - (rollouts in degenerate groups) / (rollouts)",
@@ -88,10 +84,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="Degenerate groups; token-averaged losses shrink by the share of tokens instead.",
         source="Arithmetic of a mean over rollouts.",
-        command=_DEGENERACY,
         path="starvation.dilution",
     ),
-    Metric(
+    _degeneracy_metric(
         name="starvation.resampling_factor",
         title="resampling factor",
         formula="1 / (1 - frac_reward_zero_std)",
@@ -100,10 +95,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Degenerate groups.",
         source="Mean of the geometric distribution; dynamic sampling: DAPO, arXiv 2503.14476.",
-        command=_DEGENERACY,
         path="starvation.resampling_factor",
     ),
-    Metric(
+    _degeneracy_metric(
         name="overdispersion.rate_variance",
         title="variance of pass rates",
         formula="Var(c/n) with J - 1 - mean of (c/n)(1 - c/n) / (n - 1)",
@@ -112,10 +106,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The mix of prompts; learning, where steps are pooled.",
         source="Method of moments, unbiased; the Jensen gap of the population is twice it at G = 2.",
-        command=_DEGENERACY,
         path="overdispersion.rate_variance",
     ),
-    Metric(
+    _degeneracy_metric(
         name="overdispersion.z",
         title="over-dispersion z",
         formula="(mean over deals - sum of c (n-c)) / (standard deviation over deals), outcomes dealt within steps",
@@ -125,10 +118,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Prompts that differ; a filter that drops dead groups makes it negative.",
         source="Factorial moments of the multivariate hypergeometric distribution.",
-        command=_DEGENERACY,
         path="overdispersion.z",
     ),
-    Metric(
+    _degeneracy_metric(
         name="overdispersion.p_value",
         title="over-dispersion p",
         formula="share of deals with no more disagreeing pairs than observed",
@@ -137,10 +129,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="As over-dispersion z, and the number of groups.",
         source="Permutation test within steps; normal above 1,000 groups.",
-        command=_DEGENERACY,
         path="overdispersion.p_value",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rates.beta_a",
         title="beta shape a",
         formula="argmax over a, b of sum log C(n, c) B(c + a, n - c + b) / B(a, b): its a",
@@ -149,10 +140,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The mix of prompts.",
         source="Beta-binomial distribution, Skellam 1948.",
-        command=_DEGENERACY,
         path="pass_rates.beta_a",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rates.beta_b",
         title="beta shape b",
         formula="argmax over a, b of sum log C(n, c) B(c + a, n - c + b) / B(a, b): its b",
@@ -161,10 +151,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The mix of prompts.",
         source="Beta-binomial distribution, Skellam 1948.",
-        command=_DEGENERACY,
         path="pass_rates.beta_b",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rates.goodness_of_fit",
         title="goodness of fit",
         formula="P(chi2 >= sum (observed - expected)^2 / expected) over cells of c joined to at least 5 expected",
@@ -173,10 +162,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Pass rates with several peaks, many groups.",
         source="Pearson 1900.",
-        command=_DEGENERACY,
         path="pass_rates.goodness_of_fit",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rates.frac_hopeless",
         title="hopeless prompts",
         formula="mass of the NPMLE at p <= 0.01",
@@ -185,10 +173,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Prompts that are too hard; few rollouts a group leave it uncertain.",
         source="Non-parametric maximum likelihood, Laird 1978, on a grid.",
-        command=_DEGENERACY,
         path="pass_rates.frac_hopeless",
     ),
-    Metric(
+    _degeneracy_metric(
         name="pass_rates.frac_solved",
         title="solved prompts",
         formula="mass of the NPMLE at p >= 0.99",
@@ -197,10 +184,9 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Prompts that are too easy; training.",
         source="Non-parametric maximum likelihood, Laird 1978, on a grid.",
-        command=_DEGENERACY,
         path="pass_rates.frac_solved",
     ),
-    Metric(
+    _degeneracy_metric(
         name="advantages.positive_mass",
         title="positive advantage mass",
         formula="mean over rollouts of max(A, 0)",
@@ -209,9 +195,8 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The formulation and the rewards.",
         source="Defined here.",
-        command=_DEGENERACY,
     ),
-    Metric(
+    _degeneracy_metric(
         name="advantages.negative_mass",
         title="negative advantage mass",
         formula="mean over rollouts of max(-A, 0)",
@@ -220,9 +205,8 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The formulation and the rewards.",
         source="Defined here.",
-        command=_DEGENERACY,
     ),
-    Metric(
+    _degeneracy_metric(
         name="advantages.frac_zero",
         title="zero advantages",
         formula="(rollouts with A = 0) / (rollouts)",
@@ -231,6 +215,5 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Degenerate groups, for formulations relative to the group.",
         source="Defined here.",
-        command=_DEGENERACY,
     ),
 )

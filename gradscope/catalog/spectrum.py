@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_RANK = "rank"
+_rank_metric = partial(Metric, command="rank")
 _COUNT = "[1, N]"
 _MOVED = "Rollouts that pull in different directions raise it; a few dominating or near-equal rows lower it."
 
 SPECTRUM_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _rank_metric(
         name="effective_rank",
         title="effective rank",
         formula="exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)",
@@ -18,10 +20,9 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
-        command=_RANK,
         path="curve.effective_rank",
     ),
-    Metric(
+    _rank_metric(
         name="spectral_entropy_rank",
         title="spectral entropy rank",
         formula="exp H(q), q_i = s_i^2 / sum(s^2), H(q) = -sum(q log q)",
@@ -30,9 +31,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Exponential of the Shannon entropy (Hill number of order 1) of the energy shares.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="stable_rank",
         title="stable rank",
         formula="sum(s^2) / s_1^2",
@@ -41,10 +41,9 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Rudelson & Vershynin 2007, Sampling from large matrices, J. ACM 54.",
-        command=_RANK,
         path="curve.stable_rank",
     ),
-    Metric(
+    _rank_metric(
         name="participation_ratio",
         title="participation ratio",
         formula="sum(s^2)^2 / sum(s^4)",
@@ -53,10 +52,9 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Inverse participation ratio of the energy shares (Hill number of order 2).",
-        command=_RANK,
         path="curve.participation_ratio",
     ),
-    Metric(
+    _rank_metric(
         name="numerical_rank",
         title="numerical rank",
         formula="number of s_i > noise_floor",
@@ -65,9 +63,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The precision of the model's arithmetic; rows that depend on each other.",
         source="Golub & Van Loan, Matrix Computations, section 5.4.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="energy_rank_90",
         title="rank of 90 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.90 sum(s^2)",
@@ -76,9 +73,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="energy_rank_99",
         title="rank of 99 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.99 sum(s^2)",
@@ -87,9 +83,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="noise_floor",
         title="noise floor",
         formula="max(e |X|_F, sqrt(N u max_i G_ii)), e the relative error of a row of X, u of float64, G = X X'",
@@ -98,9 +93,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="The precision of the model's arithmetic, the largest row.",
         source="Weyl's inequality for the singular values of X and for the eigenvalues of G.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="frac_energy_below_floor",
         title="energy below the noise floor",
         formula="sum(s_i^2 <= noise_floor^2) / sum(s^2)",
@@ -109,12 +103,11 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="The precision of the model's arithmetic: --precision high lowers the floor.",
         source="Share of explained variance, as in principal components.",
-        command=_RANK,
     ),
 )
 
 NULL_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _rank_metric(
         name="given_prompts",
         title="effective rank given the prompts",
         formula="mean effective rank +- t sqrt(sum over groups of (G-1)/G sum_i (v_i - mean v)^2), v_i without rollout "
@@ -126,9 +119,8 @@ NULL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
         source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="nulls.unweighted",
         title="null 'scores'",
         formula="effective rank of the score vectors s_i",
@@ -137,9 +129,8 @@ NULL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="How alike the completions of a group are, and how sure the policy is of their tokens.",
         source="Null model; definition.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="nulls.shuffled",
         title="null 'shuffle'",
         formula="mean effective rank of A_p(i) s_i, p random within the group",
@@ -148,9 +139,8 @@ NULL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The spread of the advantages; not which rollout got which.",
         source="Permutation null (Fisher 1935).",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="nulls.signs",
         title="null 'signs'",
         formula="effective rank of sign(A_i) s_i",
@@ -160,9 +150,8 @@ NULL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Rollouts with zero advantage, which drop out.",
         source="Null model; diag(sign A) is orthogonal.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="nulls.gaussian",
         title="null 'Gauss'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
@@ -172,6 +161,5 @@ NULL_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
-        command=_RANK,
     ),
 )

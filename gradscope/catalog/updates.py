@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric
 
-_RANK = "rank"
+_rank_metric = partial(Metric, command="rank")
 
 UPDATE_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _rank_metric(
         name="update_norm",
         title="update norm",
         formula="|sum of A_i s_i| = sqrt(A' K A)",
@@ -16,9 +18,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The formulation's scale; how far the score vectors agree.",
         source="Definition.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="between_groups",
         title="between groups",
         formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
@@ -27,9 +28,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Zero-sum advantages on similar completions lower it.",
         source="Analysis of variance (Fisher 1925), on uncentered rows.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="signal_to_noise",
         title="signal to noise",
         formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
@@ -39,9 +39,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="alignment.pass@k",
         title="alignment with pass@k",
         formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
@@ -51,9 +50,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="How a formulation weighs hard and easy prompts.",
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="optimal_baseline",
         title="optimal baseline",
         formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
@@ -62,9 +60,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
         source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="relative_noise",
         title="relative gradient noise",
         formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
@@ -73,9 +70,8 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="The correlation of reward and |s|^2; the group size.",
         source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="reward_norm_correlation",
         title="reward and norm",
         formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
@@ -84,14 +80,13 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Confident passes and uncertain failures make it negative.",
         source="Definition.",
-        command=_RANK,
     ),
 )
 
 _SHARE = "[0, 1]"
 
 WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
-    Metric(
+    _rank_metric(
         name="update_size",
         title="update size",
         formula="|W_t - W_0|_F / |W_0|_F",
@@ -100,9 +95,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Learning rate, number of steps.",
         source="Definition.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="top_energy",
         title="energy in one direction",
         formula="s_1^2 / sum(s^2)",
@@ -112,9 +106,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Steps that point the same way.",
         source="Definition; rank-one dominance of RL updates is reported in arXiv 2510.00553.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="linear_growth",
         title="energy on a straight line",
         formula="|sum t D_t|^2 / (sum t^2 sum |D_t|^2)",
@@ -123,9 +116,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Learning-rate schedules; steps that point different ways.",
         source="Least squares; near-linear growth is reported in arXiv 2605.21468.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="principal_overlap",
         title="energy in principal directions",
         formula="|U_k' D V_k|_F^2 / |D|_F^2, k singular vectors of W_0 with half of its energy; k^2 / (O I) at random",
@@ -134,9 +126,8 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="Training that adds to what the weights already do most.",
         source="Definition; off-principal updates are reported in arXiv 2511.08567.",
-        command=_RANK,
     ),
-    Metric(
+    _rank_metric(
         name="bfloat16_changed",
         title="changed in bfloat16",
         formula="share of entries with bfloat16(W_t) != bfloat16(W_0)",
@@ -145,6 +136,5 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         better="neither",
         moved_by="The size of the update against that of the weights (bfloat16 keeps 8 bits).",
         source="Definition.",
-        command=_RANK,
     ),
 )

@@ -18,14 +18,14 @@ def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[Ba
 
 def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
     """How much of the logged update is signal."""
-    ratios = [u.signal_to_noise.value for u in updates if u.advantage == _first(updates)]
-    known = [ratio for ratio in ratios if ratio is not None]
-    if not known:
+    of_first = [update.signal_to_noise.value for update in updates if update.advantage == _first(updates)]
+    ratios = [ratio for ratio in of_first if ratio is not None]
+    if not ratios:
         return []
-    num_signal = sum(ratio > 1 for ratio in known)
+    num_signal = sum(ratio > 1 for ratio in ratios)
     return [
         f"The expected update under {_first(updates)} exceeds its own noise (signal to noise above 1) at {num_signal} "
-        f"of {len(known)} steps; median {sorted(known)[len(known) // 2]:.2f}."
+        f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
     ]
 
 

@@ -14,14 +14,14 @@ bfloat16 and kernels in another order stay below it for nearly all tokens; other
 
 def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
     """What the differences say, in at most one sentence; none where nothing was logged."""
-    known = [(step.step, step.logprob_difference) for step in steps if step.logprob_difference is not None]
-    if not known:
+    logged = [(step.step, step.logprob_difference) for step in steps if step.logprob_difference is not None]
+    if not logged:
         return ()
-    step, worst = max(known, key=lambda pair: pair[1].frac_beyond or pair[1].max)
+    step, worst = max(logged, key=lambda pair: pair[1].frac_beyond or pair[1].max)
     if worst.frac_beyond == 0:
         return (
             f"The sampler's logged log-probabilities are those of these weights: the largest difference of a token is "
-            f"{max(difference.max for _, difference in known):.2g} at {len(known)} step{'s' * (len(known) != 1)}.",
+            f"{max(difference.max for _, difference in logged):.2g} at {len(logged)} step{'s' * (len(logged) != 1)}.",
         )
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "

@@ -38,19 +38,19 @@ def _compared(comparison: PassAtKComparison) -> tuple[str, ...]:
 
 
 def _reach(table: PassAtKTable) -> str:
-    known = [row for row in table.rows if row.pass_at_k.value is not None]
-    if not known:
+    defined = [row for row in table.rows if row.pass_at_k.value is not None]
+    if not defined:
         return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."
-    ends = known[:1] if len(known) == 1 else [known[0], known[-1]]
+    ends = defined[:1] if len(defined) == 1 else [defined[0], defined[-1]]
     figures = " and ".join(f"pass@{row.k} = {row.pass_at_k.value:.4f}" for row in ends)
     return f"{table.name}: {figures} over {table.num_prompts} prompts."
 
 
 def _forecast(table: PassAtKTable) -> str:
-    known = [row for row in table.forecasts if row.pass_at_k.value is not None]
-    if not known:
+    defined = [row for row in table.forecasts if row.pass_at_k.value is not None]
+    if not defined:
         return ""
-    last = known[-1]
+    last = defined[-1]
     return (
         f"{table.name}: pass@{last.k} is forecast at {with_interval(last.pass_at_k, '.3f')} from "
         f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
@@ -58,10 +58,10 @@ def _forecast(table: PassAtKTable) -> str:
 
 
 def _winner(comparison: PassAtKComparison) -> str:
-    known = [row for row in comparison.rows if row.difference.value is not None]
-    if not known:
+    defined = [row for row in comparison.rows if row.difference.value is not None]
+    if not defined:
         return f"{comparison.first} and {comparison.second} have no budget in common."
-    small, large = known[0], known[-1]
+    small, large = defined[0], defined[-1]
     text = f"{comparison.second} against {comparison.first}: {_signed(small)}"
     if large is not small:
         text += f", {_signed(large)}"

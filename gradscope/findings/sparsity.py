@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from gradscope.results.rank_tokens import GradientSparsity
 
 
-def sparsity_findings(found: Sequence[GradientSparsity]) -> tuple[str, ...]:
+def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
     """What the last step's numbers say, in at most one sentence."""
-    last = [one for one in found if one.step == found[-1].step and one.small.value is not None]
+    last = [one for one in by_step if one.step == by_step[-1].step and one.small.value is not None]
     if not last:
         return ()
     if last[0].parts == "tokens":

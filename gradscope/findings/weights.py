@@ -32,9 +32,9 @@ def weight_update_findings(
     overlaps = [
         (u.principal_overlap.value, u.principal_null.value) for u in since if u.principal_null.value is not None
     ]
-    known = [(share, null) for share, null in overlaps if share is not None and null is not None]
-    if known:
-        share, null = (sum(column) / len(known) for column in zip(*known, strict=True))
+    defined = [(share, null) for share, null in overlaps if share is not None and null is not None]
+    if defined:
+        share, null = (sum(column) / len(defined) for column in zip(*defined, strict=True))
         sentences.append(
             f"On average {share:.1%} of a change lies in the principal directions of the initial weights; a random "
             f"change would have {null:.1%} there."
@@ -42,16 +42,16 @@ def weight_update_findings(
     return tuple(sentences)
 
 
-def gradient_update_findings(found: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
+def gradient_update_findings(pairs: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
     """The means of the last step, in at most one sentence."""
-    last = [one for one in found if one.step == found[-1].step]
+    last = [one for one in pairs if one.step == pairs[-1].step]
     ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
-    known = [triple for triple in ranks if None not in triple]
-    if not known:
+    defined = [triple for triple in ranks if None not in triple]
+    if not defined:
         return ()
-    gradient, update, null = np.array(known, dtype=np.float64).mean(axis=0)
+    gradient, update, null = np.array(defined, dtype=np.float64).mean(axis=0)
     return (
-        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(known)} weights, "
-        f"their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries {null:.1f}: "
-        "a rank of one says nothing of the other.",
+        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(defined)} "
+        f"weights, their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries "
+        f"{null:.1f}: a rank of one says nothing of the other.",
     )

@@ -85,8 +85,8 @@ def read_baseline(path: Path) -> Baseline:
         raise InputError(
             f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline"
         ) from error
-    known = isinstance(document, dict) and document.get("schema") == SCHEMA
-    if not known or document.get("schema_version") != SCHEMA_VERSION:
+    is_baseline = isinstance(document, dict) and document.get("schema") == SCHEMA
+    if not is_baseline or document.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"{path} is no baseline of version {SCHEMA_VERSION}.", hint="Write it again: --update-baseline"
         )
@@ -101,7 +101,7 @@ def read_baseline(path: Path) -> Baseline:
 
 def _metric(values: Mapping[str, Any]) -> BaselineMetric:
     parts = {name: values[name] for name in ("value", "low", "high", "num_units", "undefined")}
-    prompts = {str(prompt): float(number) for prompt, number in values["prompts"].items()}
+    prompts = {str(prompt): float(value) for prompt, value in values["prompts"].items()}
     return BaselineMetric(estimate=Estimate(**parts), prompts=prompts)
 
 

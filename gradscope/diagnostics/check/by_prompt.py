@@ -33,10 +33,10 @@ def group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold
     measure = _measure(name, threshold)
     if measure is None:
         return {}
-    found: dict[str, list[float]] = {}
+    by_prompt: dict[str, list[float]] = {}
     for group, rewards in group_rewards(run, reward).groups:
-        found.setdefault(group.prompt_id, []).append(measure(rewards))
-    return {prompt: float(np.mean(values)) for prompt, values in found.items()}
+        by_prompt.setdefault(group.prompt_id, []).append(measure(rewards))
+    return {prompt: float(np.mean(values)) for prompt, values in by_prompt.items()}
 
 
 def _measure(name: str, threshold: float | None) -> Callable[[Sequence[float]], float] | None:

@@ -88,9 +88,9 @@ def check_run(
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     for name in (*names, *allow_unknown):
         _check_name(name, values)
-    found = {name: values.value(name) for name in names}
-    verdicts = [_verdict(item, found[item.metric], path) for item in required]
-    now = {name: _baseline_metric(value) for name, value in found.items()}
+    measured = {name: values.value(name) for name in names}
+    verdicts = [_verdict(item, measured[item.metric], path) for item in required]
+    now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
         margin = margins or {}
         verdicts += [
@@ -105,22 +105,22 @@ def check_run(
 
 
 def _baseline_metric(value: MetricValue) -> BaselineMetric:
-    prompts = {prompt_key(prompt): number for prompt, number in value.prompts.items()}
+    prompts = {prompt_key(prompt): mean for prompt, mean in value.prompts.items()}
     return BaselineMetric(estimate=value.estimate, prompts=prompts)
 
 
 def _check_name(text: str, values: MetricValues) -> None:
     name, _ = split_metric(text)
-    known = values.names()
-    if catalog_name(name) in known:
+    names = values.names()
+    if catalog_name(name) in names:
         return
-    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, known))
+    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, names))
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
-    if name.rpartition("@")[0] in known:
+def _hint(name: str, names: Sequence[str]) -> str:
+    if name.rpartition("@")[0] in names:
         return SELECTOR_HINT
-    near = near_names(name, known)
+    near = near_names(name, names)
     return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
 
 

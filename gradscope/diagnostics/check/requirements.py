@@ -44,23 +44,23 @@ def parse_requirement(text: str) -> Requirement:
         >>> parse_requirement("pass@8 >= 0.25")
         Requirement(metric='pass@8', op='>=', limit=0.25)
     """
-    found = _GRAMMAR.fullmatch(text)
-    if found is None:
+    parts = _GRAMMAR.fullmatch(text)
+    if parts is None:
         raise UsageError(f"The requirement {text!r} is not '<metric> <op> <number>'.", hint=_EXAMPLE)
-    op = next((known for known in get_args(Operator) if known == found["op"]), None)
+    op = next((option for option in get_args(Operator) if option == parts["op"]), None)
     if op is None:
-        hint = "Equality is '=='." if found["op"] == "=" else f"The operators are {', '.join(COMPARE)}."
-        raise UsageError(f"There is no operator {found['op']!r} in the requirement {text!r}.", hint=hint)
+        hint = "Equality is '=='." if parts["op"] == "=" else f"The operators are {', '.join(COMPARE)}."
+        raise UsageError(f"There is no operator {parts['op']!r} in the requirement {text!r}.", hint=hint)
     try:
-        limit = float(found["limit"])
+        limit = float(parts["limit"])
     except ValueError:
         limit = math.nan
     if not math.isfinite(limit):
         raise UsageError(
-            f"The limit {found['limit']!r} of the requirement {text!r} is not a finite number.",
+            f"The limit {parts['limit']!r} of the requirement {text!r} is not a finite number.",
             hint="Shares are written as 0.5, not as 50%.",
         )
-    return Requirement(metric=found["metric"], op=op, limit=limit)
+    return Requirement(metric=parts["metric"], op=op, limit=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,8 @@ class Selector:
         if part is None:
             low, high = map(int, self.steps.split("-"))
             return tuple(step for step in steps if low <= step <= high)
-        number = math.ceil(len(steps) * int(part[2]) / 100) if part[3] else int(part[2])
-        return tuple(steps[:number]) if part[1] == "first" else tuple(steps[max(0, len(steps) - number) :])
+        num_steps = math.ceil(len(steps) * int(part[2]) / 100) if part[3] else int(part[2])
+        return tuple(steps[:num_steps]) if part[1] == "first" else tuple(steps[max(0, len(steps) - num_steps) :])
 
 
 def split_metric(text: str) -> tuple[str, Selector | None]:
@@ -66,11 +66,11 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
         ('pass@8', None)
     """
     name, _, words = text.rpartition("@")
-    found = _SELECTOR.fullmatch(f"all:{words}" if words in get_args(Aggregate) else words)
-    if not name or found is None:
+    parts = _SELECTOR.fullmatch(f"all:{words}" if words in get_args(Aggregate) else words)
+    if not name or parts is None:
         return text, None
-    aggregate = next(known for known in get_args(Aggregate) if known == (found["aggregate"] or "mean"))
-    return name, Selector(steps=found["steps"], aggregate=aggregate)
+    aggregate = next(option for option in get_args(Aggregate) if option == (parts["aggregate"] or "mean"))
+    return name, Selector(steps=parts["steps"], aggregate=aggregate)
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:

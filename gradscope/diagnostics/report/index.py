@@ -46,7 +46,7 @@ def report_index(
     Raises:
         InputError: No run can be read, or under ``strict`` one cannot.
     """
-    found: list[RunSummary] = []
+    summaries: list[RunSummary] = []
     left_out: list[tuple[str, str]] = []
     sources: list[Source] = []
     for done, path in enumerate(runs):
@@ -54,20 +54,20 @@ def report_index(
         progress(done, len(runs), name)
         try:
             run = read_run(path, ReadOptions(strict=strict))
-            found.append(_summary(run, name, success_threshold))
+            summaries.append(_summary(run, name, success_threshold))
             sources.append(run.source)
         except GradscopeError as error:
             left_out.append((name, error.message))
     progress(len(runs), len(runs), "runs")
-    if not found or (strict and left_out):
+    if not summaries or (strict and left_out):
         name, reason = left_out[0]
         raise InputError(f"{Path(folder) / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
     return RunIndex(
         source=_source(folder, sources),
         name=Path(folder).resolve().name,
-        runs=tuple(found),
+        runs=tuple(summaries),
         left_out=tuple(left_out),
-        findings=_findings(found),
+        findings=_findings(summaries),
     )
 
 
@@ -75,15 +75,15 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     report = degeneracy_of_run(run, success_threshold=success_threshold)
     dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
     rewards = tuple(_mean_reward(run, step) for step in run.steps)
-    known = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
+    measured = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
     return RunSummary(
         name=name,
         command=shlex.join(["gradscope", "report", str(run.path)]),
         steps=run.steps,
         num_rollouts=report.num_rollouts,
         frac_reward_zero_std=report.frac_reward_zero_std,
-        reward=Estimate.exact(float(np.mean([value for _, value in known])), num_units=len(known)),
-        reward_change=trend([step for step, _ in known], [value for _, value in known]),
+        reward=Estimate.exact(float(np.mean([value for _, value in measured])), num_units=len(measured)),
+        reward_change=trend([step for step, _ in measured], [value for _, value in measured]),
         reward_by_step=rewards,
         degenerate_by_step=tuple(dead.get(step) for step in run.steps),
         grad_norm_by_step=tuple(run.metrics.get(step, {}).get("grad_norm") for step in run.steps),
@@ -107,16 +107,16 @@ def _source(folder: str | Path, sources: Sequence[Source]) -> Source:
 
 def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Where most and fewest groups are dead, and where the reward rises; nothing is claimed where intervals meet."""
-    known = [run for run in runs if run.frac_reward_zero_std.value is not None]
+    measured = [run for run in runs if run.frac_reward_zero_std.value is not None]
     rising = [run for run in runs if run.reward_change.side_of_zero > 0]
     falling = [run for run in runs if run.reward_change.side_of_zero < 0]
     sentences = [
         f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
         "line through its steps."
     ]
-    if len(known) > 1:
-        most = max(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
-        least = min(known, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+    if len(measured) > 1:
+        most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         sentences.append(
             f"Groups without a gradient: most in {most.name} ({with_interval(most.frac_reward_zero_std, percent)}), "
             f"fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."

@@ -111,7 +111,7 @@ def report_run(
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(_has_gradient(gram) for gram in grams):
         absent = _without_gradient(grams)
-    known = _or_absent(lambda: _samples(run, samples, success_threshold))
+    held_out = _or_absent(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(
         run=run,
         degeneracy=_or_absent(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
@@ -119,8 +119,8 @@ def report_run(
         grams=grams,
         no_grams=absent,
         tokens=_or_absent(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
-        samples=() if isinstance(known, Absent) else known,
-        passk=known if isinstance(known, Absent) else _or_absent(lambda: pass_at_k_of_samples(known)),
+        samples=() if isinstance(held_out, Absent) else held_out,
+        passk=held_out if isinstance(held_out, Absent) else _or_absent(lambda: pass_at_k_of_samples(held_out)),
         options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
@@ -150,12 +150,12 @@ def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Absent]:
     """The gradients of the chosen steps, and why there are none where there are none."""
-    found = _or_absent(lambda: tuple(measure_steps(run, steps, options, progress)))
-    if isinstance(found, Absent):
-        return (), found
-    reasons = [step.reason for step in found if step.reason] or [missing_weights(run, run.steps[0])]
+    measured = _or_absent(lambda: tuple(measure_steps(run, steps, options, progress)))
+    if isinstance(measured, Absent):
+        return (), measured
+    reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
     hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
-    return found, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+    return measured, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
 
 
 def _has_gradient(gram: StepGram) -> bool:
@@ -182,7 +182,7 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     last = len(usable) - 1
     if wanted == "all" or last < MOST_STEPS:
         return tuple(usable)
-    chosen = [usable[round(place * last / (MOST_STEPS - 1))] for place in range(MOST_STEPS)]
+    chosen = [usable[round(quarter * last / (MOST_STEPS - 1))] for quarter in range(MOST_STEPS)]
     spike = max(usable, key=lambda step: run.metrics.get(step, {}).get("grad_norm", 0.0))
     if spike not in chosen:
         chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))

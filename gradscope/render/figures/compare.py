@@ -91,10 +91,10 @@ def _forest(comparison: Comparison) -> Figure:
         axes.grid(visible=False)
         axes.set_yticks([])
         axes.set_ylim(rows - 0.4, -0.6)
-        for place, pair in enumerate(pairs[:rows]):
-            _whisker(axes, place, pair)
+        for row, pair in enumerate(pairs[:rows]):
+            _whisker(axes, row, pair)
             axes.text(
-                1.015, place, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
+                1.015, row, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
             )
     panels[-1].set_xlabel("difference")
     return figure
@@ -105,12 +105,12 @@ def _line(pair: ComparedPair, comparison: Comparison) -> str:
     return ", ".join(name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
 
 
-def _whisker(axes: Axes, place: int, pair: ComparedPair) -> None:
+def _whisker(axes: Axes, row: int, pair: ComparedPair) -> None:
     difference = pair.difference
     if difference.value is None:
-        axes.text(0, place, " undefined", color=MUTED, fontsize=8, va="center")
+        axes.text(0, row, " undefined", color=MUTED, fontsize=8, va="center")
         return
     if difference.interval is not None:
-        axes.plot(difference.interval, [place, place], color=BLUE, linewidth=1.4)
+        axes.plot(difference.interval, [row, row], color=BLUE, linewidth=1.4)
     decided = pair.p_holm is not None and pair.p_holm < 0.05
-    axes.plot([difference.value], [place], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")
+    axes.plot([difference.value], [row], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")

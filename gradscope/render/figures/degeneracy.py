@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
@@ -23,6 +22,7 @@ from gradscope.render.figures.style import (
     halo,
     label_lines,
     new_figure,
+    tick_at,
     tick_steps,
 )
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
@@ -55,10 +55,10 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
     tick_steps(axes, [row.step for row in steps], most=12)
     labels = _stack(axes, steps)
-    known = [row for row in steps if row.iid_prediction.value is not None]
-    if known:
-        values = [row.iid_prediction.value or 0.0 for row in known]
-        axes.plot([row.step for row in known], values, color=ORANGE, linestyle="--", path_effects=halo())
+    predicted = [row for row in steps if row.iid_prediction.value is not None]
+    if predicted:
+        values = [row.iid_prediction.value or 0.0 for row in predicted]
+        axes.plot([row.step for row in predicted], values, color=ORANGE, linestyle="--", path_effects=halo())
         labels.append((values[-1], "i.i.d. prediction", ORANGE))
     label_lines(axes, labels)
     return figure
@@ -90,9 +90,9 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
 
 
 def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
-    for place, share in zip(places, shares, strict=True):
+    for step, share in zip(places, shares, strict=True):
         if share.interval is not None:
-            axes.plot([place, place], share.interval, color=INK, linewidth=0.8, alpha=0.4)
+            axes.plot([step, step], share.interval, color=INK, linewidth=0.8, alpha=0.4)
 
 
 def _by_group_size(report: DegeneracyReport) -> Figure:
@@ -106,20 +106,18 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("group size G")
-    axes.xaxis.set_major_locator(FixedLocator([row.group_size for row in rows]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+    tick_at(axes.xaxis, [row.group_size for row in rows])
     labels = []
     for name, color, line, marker, estimates in (
         ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),
         ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
     ):
-        known = [(row.group_size, e) for row, e in zip(rows, estimates, strict=True) if e.value is not None]
-        if not known:
+        defined = [(row.group_size, e) for row, e in zip(rows, estimates, strict=True) if e.value is not None]
+        if not defined:
             continue
-        sizes, values = [size for size, _ in known], [e.value or 0.0 for _, e in known]
+        sizes, values = [size for size, _ in defined], [e.value or 0.0 for _, e in defined]
         axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows, highs = zip(*(share.ends for _, share in known), strict=True)
+        lows, highs = zip(*(share.ends for _, share in defined), strict=True)
         axes.fill_between(sizes, lows, highs, color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], name, color))
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]

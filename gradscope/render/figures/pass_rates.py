@@ -24,9 +24,9 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     places = list(range(len(bars)))
     colors = [SLATE, *([PALE] * (len(bars) - 2)), SLATE]
     axes.bar(places, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
-    for place in (0, len(bars) - 1):
-        bar = bars[place]
-        above = (place, max(bar.observed, bar.beta_binomial, bar.binomial))
+    for end in (0, len(bars) - 1):
+        bar = bars[end]
+        above = (end, max(bar.observed, bar.beta_binomial, bar.binomial))
         axes.annotate(
             f"{bar.observed:.2f}",
             above,

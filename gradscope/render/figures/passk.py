@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, INK, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    SERIES,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+    tick_at,
+)
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 
 _MOST_CURVES = len(SERIES)
@@ -44,12 +53,12 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
     ks: set[int] = set()
     for table, (color, line, marker) in zip(report.tables, SERIES, strict=False):
         points = [(row.k, row.pass_at_k.value, row.pass_at_k) for row in table.rows]
-        known = [(k, value, estimate) for k, value, estimate in points if value is not None]
-        if not known:
+        defined = [(k, value, estimate) for k, value, estimate in points if value is not None]
+        if not defined:
             continue
-        places, values = [k for k, _, _ in known], [value for _, value, _ in known]
+        places, values = [k for k, _, _ in defined], [value for _, value, _ in defined]
         axes.plot(places, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows, highs = zip(*(share.ends for _, _, share in known), strict=True)
+        lows, highs = zip(*(share.ends for _, _, share in defined), strict=True)
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         labels.append((values[-1], _label(table.name), color))
         ks.update(places)
@@ -71,15 +80,12 @@ def _pair(comparison: PassAtKComparison) -> str:
 def _scale(axes: Axes, ks: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
     axes.set_xscale("log", base=2)
-    shown = [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
+    tick_at(axes.xaxis, [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]])
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
-    known = [(row.k, row.difference.value, row.difference) for row in comparison.rows]
-    points = [(k, value, estimate) for k, value, estimate in known if value is not None]
+    differences = [(row.k, row.difference.value, row.difference) for row in comparison.rows]
+    points = [(k, value, estimate) for k, value, estimate in differences if value is not None]
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_ylabel("difference")
     if not points:

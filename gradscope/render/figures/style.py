@@ -10,17 +10,20 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib import patheffects
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from gradscope.render.words.escape import plain
+
+Item = TypeVar("Item")
 
 INK = "#1f2328"
 MUTED = "#6b7280"
@@ -186,6 +189,26 @@ def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
     """Puts ticks at the steps themselves where at most so many fit, else at round numbers."""
     few = len(steps) <= most
     axes.xaxis.set_major_locator(FixedLocator(list(steps)) if few else MaxNLocator(integer=True, nbins=most))
+
+
+def tick_at(axis: Axis, values: Sequence[float]) -> None:
+    """Puts ticks at these numbers and nowhere else, for logarithmic axes that would add their own."""
+    axis.set_major_locator(FixedLocator(list(values)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def clear_frame(axes: Axes) -> None:
+    """Leaves nothing of the axes but their labels, for cells that are drawn edge to edge."""
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def first_middle_last(items: Sequence[Item]) -> Sequence[Item]:
+    """Three of many, as many as stand beside each other; up to three are all shown."""
+    return items if len(items) <= 3 else [items[0], items[len(items) // 2], items[-1]]
 
 
 def label_room(names: Sequence[str]) -> float:

@@ -22,8 +22,8 @@ def draw_bars(chart: Chart) -> Markup:
     )
     height = _ROW * len(values) + 8.0
     rows = [
-        _row(str(name), value, scale, 4.0 + _ROW * number)
-        for number, (name, value) in enumerate(zip(chart.places, values, strict=True))
+        _row(str(name), value, scale, 4.0 + _ROW * row)
+        for row, (name, value) in enumerate(zip(chart.places, values, strict=True))
     ]
     return Markup(
         '<svg viewBox="0 0 {width:g} {height}" role="img" aria-label="{label}">{rows}'

@@ -32,19 +32,19 @@ def legend(chart: Chart, identity: str) -> Markup:
         return Markup("")
     draw = _stack_sample if chart.kind == "stack" else _line_sample
     item = Markup('<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{}</svg>{}</li>')
-    items = [item.format(draw(number, identity), plain(series.name)) for number, series in enumerate(chart.series)]
+    items = [item.format(draw(style, identity), plain(series.name)) for style, series in enumerate(chart.series)]
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def _line_sample(number: int, identity: str) -> Markup:
-    style = number % _NUM_STYLES
+def _line_sample(index: int, identity: str) -> Markup:
+    style = index % _NUM_STYLES
     line = Markup('<polyline class="line s{}" points="1,6 29,6"/>').format(style)
     return line + _marker(15.0, 6.0, style)
 
 
-def _stack_sample(number: int, identity: str) -> Markup:
+def _stack_sample(index: int, identity: str) -> Markup:
     bar = Markup('<rect class="bar b{}"{} x="6" y="0.5" width="18" height="11"/>')
-    return bar.format(number % 3, _fill(number, identity))
+    return bar.format(index % 3, _fill(index, identity))
 
 
 def _over_steps(chart: Chart, identity: str) -> Markup:
@@ -64,8 +64,8 @@ def _over_steps(chart: Chart, identity: str) -> Markup:
 
 
 def _numbers(chart: Chart) -> list[float]:
-    found = [value for series in chart.series for value in series.values if value is not None]
-    return found or [0.0, 1.0]
+    numbers = [value for series in chart.series for value in series.values if value is not None]
+    return numbers or [0.0, 1.0]
 
 
 def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
@@ -105,8 +105,8 @@ def _step_ticks(chart: Chart, across: Scale) -> list[float]:
 
 def _lines(chart: Chart, across: Scale, up: Scale) -> Markup:
     line, parts = Markup('<polyline class="line s{}" points="{}"/>'), []
-    for number, series in enumerate(chart.series):
-        pieces, style = _pieces(chart, series, across, up), number % _NUM_STYLES
+    for index, series in enumerate(chart.series):
+        pieces, style = _pieces(chart, series, across, up), index % _NUM_STYLES
         parts += [line.format(style, " ".join(f"{place(x)},{place(y)}" for x, y in points)) for points in pieces]
         if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(points) == 1 for points in pieces):
             parts += [_marker(x, y, style) for points in pieces for x, y in points]
@@ -145,21 +145,21 @@ def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> Markup:
     floor = [0.0] * len(steps)
     bar = Markup('<rect class="bar b{}"{} x="{}" y="{}" width="{}" height="{}"/>')
     parts = [_hatch(identity)]
-    for number, series in enumerate(chart.series):
-        fill = _fill(number, identity)
+    for layer, series in enumerate(chart.series):
+        fill = _fill(layer, identity)
         for index, (step, value) in enumerate(zip(steps, series.values, strict=True)):
             if not value:
                 continue
             y, below = up(floor[index] + value), up(floor[index])
             left = place(across(step) - width / 2)
-            parts.append(bar.format(number % 3, fill, left, place(y), place(width), place(below - y)))
+            parts.append(bar.format(layer % 3, fill, left, place(y), place(width), place(below - y)))
             floor[index] += value
     return Markup("").join(parts)
 
 
-def _fill(number: int, identity: str) -> Markup:
+def _fill(layer: int, identity: str) -> Markup:
     """The third kind of bar is hatched, by the pattern of its own chart."""
-    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if number % 3 == 2 else Markup("")
+    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if layer % 3 == 2 else Markup("")
 
 
 def _hatch(identity: str) -> Markup:

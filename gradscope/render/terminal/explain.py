@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from itertools import groupby
+from operator import attrgetter
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, metric
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
 
+_COMMAND = attrgetter("command")
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neither": "neither end is better"}
 
 
 def metric_list() -> Group:
     """Names and titles of all metrics, a table for each command that computes them."""
     parts: list[RenderableType] = []
-    for command, entries in groupby(sorted(CATALOG.values(), key=lambda entry: entry.command), _command):
+    for command, entries in groupby(sorted(CATALOG.values(), key=_COMMAND), _COMMAND):
         table = new_table([(f"gradscope {command}", "left"), ("", "left")])
         for entry in entries:
             add_row(table, entry.name, entry.title)
@@ -41,7 +42,3 @@ def metric_page(name: str) -> Group:
         facts.add_row(Text(label, style="dim"), cell(text))
     head = Text(f"{entry.title} ({name})", style="bold")
     return Group(head, Text(), cell(entry.meaning), Text(), facts)
-
-
-def _command(entry: Metric) -> str:
-    return entry.command

@@ -36,8 +36,8 @@ def _curve(chart: Chart) -> Text:
     """The page's first figure in one line: of a stack its height, else its first line; then the ends of the scale."""
     first = chart.series[0]
     values = first.values if chart.kind == "lines" else tuple(map(_height, zip(*_columns(chart), strict=True)))
-    known = [value for value in values if value is not None] or [0.0]
-    low, high = chart.y_range or (min(known), max(known))
+    numbers = [value for value in values if value is not None] or [0.0]
+    low, high = chart.y_range or (min(numbers), max(numbers))
     name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
     return cell(
         f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, {name}", limit=_LONGEST
@@ -49,5 +49,5 @@ def _columns(chart: Chart) -> list[tuple[float | None, ...]]:
 
 
 def _height(parts: tuple[float | None, ...]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+    defined = [part for part in parts if part is not None]
+    return sum(defined) if defined else None

@@ -31,7 +31,7 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
 def _shortened(values: Sequence[float | None], width: int) -> list[float | None]:
     if len(values) <= width:
         return list(values)
-    edges = [len(values) * place // width for place in range(width + 1)]
+    edges = [len(values) * edge // width for edge in range(width + 1)]
     runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
     return [sum(run) / len(run) if run else None for run in runs]
 

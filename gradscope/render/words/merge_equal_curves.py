@@ -17,11 +17,11 @@ def merge_same(points: Sequence[RankCurvePoint]) -> list[tuple[tuple[str, ...], 
         curves.setdefault(point.advantage, []).append(point)
     merged: list[tuple[tuple[str, ...], list[RankCurvePoint]]] = []
     for name, curve in curves.items():
-        place = next((place for place, (_, known) in enumerate(merged) if _are_same(known, curve)), None)
-        if place is None:
+        index = next((index for index, (_, shared) in enumerate(merged) if _are_same(shared, curve)), None)
+        if index is None:
             merged.append(((name,), curve))
         else:
-            merged[place] = ((*merged[place][0], name), merged[place][1])
+            merged[index] = ((*merged[index][0], name), merged[index][1])
     return merged
 
 

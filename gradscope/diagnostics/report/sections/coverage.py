@@ -45,7 +45,7 @@ def _lost(samples: tuple[Samples, ...]) -> list[tuple[str, str, str]]:
 
 def _counts(samples: Samples) -> dict[str, tuple[int, int]]:
     counted = zip(samples.prompts, samples.num_correct.tolist(), samples.num_samples.tolist(), strict=True)
-    return {prompt: (correct, number) for prompt, correct, number in counted}
+    return {prompt: (correct, num_samples) for prompt, correct, num_samples in counted}
 
 
 def _lost_findings(report: PassAtKReport, lost: list[tuple[str, str, str]]) -> tuple[str, ...]:
@@ -65,8 +65,8 @@ def _next_step(comparison: PassAtKComparison | None) -> str:
             "Sample the same prompts before and after training, and pass both files with --samples: one file alone has "
             "no direction."
         )
-    known = [row.difference for row in comparison.rows if row.difference.value is not None]
-    if len(known) > 1 and (known[-1].high or 0.0) < 0:
+    differences = [row.difference for row in comparison.rows if row.difference.value is not None]
+    if len(differences) > 1 and (differences[-1].high or 0.0) < 0:
         return (
             "Coverage fell at the largest k: train with more exploration (temperature, entropy, larger groups) or on "
             "harder prompts, and stop before pass@1 saturates."

@@ -119,15 +119,15 @@ def _findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
 
 
 def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
-    known = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
-    if not known:
+    cosines = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
+    if not cosines:
         return ()
     return (
         Chart(
             title="Cosine with the logged update",
             kind="bars",
-            places=tuple(name for name, _ in known),
-            series=(Series(name="cosine", values=tuple(value for _, value in known)),),
+            places=tuple(name for name, _ in cosines),
+            series=(Series(name="cosine", values=tuple(value for _, value in cosines)),),
             x_label="cosine",
         ),
     )

@@ -61,9 +61,9 @@ class ReportInputs:
 
     def command(self, name: str, *more: str) -> str:
         """A command on this run as a person would type it, read with the same options, as one line for a shell."""
-        known = _OPTIONS[name]
-        told = [word for flag, value in self.options.items() if flag in known for word in (flag, value)]
-        return shlex.join(["gradscope", name, str(self.run.path), *told, *more])
+        flags = _OPTIONS[name]
+        options = [word for flag, value in self.options.items() if flag in flags for word in (flag, value)]
+        return shlex.join(["gradscope", name, str(self.run.path), *options, *more])
 
 
 _LOG_OPTIONS = ("--reader", "--run-config")

@@ -38,24 +38,24 @@ class _Lengths:
 
 def length_section(inputs: ReportInputs) -> ReportSection:
     """Length and reward within groups, what was cut off, and shares of the gradient by length."""
-    found = _lengths(inputs.run)
-    if not any(found.values):
+    lengths = _lengths(inputs.run)
+    if not any(lengths.values):
         hint = "Log the completions (log_completions=True in TRL)."
         return missing_section(NAME, QUESTION, Absent(reason="The log has no completions to measure.", hint=hint))
     correlation = correlation_within(
-        found.values,
-        [rollout.reward or 0.0 for rollout in found.rollouts],
-        [rollout.group_id for rollout in found.rollouts],
-        found.prompts,
+        lengths.values,
+        [rollout.reward or 0.0 for rollout in lengths.rollouts],
+        [rollout.group_id for rollout in lengths.rollouts],
+        lengths.prompts,
     )
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(_correlation(correlation, found.unit), _truncation(inputs.run), _mean(found)),
+        findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run), _mean(lengths)),
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
-        charts=_charts(found),
-        tables=(_quarters(found, inputs),),
+        charts=_charts(lengths),
+        tables=(_quarters(lengths, inputs),),
     )
 
 
@@ -92,12 +92,12 @@ def _correlation(correlation: Estimate, unit: str) -> str:
 
 def _truncation(run: Run) -> str:
     rollouts = [rollout for group in run.groups for rollout in group.rollouts]
-    known = [rollout for rollout in rollouts if rollout.status != "unknown"]
-    if known:
-        cut = [rollout for rollout in known if rollout.status == "truncated"]
-        text = f"{len(cut):,} of {len(known):,} completions were cut off at the length limit"
-        sizes = [abs(rollout.advantage) for rollout in known if rollout.advantage is not None]
-        if not cut or len(sizes) < len(known) or not sum(sizes):
+    judged = [rollout for rollout in rollouts if rollout.status != "unknown"]
+    if judged:
+        cut = [rollout for rollout in judged if rollout.status == "truncated"]
+        text = f"{len(cut):,} of {len(judged):,} completions were cut off at the length limit"
+        sizes = [abs(rollout.advantage) for rollout in judged if rollout.advantage is not None]
+        if not cut or len(sizes) < len(judged) or not sum(sizes):
             return f"{text}."
         mass = sum(abs(rollout.advantage or 0.0) for rollout in cut) / sum(sizes)
         return f"{text}; they hold {percent(mass)} of the summed absolute advantages."
@@ -111,14 +111,15 @@ def _truncation(run: Run) -> str:
     return "Which completions were cut off is not in the log."
 
 
-def _mean(found: _Lengths) -> str:
-    first, last = min(found.steps), max(found.steps)
-    means = [
-        np.mean([v for v, at in zip(found.values, found.steps, strict=True) if at == step]) for step in (first, last)
-    ]
+def _mean(lengths: _Lengths) -> str:
+    first, last = min(lengths.steps), max(lengths.steps)
+    rows = list(zip(lengths.values, lengths.steps, strict=True))
+    means = [np.mean([value for value, at in rows if at == step]) for step in (first, last)]
     if first == last:
-        return f"Completions have {means[0]:.1f} {found.unit} on average."
-    return f"Completions have {means[0]:.1f} {found.unit} on average at step {first} and {means[1]:.1f} at step {last}."
+        return f"Completions have {means[0]:.1f} {lengths.unit} on average."
+    return (
+        f"Completions have {means[0]:.1f} {lengths.unit} on average at step {first} and {means[1]:.1f} at step {last}."
+    )
 
 
 def _next_step(correlation: Estimate) -> str:
@@ -135,51 +136,51 @@ def _next_step(correlation: Estimate) -> str:
     return f"Nothing to do while the interval holds zero. What moves it: {metric('length_correlation').moved_by}"
 
 
-def _charts(found: _Lengths) -> tuple[Chart, ...]:
-    steps = sorted(set(found.steps))
+def _charts(lengths: _Lengths) -> tuple[Chart, ...]:
+    steps = sorted(set(lengths.steps))
     if len(steps) < 2:
         return ()
-    ids = [rollout.group_id for rollout in found.rollouts]
-    above = within_groups([rollout.reward or 0.0 for rollout in found.rollouts], ids)
+    ids = [rollout.group_id for rollout in lengths.rollouts]
+    above = within_groups([rollout.reward or 0.0 for rollout in lengths.rollouts], ids)
     return (
         Chart(
-            title=f"Mean length in {found.unit}, of rollouts above and below their group's mean reward",
+            title=f"Mean length in {lengths.unit}, of rollouts above and below their group's mean reward",
             kind="lines",
             places=tuple(steps),
             series=tuple(
-                Series(name=name, values=tuple(_mean_at(found, step, side) for step in steps))
+                Series(name=name, values=tuple(_mean_at(lengths, step, side) for step in steps))
                 for name, side in (("above", above > 0), ("below", above < 0))
             ),
         ),
     )
 
 
-def _mean_at(found: _Lengths, step: int, chosen: NDArray[np.bool_]) -> float | None:
+def _mean_at(lengths: _Lengths, step: int, chosen: NDArray[np.bool_]) -> float | None:
     """Mean length of the chosen rollouts of a step."""
-    rows = zip(found.values, found.steps, chosen, strict=True)
+    rows = zip(lengths.values, lengths.steps, chosen, strict=True)
     values = [value for value, at, wanted in rows if at == step and wanted]
     return float(np.mean(values)) if values else None
 
 
-def _quarters(found: _Lengths, inputs: ReportInputs) -> ReportTable:
+def _quarters(lengths: _Lengths, inputs: ReportInputs) -> ReportTable:
     """Rollouts by length in four equal parts."""
     shares = _gradient_shares(inputs)
-    order = np.argsort(found.values, kind="stable")
+    order = np.argsort(lengths.values, kind="stable")
     rows: list[tuple[Cell, ...]] = []
     names = ("shortest quarter", "second", "third", "longest quarter")
     for name, part in zip(names, np.array_split(order, 4), strict=True):
         if not len(part):
             continue
-        rollouts = [found.rollouts[index] for index in part]
-        lengths = [found.values[index] for index in part]
+        rollouts = [lengths.rollouts[index] for index in part]
+        sizes = [lengths.values[index] for index in part]
         mean = float(np.mean([rollout.reward or 0.0 for rollout in rollouts]))
-        rows.append((name, f"{min(lengths)} to {max(lengths)}", mean, _sum_of(shares, rollouts)))
+        rows.append((name, f"{min(sizes)} to {max(sizes)}", mean, _sum_of(shares, rollouts)))
     return ReportTable(
         caption=f"All rollouts by length; share of the gradient = {metric('projection_share').formula}, "
         "mean over the recomputed steps",
         columns=(
             Column(title="completions"),
-            Column(title=found.unit),
+            Column(title=lengths.unit),
             Column(title="mean reward", style="norm"),
             Column(title="share of the gradient", style="gap"),
         ),

@@ -61,12 +61,12 @@ def _live_share(run: Run, step: int, unit: str) -> float:
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:
-    known = {step: part for step, part in kl.items() if part is not None}
-    if known:
-        worst = max(known, key=lambda step: known[step])
+    recomputed = {step: part for step, part in kl.items() if part is not None}
+    if recomputed:
+        worst = max(recomputed, key=lambda step: recomputed[step])
         return (
-            f"The KL part has {percent(known[worst])} of the gradient's norm at step {worst}, the most of the "
-            f"{len(known)} steps recomputed."
+            f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
+            f"{len(recomputed)} steps recomputed."
         )
     beta = run.settings.get("beta")
     if beta == 0 or (beta is None and run.settings.origin is not None):

@@ -113,10 +113,10 @@ def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *,
             f"There is one reward function, {only.name}: it makes all of the advantage and ties "
             f"{percent(only.frac_tied)} of groups.",
         )
-    known = [one for one in functions if one.share.value is not None]
-    if not known:
+    shared = [one for one in functions if one.share.value is not None]
+    if not shared:
         return (f"No function makes an advantage: {functions[0].share.undefined}.",)
-    top = max(known, key=lambda one: one.share.value or 0.0)
+    top = max(shared, key=lambda one: one.share.value or 0.0)
     sentences = [
         f"{top.name} makes {with_interval(top.share, percent)} of what differs within groups, over {len(groups)} "
         "groups.",
@@ -131,7 +131,7 @@ def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *,
             if one.frac_tied == 1
         ),
     ]
-    total = sum(one.share.value or 0.0 for one in known)
+    total = sum(one.share.value or 0.0 for one in shared)
     if abs(total - 1) > 0.01:
         why = "the scalar reward is not their weighted sum" if weighed else "the weights of the functions are not known"
         sentences.append(f"The shares add up to {percent(total)}: {why}.")

@@ -46,9 +46,9 @@ def _is_dead(group: RolloutGroup) -> bool:
 
 
 def _trend(report: DegeneracyReport) -> str:
-    known = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
-    places = [step for step, value in known if value is not None]
-    change = trend(places, [value for _, value in known if value is not None])
+    shares = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
+    places = [step for step, value in shares if value is not None]
+    change = trend(places, [value for _, value in shares if value is not None])
     if change.value is None:
         return ""
     text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"

@@ -37,20 +37,20 @@ _QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter"
 
 def tokens_section(inputs: ReportInputs) -> ReportSection:
     """The largest rollouts' text, shaded by the norm of each token's gradient, and where in it the norms are."""
-    found = inputs.tokens
-    if isinstance(found, Absent):
-        return missing_section(NAME, QUESTION, found)
-    correlation = _entropy_correlation(found)
+    rollouts = inputs.tokens
+    if isinstance(rollouts, Absent):
+        return missing_section(NAME, QUESTION, rollouts)
+    correlation = _entropy_correlation(rollouts)
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(_entropy(correlation, found), _concentration(found), _direction(found)),
+        findings=(_entropy(correlation, rollouts), _concentration(rollouts), _direction(rollouts)),
         meaning=f"{metric('token_norm').meaning} {metric('token_entropy_correlation').meaning}",
         next_step=_next_step(correlation),
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step)),
-        charts=(_by_position(found),),
-        texts=_texts(found),
-        tables=(_by_entropy(found), _largest(found)),
+        charts=(_by_position(rollouts),),
+        texts=_texts(rollouts),
+        tables=(_by_entropy(rollouts), _largest(rollouts)),
     )
 
 
@@ -68,8 +68,8 @@ def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
 
 
 def _entropy_correlation(rollouts: Sequence[RolloutTokens]) -> Estimate:
-    number = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), number, number)
+    rollout = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
+    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), rollout, rollout)
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
@@ -181,20 +181,20 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
     everything = [
-        (rollout, place) for rollout in rollouts for place in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
+        (rollout, token) for rollout in rollouts for token in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
     ]
     everything.sort(key=lambda pair: -pair[0].norms[pair[1]])
     rows: list[tuple[Cell, ...]] = [
         (
             f"{rollout.group_id} #{rollout.sample}",
-            int(place) + 1,
-            rollout.texts[place],
-            "more likely" if rollout.weights[place] < 0 else "less likely",
-            float(rollout.norms[place]),
-            float(rollout.entropies[place]),
-            None if rollout.shares is None else float(rollout.shares[place]),
+            int(token) + 1,
+            rollout.texts[token],
+            "more likely" if rollout.weights[token] < 0 else "less likely",
+            float(rollout.norms[token]),
+            float(rollout.entropies[token]),
+            None if rollout.shares is None else float(rollout.shares[token]),
         )
-        for rollout, place in everything[:NUM_TOP]
+        for rollout, token in everything[:NUM_TOP]
     ]
     return ReportTable(
         caption=f"The {len(rows)} tokens with the largest gradients; share of the rollout's own gradient = "

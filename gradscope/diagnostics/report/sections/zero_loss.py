@@ -84,7 +84,7 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
     sentences = [f"{good} of {total} steps have a gradient from live groups."]
     for kind in ("suspect", "dead batch", "other terms", "on-policy"):
         if counts[kind]:
-            first = next(step for step, found in kinds.items() if found == kind)
+            first = next(step for step, other in kinds.items() if other == kind)
             sentences.append(f"{counts[kind]} of {total} steps (first: step {first}): {_KINDS[kind]}.")
     return tuple(sentences)
 

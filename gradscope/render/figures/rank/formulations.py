@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, name_of, new_figure
+from gradscope.render.figures.style import BLUE, FAINT, INK, MUTED, ON_COLOR, ORANGE, clear_frame, name_of, new_figure
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 
 _MOST_GROUPS = 10
@@ -49,10 +49,7 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> Figure:
     axes.set_ylim(size, 0)
     axes.set_xticks([place + 0.5 for place in range(size)], names, rotation=40, ha="right", fontsize=7.5)
     axes.set_yticks([place + 0.5 for place in range(size)], names, fontsize=7.5)
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    clear_frame(axes)
     return figure
 
 
@@ -79,8 +76,8 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
         height=1.7 + 0.3 * max(len(shown), 1),
         right=1.9,
     )
-    for place, share in enumerate(shown):
-        _bar(axes, place, share)
+    for row, share in enumerate(shown):
+        _bar(axes, row, share)
     ends = [end for share in shown for end in _ends(share.rollouts)]
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
@@ -98,13 +95,13 @@ def _ends(rollouts: Sequence[float]) -> tuple[float, float]:
     return sum(part for part in rollouts if part < 0), sum(part for part in rollouts if part > 0)
 
 
-def _bar(axes: Axes, place: int, share: GroupShare) -> None:
+def _bar(axes: Axes, row: int, share: GroupShare) -> None:
     left = {True: 0.0, False: 0.0}
     for part in sorted(share.rollouts, key=abs, reverse=True):
         color = BLUE if part > 0 else ORANGE
-        axes.barh(place, part, left=left[part > 0], height=0.62, color=color, edgecolor="white", linewidth=0.6)
+        axes.barh(row, part, left=left[part > 0], height=0.62, color=color, edgecolor="white", linewidth=0.6)
         left[part > 0] += part
     top = max(range(len(share.rollouts)), key=lambda sample: abs(share.rollouts[sample]))
     rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
     text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
-    axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=INK)
+    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=INK)

@@ -9,15 +9,23 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate
 from gradscope.render.figures.rank.null_models import STYLES
-from gradscope.render.figures.style import BLUE, INK, MUTED, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    first_middle_last,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+    tick_at,
+)
 from gradscope.results.rank import RankCurvePoint, RankReport
 
-_MOST_STEPS = 3
 _NULLS = ("unweighted", "shuffled", "gaussian")
 _Known = Sequence[tuple[int, Estimate]]
 
@@ -28,11 +36,10 @@ def draw_sizes(report: RankReport) -> dict[str, Figure]:
     for point in report.curve:
         if point.effective_rank.value is not None:
             sizes.setdefault(point.advantage, set()).add(point.group_size)
-    chosen = next((advantage for advantage, known in sizes.items() if len(known) > 1), None)
+    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
     points = [p for p in report.curve if p.advantage == chosen and p.effective_rank.value is not None]
-    steps = sorted({point.step for point in points})
-    picked = steps if len(steps) <= _MOST_STEPS else [steps[0], steps[len(steps) // 2], steps[-1]]
-    return {"rank_sizes": _figure(points, picked)} if points else {}
+    steps = first_middle_last(sorted({point.step for point in points}))
+    return {"rank_sizes": _figure(points, steps)} if points else {}
 
 
 def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
@@ -54,9 +61,7 @@ def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
         panel.set_ylim(0.93, sizes[-1] * 1.1)
         for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_locator(FixedLocator([1, 2, *sizes]))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            tick_at(axis, [1, 2, *sizes])
         panel.set_xlabel("G")
         panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
@@ -72,10 +77,10 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: boo
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
-        known = [(size, rank) for size, rank in ranks if rank.value is not None]
-        if known:
+        defined = [(size, rank) for size, rank in ranks if rank.value is not None]
+        if defined:
             label, color, line, marker = STYLES[null]
-            end = _line(axes, known, color=color, line=line, marker=marker, width=1.2)
+            end = _line(axes, defined, color=color, line=line, marker=marker, width=1.2)
             labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
     labels.append((_line(axes, measured, color=BLUE, line="-", marker="o", width=1.8), name, BLUE))
@@ -85,10 +90,10 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: boo
         label_lines(axes, labels, gap=0.075)
 
 
-def _line(axes: Axes, known: _Known, *, color: str, line: object, marker: str, width: float) -> float:
+def _line(axes: Axes, ranks: _Known, *, color: str, line: object, marker: str, width: float) -> float:
     """Draws a line, and returns where it ends."""
-    values = [rank.value or 0.0 for _, rank in known]
+    values = [rank.value or 0.0 for _, rank in ranks]
     axes.plot(
-        [size for size, _ in known], values, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=width
+        [size for size, _ in ranks], values, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=width
     )
     return values[-1]

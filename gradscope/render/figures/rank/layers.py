@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, INK, ON_COLOR, name_of, new_figure
+from gradscope.render.figures.style import BLUE, INK, ON_COLOR, clear_frame, name_of, new_figure
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.results.rank_tokens import GradientSparsity
 
@@ -60,16 +60,16 @@ def _rank_cell(spectrum: GradientSpectrum) -> Cell:
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
 
 
-def _sparsity(found: Sequence[GradientSparsity]) -> dict[str, Figure]:
-    known = [one for one in found if one.tensor is not None and one.gini.value is not None]
-    if not known:
+def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
+    of_weights = [one for one in sparsities if one.tensor is not None and one.gini.value is not None]
+    if not of_weights:
         return {}
-    step = max(one.step for one in known)
+    step = max(one.step for one in of_weights)
     cells = {
         place_of(one.tensor or ""): Cell(
             value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
         )
-        for one in known
+        for one in of_weights
         if one.step == step
     }
     figure = heat_map(
@@ -92,8 +92,8 @@ def place_of(tensor: str) -> tuple[str, str]:
         (('0', 'q_proj'), ('outside', 'embed_tokens'))
     """
     name = tensor.replace(".default", "").removesuffix(".weight")
-    found = _LAYER.search(name)
-    row, module = (found[1], found[2]) if found else (OUTSIDE, name)
+    layer = _LAYER.search(name)
+    row, module = (layer[1], layer[2]) if layer else (OUTSIDE, name)
     parts = module.split(".")
     column = ".".join(parts[-2:]) if parts[-1].startswith("lora_") else parts[-1]
     return row, column
@@ -117,10 +117,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     axes.set_ylim(len(rows), 0)
     axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=7.5)
     axes.set_yticks([place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows])
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    clear_frame(axes)
     return figure
 
 

@@ -17,6 +17,7 @@ from gradscope.render.figures.style import (
     MUTED,
     ORANGE,
     PURPLE,
+    first_middle_last,
     label_lines,
     label_room,
     name_of,
@@ -24,7 +25,6 @@ from gradscope.render.figures.style import (
 )
 from gradscope.results.rank import RankCurvePoint, RankReport
 
-_MOST_STEPS = 3
 _FLOOR = 1e-4
 """Smaller shares of the sum change no effective rank and are not drawn."""
 STYLES: dict[str, tuple[str, str, Any, str]] = {
@@ -44,8 +44,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
         return {}
     size = max(point.group_size for point in points)
     points = [point for point in points if point.group_size == size]
-    picked = points if len(points) <= _MOST_STEPS else [points[0], points[len(points) // 2], points[-1]]
-    return {"rank_nulls": _figure(picked, centered=report.spectra[0].label.centered)}
+    return {"rank_nulls": _figure(first_middle_last(points), centered=report.spectra[0].label.centered)}
 
 
 def _figure(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures.rank.formulations import draw_updates
@@ -18,7 +17,7 @@ from gradscope.render.figures.rank.null_models import draw_nulls
 from gradscope.render.figures.rank.sparsity import draw_sparsity
 from gradscope.render.figures.rank.spectrum import draw_spectra
 from gradscope.render.figures.rank.weight_updates import draw_gradients_and_updates, draw_weight_updates
-from gradscope.render.figures.style import INK, SERIES, label_lines, name_of, new_figure, tick_steps
+from gradscope.render.figures.style import INK, SERIES, label_lines, name_of, new_figure, tick_at, tick_steps
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.results.rank import RankCurvePoint, RankReport
 
@@ -88,23 +87,21 @@ def _panel(
 ) -> None:
     axes.set_yscale("log", base=2)
     axes.set_ylim(0.93, max(sizes) * 1.1)
-    axes.yaxis.set_major_locator(FixedLocator([1, *sizes]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda rank, _: f"{rank:g}")
+    tick_at(axes.yaxis, [1, *sizes])
     tick_steps(axes, steps, most=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     labels = []
     for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
-        known = [
+        ranks = [
             (p.step, p.effective_rank) for p in points if p.group_size == size and p.effective_rank.value is not None
         ]
-        if not known:
+        if not ranks:
             continue
-        places, values = [step for step, _ in known], [e.value or 0.0 for _, e in known]
+        places, values = [step for step, _ in ranks], [e.value or 0.0 for _, e in ranks]
         axes.plot(places, values, color=color, linestyle=line, marker=marker)
-        lows, highs = zip(*(rank.ends for _, rank in known), strict=True)
+        lows, highs = zip(*(rank.ends for _, rank in ranks), strict=True)
         axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)

@@ -32,18 +32,19 @@ def _of_rollouts(report: RankReport) -> _Course:
     return [(step.step, [step.sparsity.get(name, none).value for name in names]) for step in report.steps]
 
 
-def _below(found: Sequence[GradientSparsity]) -> _Course:
+def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
     """Tokens have one line a step; weights are averaged."""
     course = []
-    for step in sorted({one.step for one in found}):
-        table = [[e.value for e in (one.zero, one.small, one.hoyer, one.gini)] for one in found if one.step == step]
+    for step in sorted({one.step for one in sparsities}):
+        of_step = [one for one in sparsities if one.step == step]
+        table = [[e.value for e in (one.zero, one.small, one.hoyer, one.gini)] for one in of_step]
         course.append((step, [_mean(column) for column in zip(*table, strict=True)]))
     return course
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
 
 
 def _figure(panels: dict[str, _Course]) -> Figure:
@@ -71,9 +72,9 @@ def _figure(panels: dict[str, _Course]) -> Figure:
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
     labels = []
     for place, (name, (color, line, marker)) in enumerate(zip(_LINES, SERIES, strict=True)):
-        known = [(step, value) for step, values in course if (value := values[place]) is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((known[-1][1], name, color))
+        points = [(step, value) for step, values in course if (value := values[place]) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
+            labels.append((points[-1][1], name, color))
     if last:
         label_lines(axes, labels, gap=0.08)

@@ -9,10 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from gradscope.render.figures.style import BLUE, INK, MUTED, ORANGE, label_lines, name_of, new_figure, power_of_ten
+from gradscope.render.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    ORANGE,
+    first_middle_last,
+    label_lines,
+    name_of,
+    new_figure,
+    power_of_ten,
+)
 from gradscope.results.rank import GradientSpectrum, RankReport
-
-_MOST_SPECTRA = 3
 
 
 def draw_spectra(report: RankReport) -> dict[str, Figure]:
@@ -29,9 +37,7 @@ def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
             by_step[spectrum.label.step].append(spectrum)
-    steps = sorted(by_step)
-    picked = steps if len(steps) <= _MOST_SPECTRA else [steps[0], steps[len(steps) // 2], steps[-1]]
-    return {step: _largest_groups(by_step[step]) for step in picked}
+    return {step: _largest_groups(by_step[step]) for step in first_middle_last(sorted(by_step))}
 
 
 def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:

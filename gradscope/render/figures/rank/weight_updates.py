@@ -22,6 +22,7 @@ from gradscope.render.figures.style import (
     new_figure,
     tick_steps,
 )
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import RankReport
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
@@ -49,10 +50,10 @@ def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
     return figures
 
 
-def draw_gradients_and_updates(found: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
+def draw_gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
-    known = [one for one in found if one.gradient_rank.value is not None and one.update_rank.value is not None]
-    last = [one for one in known if one.step == known[-1].step][:_MOST_MATRICES]
+    ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
+    last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
     return {"rank_gradient_update": _beside(last)} if last else {}
 
 
@@ -94,10 +95,10 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     labels = []
     for (label, field), (color, line, marker) in zip(_SHARES, SERIES, strict=True):
         course = [(time, _mean([getattr(u, field) for u in of])) for time, of in zip(times, by_time, strict=True)]
-        known = [(time, value) for time, value in course if value is not None]
-        if known:
-            shares.plot(*zip(*known, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((known[-1][1], label, color))
+        points = [(time, value) for time, value in course if value is not None]
+        if points:
+            shares.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
+            labels.append((points[-1][1], label, color))
     shares.set_ylim(-0.02, 1.02)
     shares.set_title("shares", loc="left", fontsize=9, color=INK)
     label_lines(shares, labels, gap=0.08)
@@ -108,8 +109,8 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
 
 
 def _mean(estimates: Sequence[Estimate]) -> float | None:
-    known = [estimate.value for estimate in estimates if estimate.value is not None]
-    return sum(known) / len(known) if known else None
+    defined = [estimate.value for estimate in estimates if estimate.value is not None]
+    return sum(defined) / len(defined) if defined else None
 
 
 def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
@@ -135,50 +136,47 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     ):
         panel.set_title(title, loc="left", fontsize=9, color=INK)
         panel.axvline(getattr(shown[0], walk).value, color=ORANGE, linestyle="--", linewidth=1.2)
-        for place, one in enumerate(shown):
+        for row, one in enumerate(shown):
             value = getattr(one, measured).value
             if value is not None:
-                panel.plot([value], [place], color=BLUE, marker="o" if one.tensor else "D", linestyle="")
+                panel.plot([value], [row], color=BLUE, marker="o" if one.tensor else "D", linestyle="")
         _rows(panel, len(shown))
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    _names(panels[-1], ["all together" if one.tensor is None else _short(one.tensor) for one in shown])
+    names = ["all together" if one.tensor is None else name_of(short_tensor(one.tensor)) for one in shown]
+    _names(panels[-1], names)
     return figure
 
 
-def _beside(found: Sequence[GradientAndUpdate]) -> Figure:
+def _beside(pairs: Sequence[GradientAndUpdate]) -> Figure:
     figure, (axes,) = new_figure(
-        f"The gradient of step {found[0].step}, and the change from {found[0].first} to {found[0].last} updates",
+        f"The gradient of step {pairs[0].step}, and the change from {pairs[0].first} to {pairs[0].last} updates",
         f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
         "W_b - W_a, bar: a matrix of unrelated entries",
-        height=1.6 + 0.21 * len(found),
+        height=1.6 + 0.21 * len(pairs),
         right=1.75,
     )
-    for place, one in enumerate(found):
+    for row, one in enumerate(pairs):
         gradient, update = one.gradient_rank.value or 0.0, one.update_rank.value or 0.0
-        axes.plot([gradient, update], [place, place], color=MUTED, linewidth=0.9)
-        axes.plot([gradient], [place], color=ORANGE, marker="s", linestyle="")
-        axes.plot([update], [place], color=BLUE, marker="o", linestyle="")
+        axes.plot([gradient, update], [row, row], color=MUTED, linewidth=0.9)
+        axes.plot([gradient], [row], color=ORANGE, marker="s", linestyle="")
+        axes.plot([update], [row], color=BLUE, marker="o", linestyle="")
         if one.gaussian.value is not None:
-            axes.plot([one.gaussian.value], [place], color=MUTED, marker="|", markersize=9, linestyle="")
-    _rows(axes, len(found))
+            axes.plot([one.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
+    _rows(axes, len(pairs))
     axes.set_xlim(left=0)
     axes.set_xlabel("effective rank")
-    _names(axes, [_short(one.tensor) for one in found])
+    _names(axes, [name_of(short_tensor(one.tensor)) for one in pairs])
     return figure
 
 
-def _rows(axes: Axes, number: int) -> None:
-    axes.set_ylim(number - 0.4, -0.6)
+def _rows(axes: Axes, num_rows: int) -> None:
+    axes.set_ylim(num_rows - 0.4, -0.6)
     axes.set_yticks([])
     axes.grid(visible=False)
     axes.grid(axis="x", linewidth=0.6)
 
 
 def _names(axes: Axes, names: Sequence[str]) -> None:
-    for place, name in enumerate(names):
-        axes.text(1.02, place, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=INK)
-
-
-def _short(tensor: str) -> str:
-    return name_of(tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"))
+    for row, name in enumerate(names):
+        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=INK)

@@ -22,6 +22,7 @@ from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
 
 MOST_ROWS = 24
@@ -123,10 +124,10 @@ def _floor(report: RankReport) -> Iterator[str]:
 
 
 def _engine(report: RankReport) -> str:
-    known = [
+    settings = [
         f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
     ]
-    return ", ".join(known)
+    return ", ".join(settings)
 
 
 def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
@@ -147,9 +148,9 @@ def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
         if others:
             same = f"{', '.join(others)}: the same, up to one factor a group"
             mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
-        for place, group_size in enumerate(sorted({point.group_size for point in curve})):
+        for row, group_size in enumerate(sorted({point.group_size for point in curve})):
             of_size = [point for point in curve if point.group_size == group_size]
-            label = "" if place else plain(name, limit=13 - len(mark)) + mark
+            label = "" if row else plain(name, limit=13 - len(mark)) + mark
             cells = _curve_cells(of_size, last_step, notes)
             add_row(table, cell(label, limit=13), *cells[: len(table.columns) - 1])
     return table
@@ -178,7 +179,7 @@ def _null_cells(nulls: Mapping[str, Estimate], notes: Footnotes) -> Iterator[str
 def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
     titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
-    table = new_table([(title, "left" if place == 1 else "right") for place, title in enumerate(titles)])
+    table = new_table([(title, "left" if column == 1 else "right") for column, title in enumerate(titles)])
     last_step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
     of_size = [spectrum for spectrum in spectra if spectrum.label.group_size == size]
     few = len(of_size) <= MOST_ROWS
@@ -199,7 +200,7 @@ def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
 def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """One row per weight matrix; of many, the last step's."""
     titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
-    table = new_table([(title, "left" if place in {1, 2} else "right") for place, title in enumerate(titles)])
+    table = new_table([(title, "left" if column in {1, 2} else "right") for column, title in enumerate(titles)])
     last = max(spectrum.label.step for spectrum in spectra)
     few = len(spectra) <= MOST_ROWS
     shown = spectra if few else [spectrum for spectrum in spectra if spectrum.label.step == last][:MOST_ROWS]
@@ -208,7 +209,7 @@ def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
         add_row(
             table,
             str(spectrum.label.step),
-            cell(_short_name(spectrum.label.tensor or ""), limit=22),
+            cell(short_tensor(spectrum.label.tensor or ""), limit=22),
             f"{spectrum.label.shape[0]:,} x {spectrum.label.shape[1]:,}",
             format_estimate(spectrum.ranks.effective_rank, notes, "rank", interval=False),
             UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
@@ -220,14 +221,9 @@ def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     return table
 
 
-def _count_the_rest(number: int, notes: Footnotes) -> None:
-    if number:
-        notes.mark(f"{number} more spectra are in the JSON and the CSV")
-
-
-def _short_name(tensor: str) -> str:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
+def _count_the_rest(num_more: int, notes: Footnotes) -> None:
+    if num_more:
+        notes.mark(f"{num_more} more spectra are in the JSON and the CSV")
 
 
 def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:

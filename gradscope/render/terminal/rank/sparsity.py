@@ -10,34 +10,30 @@ from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.rank_tokens import GradientSparsity
 
 _MOST_ROWS = 24
 
 
-def sparsity_table(found: Sequence[GradientSparsity], notes: Footnotes) -> Table:
+def sparsity_table(sparsities: Sequence[GradientSparsity], notes: Footnotes) -> Table:
     """Zero and small parts, Hoyer and Gini: of tokens a row a step; of weights a row a matrix at the last step."""
-    of_tokens = found[0].parts == "tokens"
-    first = ("step", "tokens", "measured") if of_tokens else (f"step {found[-1].step}: entries of", "number")
+    of_tokens = sparsities[0].parts == "tokens"
+    first = ("step", "tokens", "measured") if of_tokens else (f"step {sparsities[-1].step}: entries of", "number")
     titles = (*first, "zero", "small", "hoyer", "gini", *(() if of_tokens else ("gini, steps",)))
     words = {"gini, steps"} if of_tokens else {"gini, steps", first[0]}
     table = new_table([(title, "left" if title in words else "right") for title in titles])
-    shown = [one for one in found if of_tokens or one.step == found[-1].step]
+    shown = [one for one in sparsities if of_tokens or one.step == sparsities[-1].step]
     for one in shown[-_MOST_ROWS:] if of_tokens else shown[:_MOST_ROWS]:
         head = (str(one.step), f"{one.num_parts:,}", f"{one.frac_seen:.0%}")
         measures = (one.zero, one.small, one.hoyer, one.gini)
-        course = [other.gini.value for other in found if other.tensor == one.tensor]
+        course = [other.gini.value for other in sparsities if other.tensor == one.tensor]
         add_row(
             table,
-            *(head if of_tokens else (cell(_short(one.tensor or ""), limit=24), f"{one.num_parts:,}")),
+            *(head if of_tokens else (cell(short_tensor(one.tensor or ""), limit=24), f"{one.num_parts:,}")),
             *(format_estimate(measure, notes, "share", interval=False) for measure in measures),
             *(() if of_tokens else (sparkline(course, low=0.0, high=1.0, width=6),)),
         )
     if len(shown) > _MOST_ROWS:
         notes.mark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
     return table
-
-
-def _short(tensor: str) -> str:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.self_attn.q_proj`."""
-    return tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight")

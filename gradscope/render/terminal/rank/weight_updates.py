@@ -10,6 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes, Style, format_estimate
+from gradscope.render.words.tensor_names import short_tensor
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
 _MOST_ROWS = 30
@@ -29,24 +30,24 @@ def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes)
     return table
 
 
-def gradients_and_updates_table(found: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
+def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
     """Each matrix's gradient at the last step with a later checkpoint, its change up to there, and the null."""
-    step, first, last = found[-1].step, found[-1].first, found[-1].last
+    step, first, last = pairs[-1].step, pairs[-1].first, pairs[-1].last
     titles = (f"step {step}", "dL/dW: rank", "top", f"W_{last} - W_{first}: rank", "top", "Gauss")
-    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
-    chosen = [one for one in found if one.step == step]
+    table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
+    chosen = [one for one in pairs if one.step == step]
     for one in chosen[:_MOST_ROWS]:
         add_row(
             table,
-            cell(one.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            cell(short_tensor(one.tensor), limit=18),
             format_estimate(one.gradient_rank, notes, "rank", interval=False),
             format_estimate(one.gradient_top_energy, notes, "share", interval=False),
             format_estimate(one.update_rank, notes, "rank", interval=False),
             format_estimate(one.update_top_energy, notes, "share", interval=False),
             format_estimate(one.gaussian, notes, "rank", interval=False),
         )
-    if len(found) > min(len(chosen), _MOST_ROWS):
-        left = len(found) - min(len(chosen), _MOST_ROWS)
+    if len(pairs) > min(len(chosen), _MOST_ROWS):
+        left = len(pairs) - min(len(chosen), _MOST_ROWS)
         notes.mark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
     return table
 
@@ -56,13 +57,13 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
     first, last = min(update.first for update in updates), max(update.last for update in updates)
     chosen = [update for update in updates if (update.first, update.last) == (first, last)]
     titles = (f"W_{last} - W_{first}", "size", "rank", "Gauss", "top", "princip.", "random", "bf16")
-    table = new_table([(title, "right" if place else "left") for place, title in enumerate(titles)])
+    table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
     for update in chosen[:_MOST_ROWS]:
         shares = (update.top_energy, update.principal_overlap, update.principal_null, update.bfloat16_changed)
         top, *others = (format_estimate(share, notes, "share", interval=False) for share in shares)
         add_row(
             table,
-            cell(update.tensor.removeprefix("model.").removeprefix("layers.").removesuffix(".weight"), limit=18),
+            cell(short_tensor(update.tensor), limit=18),
             format_estimate(update.update_size, notes, "share", interval=False),
             format_estimate(update.effective_rank, notes, "rank", interval=False),
             format_estimate(update.gaussian, notes, "rank", interval=False),
