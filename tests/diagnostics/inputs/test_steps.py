@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from gradscope.diagnostics.inputs.steps import _what_the_disk_cannot_tell, describe_engine
-from gradscope.errors import UsageError
-from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -62,11 +60,3 @@ def test_notes_of_all_steps_are_kept_once():
         gram = SimpleNamespace(describe=lambda step=step: {"engine": step, "notes": "replaced"}, notes=notes)
         described = describe_engine(gram, described)
     assert described == {"engine": 2, "notes": ["a", "b", "c"]}
-
-
-def test_a_precision_that_does_not_exist_is_refused():
-    with pytest.raises(UsageError, match="There is no precision 'low'"):
-        EngineOptions(precision="low")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--precision high computes in float32"):
-        EngineOptions(precision="high", dtype="bfloat16")
-    assert EngineOptions(precision="high", dtype="float32").dtype == "float32"
