@@ -17,6 +17,20 @@ from tests.diagnostics.compared_runs import write_run
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
 MOST_LINES = 350
 MOST_MODULES = 14
+TESTS = PACKAGE.parent / "tests"
+FAMILIES = {
+    "catalog": "its rows are data, held to the results that they describe",
+    "results": "its records are data, held to the documents that they become",
+    "render/figures": "every figure is drawn from one list of examples",
+    "render/figures/rank": "likewise",
+    "render/terminal": "every table is printed from one list of examples",
+    "render/terminal/rank": "likewise",
+    "rollouts/readers/evaluations": "every format is read from its sample in fixtures/logs",
+}
+"""Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""
+OF_THE_WHOLE = {"test_house.py", "test_readme.py"}
+"""Tests of no module: this one, and the commands of the README. Tests of several modules at once, of a run from its
+first step to its tables, stand in folders named ``end_to_end``."""
 
 BOTTOM = {f"gradscope.{name}" for name in ("errors", "estimate", "option", "progress", "say", "version")}
 ALLOWED = {
@@ -140,6 +154,38 @@ def test_no_two_folders_side_by_side_import_each_other() -> None:
 def test_no_folder_is_a_corridor() -> None:
     full = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders()}
     assert {name: number for name, number in full.items() if number > MOST_MODULES} == {}
+
+
+def test_each_module_has_its_test_where_its_name_says() -> None:
+    wanted = {path: test_of(path.relative_to(PACKAGE)) for path in modules() if path.name != "__init__.py"}
+    assert {str(path): str(test) for path, test in wanted.items() if not test.is_file()} == {}
+
+
+def test_each_test_has_its_module_where_its_name_says() -> None:
+    wanted = {test_of(path.relative_to(PACKAGE)) for path in modules()} | {TESTS / name for name in OF_THE_WHOLE}
+    tests = {path for path in TESTS.rglob("test_*.py") if "end_to_end" not in path.parts}
+    own_of_a_family = {test for test in tests if str(test.parent.relative_to(TESTS)) in FAMILIES}
+    named = {TESTS / path.relative_to(PACKAGE).parent / f"test_{path.stem}.py" for path in modules()}
+    assert sorted(map(str, tests - wanted - (own_of_a_family & named))) == []
+
+
+def test_of(module: Path) -> Path:
+    """Where the test of a module stands, its own or that of its family."""
+    own = TESTS / module.parent / f"test_{module.stem.strip('_')}.py"
+    if own.is_file() or module.parent.as_posix() not in FAMILIES:
+        return own
+    return TESTS / module.parent.parent / f"test_{module.parent.name}.py"
+
+
+def test_no_two_public_names_are_one() -> None:
+    """A name that is defined twice is read twice. Commands are called as the command line calls them."""
+    homes: dict[str, list[str]] = {}
+    for path in modules():
+        if path.parent != PACKAGE / "cli" / "commands":
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(name_of(path))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def folders() -> list[Path]:
