@@ -94,14 +94,14 @@ def report_run(
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         columns: Columns of a generic log, where their names are not usual.
-        progress: Told after each recomputed step.
+        progress: Called after each recomputed step.
         **options: How to read the run and to compute, see :class:`RunOptions`.
 
     Returns:
         One section a question.
     """
     columns = columns or ColumnNames()
-    read_with = _told(
+    read_with = _given_options(
         {
             "--format": options.get("format"),
             "--model": options.get("model"),
@@ -141,8 +141,8 @@ def report_run(
     )
 
 
-def _told(options: Mapping[str, object]) -> dict[str, str]:
-    """What the reading was told on the command line, for the commands that a page names."""
+def _given_options(options: Mapping[str, object]) -> dict[str, str]:
+    """The options of reading that have a value, for the commands that a page names."""
     return {flag: str(value) for flag, value in options.items() if value is not None}
 
 
