@@ -38,7 +38,7 @@ def report_index(
         runs: The runs in it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         strict: Whether a run or a row that cannot be used is an error.
-        progress: Told after each run.
+        progress: Called before each run and at the end, with how many are done, of how many, and the next one's name.
 
     Returns:
         One summary a run; those that cannot be read are named with the reason.

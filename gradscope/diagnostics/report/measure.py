@@ -94,7 +94,7 @@ def report_run(
             None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: Told after each recomputed step.
+        progress: Called after each recomputed step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 

@@ -109,7 +109,7 @@ class PassRates:
         if high - low > MOST_UNCERTAIN:
             reason = f"a forecast at {what} could be anything from {low:.2f} to {high:.2f}"
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
-        return Estimate(value=value, low=max(low, 0.0), high=min(high, 1.0), num_units=self.num_prompts)
+        return Estimate(value=value, low=low, high=high, num_units=self.num_prompts).within(0.0, 1.0)
 
 
 def fit_pass_rates(
