@@ -61,21 +61,21 @@ def loop_rows(
         for name, p in trainable.items()
     }
     rows_of: dict[int, list[int]] = defaultdict(list)
-    for number, row in enumerate(plan.rows):
-        rows_of[row.sequence].append(number)
+    for index, row in enumerate(plan.rows):
+        rows_of[row.sequence].append(index)
     with gradients_on(trainable, on=True):
-        for sequence, numbers in rows_of.items():
-            batch = pad_batch(numbers[:1], [plan.sequences[sequence]], device)
+        for sequence, indices in rows_of.items():
+            batch = pad_batch(indices[:1], [plan.sequences[sequence]], device)
             (logprobs,) = completion_logprobs(model, batch, plan.objective.temperature)
             detached = logprobs.detach()
-            for number in numbers:
-                weights = plan.cotangent(plan.rows[number], detached)
+            for index in indices:
+                weights = plan.cotangent(plan.rows[index], detached)
                 grads = torch.autograd.grad(
-                    logprobs, parameters, weights, retain_graph=number != numbers[-1], allow_unused=True
+                    logprobs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
                 )
                 for name, grad in zip(names, grads, strict=True):
                     if grad is not None:
-                        kept[name][number] = grad.detach().flatten()
+                        kept[name][index] = grad.detach().flatten()
             on_sequence(sequence, detached)
     for name in names:
         add(kept.pop(name))

@@ -72,8 +72,8 @@ def prompt_gram(
                     past = prefix.expanded(len(batch.rows)) if prefix else None
                     capture_batch(model, plan, batch, capture, take, on_sequence, past)
             rows = [row for batch in batches for row in batch.rows]
-            for complete, found in prefix.descend() if prefix else ():
-                for name, factors in found.items():
+            for complete, added in prefix.descend() if prefix else ():
+                for name, factors in added.items():
                     pending.take(name, rows, factors)
                 for name in complete - capture.uncovered if len(groups) == 1 else ():
                     pending.combine(name)

@@ -69,11 +69,11 @@ def changed_in_bfloat16(before: Array, after: Array) -> float:
 
 def _matrices(folder: Path) -> dict[str, Path]:
     """Names of two-dimensional tensors and the file that holds each."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            found |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
-    return found
+            files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
+    return files
 
 
 def _reader(file: Path, name: str) -> Callable[[], Array]:

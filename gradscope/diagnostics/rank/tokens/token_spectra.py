@@ -197,12 +197,12 @@ def sketch_error(gram: Array, num_buckets: int) -> float:
 
 def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
     """Mean over live groups of the rank under each null; empty where products alone were had."""
-    found = {}
+    means = {}
     for name in spectra[0].nulls if spectra else ():
-        known = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
+        ranks = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
         none = spectra[0].nulls[name]
-        found[name] = Estimate.exact(sum(known) / len(known), num_units=len(known)) if known else none
-    return found
+        means[name] = Estimate.exact(sum(ranks) / len(ranks), num_units=len(ranks)) if ranks else none
+    return means
 
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:

@@ -89,9 +89,9 @@ def _changes(
 ) -> Iterator[WeightUpdate]:
     """Since the first checkpoint, then between neighbors that are not that already."""
     times = [checkpoint.num_updates for checkpoint in checkpoints]
-    places = [(0, later) for later in range(1, len(times))]
-    places += [pair for pair in pairwise(range(len(times))) if pair not in places]
-    for first, last in places:
+    pairs = [(0, later) for later in range(1, len(times))]
+    pairs += [pair for pair in pairwise(range(len(times))) if pair not in pairs]
+    for first, last in pairs:
         before, after = matrices[first], matrices[last]
         if is_adapter and initial is not None:
             before, after = initial + before, initial + after
