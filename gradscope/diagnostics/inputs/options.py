@@ -46,16 +46,6 @@ class EngineOptions:
     """Told what a person should know at once, such as that a batch did not fit."""
     unfinished: Path | None = None
     """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
-    weight_spectra: bool = False
-    """Whether the spectra of dL/dW are wanted too."""
-    most_tokens: int = 0
-    """Token rows of a group that are wanted too; 0: none."""
-    num_buckets: int | None = None
-    """Numbers to sketch each of all token rows in; None: exact rows."""
-    matrix_free: bool = False
-    """Whether products with all token rows are wanted instead."""
-    seed: int = 0
-    """Decides which tokens are drawn where a group has more, and the sketch."""
 
     def __post_init__(self) -> None:
         if self.precision not in ("auto", "high"):
