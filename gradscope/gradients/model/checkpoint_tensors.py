@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 
 from gradscope.errors import InputError
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.run import WeightsRef
-
-Array = NDArray[np.float64]
 
 _FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.weight$")
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")

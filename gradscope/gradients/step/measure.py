@@ -24,8 +24,9 @@ from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.row_error import relative_row_error
-from gradscope.gradients.step.step_gram import Array, Chosen, StepGram
+from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import Verify, verify_gram
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import Rollout
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.rows import Channel, Row
 from gradscope.gradients.step.verify import Verification
+from gradscope.metrics.gram.spectrum import Array
 
-Array = NDArray[np.float64]
 Chosen = Literal["loop", "stream", "prompt"]
 """The engines."""
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -23,8 +22,7 @@ from gradscope.gradients.model.batches import pad_batch, split_rows
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.tokenize import TokenSequence
 from gradscope.gradients.tokens.rows import TokenRow
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 
 class TokenProducts:

@@ -17,8 +17,9 @@ from gradscope.gradients.model.forward import completion_entropies
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

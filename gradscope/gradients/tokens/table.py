@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.rows import TokenRow, sample_tokens
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,14 @@ from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.gradients.tokens.loop import token_loop_rows
 from gradscope.gradients.tokens.matrix_free import TokenProducts
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from gradscope.gradients.tokens.sketched import sketch_plain_rows
 from gradscope.gradients.tokens.table import TokenTable
+from gradscope.metrics.gram.spectrum import Array
 
 _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, what is left of it has cancelled."""

@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import checked_gram
+from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.outcomes.draws import frac_draws_all
-
-Array = NDArray[np.float64]
 
 MIN_GROUPS = 3
 """Fewer groups have no jackknife worth the name."""

@@ -15,12 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array
 
-Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 

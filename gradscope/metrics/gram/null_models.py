@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 NULLS = ("unweighted", "shuffled", "signs", "gaussian")
 """The names of the null models, in the order of tables."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_step_advantages
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
@@ -19,10 +18,9 @@ from gradscope.metrics.gram.reward_baselines import (
     reward_norm_correlation,
     second_moment,
 )
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
 from gradscope.results.rank import BaselineNoise
-
-Array = NDArray[np.float64]
 
 _SHRINKAGE = "shrinkage"
 _NOTHING = 1e-9

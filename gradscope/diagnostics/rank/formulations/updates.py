@@ -27,9 +27,8 @@ from gradscope.metrics.gram.geometry import (
     update_gram,
 )
 from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.rank import FormulationUpdate, GroupShare
-
-Array = NDArray[np.float64]
 
 _NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
 _ZERO_UPDATE = "one of the two updates is zero"

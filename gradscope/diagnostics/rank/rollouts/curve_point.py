@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.null_values import TOKEN_ADVANTAGES
 from gradscope.diagnostics.rank.rollouts.leave_one_out import rank_given_prompts
-from gradscope.diagnostics.rank.rollouts.part_stack import Array, PartStack
+from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.null_models import NULLS
-from gradscope.metrics.gram.spectrum import effective_ranks
+from gradscope.metrics.gram.spectrum import Array, effective_ranks
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import NullRank, RankCurvePoint
 

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import LOGGED, formulation
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.gram.spectrum import Array, center_grams, effective_ranks, singular_values_from_grams
 from gradscope.metrics.uncertainty.jackknife import jackknife
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
-
-Array = NDArray[np.float64]
 
 
 def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:

@@ -24,9 +24,8 @@ from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind, SpectrumLabel
-
-Array = NDArray[np.float64]
 
 
 def step_spectra(

@@ -15,8 +15,7 @@ from gradscope.advantages.gram import optimal_baseline
 from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.errors import InputError
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

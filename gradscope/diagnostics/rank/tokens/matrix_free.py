@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.lanczos import MatrixFreeSpectrum, Product, matrix_free_spectrum
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRows
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenOperator
 
-Array = NDArray[np.float64]
 
 _ONLY_SOME = "only the largest singular values are known without the matrix"
 

@@ -21,6 +21,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram
     from gradscope.gradients.tokens.table import TokenTable
 
-Array = NDArray[np.float64]
 
 _ALL_DEAD = "every token of this step has zero weight, so its gradient matrix is zero"
 

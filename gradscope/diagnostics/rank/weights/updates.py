@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.weights import weight_update_findings
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram, stable_rank
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
 from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
 from gradscope.progress import ProgressCallback
 from gradscope.results.rank import RankReport
@@ -23,7 +22,6 @@ from gradscope.rollouts.run import Run, WeightsRef
 if TYPE_CHECKING:
     from gradscope.gradients.model.checkpoint_tensors import Checkpoint
 
-Array = NDArray[np.float64]
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
 
