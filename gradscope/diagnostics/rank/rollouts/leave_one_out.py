@@ -37,6 +37,7 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked
     reason = _why_not(advantage, size)
     if reason is not None:
         return Estimate.because(reason)
+    # the sum of ranks without one rollout is that of the other parts and of this part made smaller
     own = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
     norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)
