@@ -40,7 +40,6 @@ def loop_gram(
     """Add the Gram matrix of all rows, by one backward pass each.
 
     Args:
-        on_sequence: Called with each sequence's index and its log-probabilities.
         max_bytes: Memory that rows may take.
 
     Raises:

@@ -50,7 +50,6 @@ def prompt_gram(
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        batch_tokens: Most padded tokens of a forward pass of completions.
         max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
 
     Returns:

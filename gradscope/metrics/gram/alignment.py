@@ -73,10 +73,6 @@ class ExpectedUpdates:
     def cosine(self, first: int, second: int) -> Estimate:
         """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
 
-        Args:
-            first: Place of one formulation.
-            second: Place of the other.
-
         Returns:
             A number from -1 to 1; undefined where either mean is not above its noise.
         """
@@ -93,9 +89,6 @@ class ExpectedUpdates:
 
     def signal_to_noise(self, place: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
-
-        Args:
-            place: Place of the formulation.
 
         Returns:
             The ratio, negative where chance made the estimate of the signal so; undefined without a gradient.
