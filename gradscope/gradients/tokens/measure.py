@@ -79,7 +79,7 @@ def measure_tokens(
     """The Gram matrix of token rows of each group.
 
     Args:
-        step: Its Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
+        step: The step's Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.

@@ -59,7 +59,7 @@ def token_tables(
     """The tokens of each group that count in the loss, or a random part of them.
 
     Args:
-        step: Its Gram matrix, for the log-probabilities.
+        step: The step's Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
 
