@@ -140,7 +140,7 @@ def matrix_free_spectrum(
     changed over the second half of the quadrature's steps.
 
     Args:
-        num_steps: Steps of the long run; 32 gave the 5 to 13 largest values to 1 % on every group that was tried.
+        num_steps: Steps of the long run; 32 gave 5 largest values or more to 1 % on every group that was tried.
         num_probes: m, at least 2: their spread is the standard error, which 8 probes know to about a quarter of it.
         probe_steps: Steps of each probe's run; half of them are the check, so 16 are the fewest whose check is a
             quadrature of 8 points. A spectrum with very many values near zero needs more than that for its effective
