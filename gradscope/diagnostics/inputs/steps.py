@@ -1,7 +1,8 @@
 """Steps that can be recomputed: their rollouts, the weights before their update, and the Gram matrix of both.
 
-`rank` and `replay` walk over the same steps in the same way; a step that cannot be computed comes back with its reason
-instead of a number.
+`rank`, `replay` and `report` walk over the same steps in the same way: :func:`measure_steps` loads the weights before
+each, measures the Gram matrix of its rollouts and puts a row question to it. A step that cannot be computed comes back
+with its reason instead of a number.
 """
 
 from __future__ import annotations

@@ -142,6 +142,7 @@ def measure_rank(
         InputError: No step could be computed.
         UsageError: An advantage or group size does not exist, or tokens are asked of other rows.
     """
+    # which options go together
     if tokens is not None and (rows != "token" or tokens < 2):
         raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
     if sketch is not None and (rows != "token" or tokens is not None or matrix_free or sketch < 2):
@@ -156,6 +157,7 @@ def measure_rank(
             "--group-size.",
             hint="Use --rows token --matrix-free.",
         )
+    # what is asked, checked against the run
     run, engine = read_run(path, read), engine or EngineOptions()
     if rows == "update":
         return update_report(run, progress)
@@ -171,6 +173,7 @@ def measure_rank(
         seed=seed,
         output=Path(output) if output else None,
     )
+    # step by step, as soon as each is measured
     collected = _Collected()
     question = _row_question(rows, tokens or MOST_TOKENS, sketch, matrix_free=matrix_free, seed=seed)
     for measured in measure_steps(run, chosen, engine, progress, question):
@@ -272,16 +275,19 @@ def _examine(run: Run, measured: MeasuredStep, request: RankRequest, collected: 
     if gram is None or measured.weights is None:
         collected.skipped[measured.step] = measured.reason or "unknown"
         return
+    # what every kind of rows has: the geometry of the step's gradient
     rows = step_rows(gram)
     collected.engine = describe_engine(gram, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
     if request.output:
         collected.gram[str(measured.step)] = write_gram(request.output, rows)
+    # weights have no advantage to exchange: one spectrum a tensor
     if request.rows == "weight":
         collected.spectra.extend(weight_spectra(measured, gram))
         collected.sparsity.extend(weight_sparsity(measured.step, measured.answer))
         return
+    # rollouts and tokens, under every advantage and group size
     collected.formulations.extend(measure_formulations(rows, request.advantages))
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))

@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.null_models import NULLS, gaussian_cosines, num_draws, shuffled_within
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, center_grams, effective_ranks, singular_values_from_grams
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import (
+    ZERO_MATRIX,
+    Array,
+    center_grams,
+    effective_ranks,
+    singular_values_from_grams,
+)
 
 TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
 

@@ -31,7 +31,7 @@ def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpars
         norms.append(np.abs(gram.table.logged_weights) * np.sqrt(np.clip(np.diag(gram.gram), 0.0, None)))
     if not norms:
         return []
-    found = row_sparsity(np.concatenate(norms))
+    sparsity = row_sparsity(np.concatenate(norms))
     return [
         GradientSparsity(
             step=step,
@@ -39,10 +39,10 @@ def token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpars
             tensor=None,
             num_parts=num_tokens,
             frac_seen=sum(map(len, norms)) / num_tokens,
-            zero=found["zero_rows"],
-            small=found["small_rows"],
-            hoyer=found["hoyer"],
-            gini=found["gini"],
+            zero=sparsity["zero_rows"],
+            small=sparsity["small_rows"],
+            hoyer=sparsity["hoyer"],
+            gini=sparsity["gini"],
         )
     ]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import (
+    Array,
     center_gram,
     effective_rank,
     energy_rank,
@@ -27,8 +27,6 @@ from gradscope.metrics.gram.spectrum import (
 )
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRows
-
-Array = NDArray[np.float64]
 
 
 def spectrum_of(

@@ -96,14 +96,14 @@ class GramAccumulator:
 
     def products(self, rows: torch.Tensor) -> torch.Tensor:
         """Inner products of rows [N, columns] in float64, right on and below the diagonal, [N, N]."""
-        found = torch.zeros_like(self._lower)
+        total = torch.zeros_like(self._lower)
         width = max(1, self._cast_bytes // (8 * self.num_rows))
         for start in range(0, rows.shape[1], width):
             wide = rows[:, start : start + width].double()
             for first in range(0, self.num_rows, TILE):
                 last = min(first + TILE, self.num_rows)
-                found[first:last, :last].addmm_(wide[first:last], wide[:last].t())
-        return found
+                total[first:last, :last].addmm_(wide[first:last], wide[:last].t())
+        return total
 
 
 def _renumber(

@@ -28,21 +28,18 @@ def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
     return num_rows * sum(p.numel() * _row_dtype(p).itemsize for p in trainable.values())
 
 
-def loop_rows(
+def loop_gram(
     model: Any,
     trainable: Mapping[str, nn.Parameter],
     plan: RowPlan,
-    device: torch.device,
-    add: Callable[[torch.Tensor], None],
+    accumulator: GramAccumulator,
     on_sequence: Callable[[int, torch.Tensor], None],
     *,
     max_bytes: int = ROW_BYTES,
 ) -> None:
-    """Every row of a step by one backward pass each, handed out parameter by parameter.
+    """Add the Gram matrix of all rows, by one backward pass each.
 
     Args:
-        add: Called with each parameter's gradients over all rows, [N, elements].
-        on_sequence: Called with each sequence's index and its log-probabilities.
         max_bytes: Memory that rows may take.
 
     Raises:
@@ -55,43 +52,29 @@ def loop_rows(
             f"{max_bytes / 2**30:.1f} GiB.",
             hint="Use the engine `stream`, or fewer rollouts.",
         )
-    names, parameters = list(trainable), list(trainable.values())
-    kept = {
-        name: torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=device)
-        for name, p in trainable.items()
-    }
+    parameters = list(trainable.values())
+    kept = [torch.zeros(len(plan.rows), p.numel(), dtype=_row_dtype(p), device=accumulator.device) for p in parameters]
     rows_of: dict[int, list[int]] = defaultdict(list)
-    for number, row in enumerate(plan.rows):
-        rows_of[row.sequence].append(number)
+    for index, row in enumerate(plan.rows):
+        rows_of[row.sequence].append(index)
+    # one forward pass a sequence serves its rows of all channels
     with gradients_on(trainable, on=True):
-        for sequence, numbers in rows_of.items():
-            batch = pad_batch(numbers[:1], [plan.sequences[sequence]], device)
+        for sequence, indices in rows_of.items():
+            batch = pad_batch(indices[:1], [plan.sequences[sequence]], accumulator.device)
             (logprobs,) = completion_logprobs(model, batch, plan.objective.temperature)
             detached = logprobs.detach()
-            for number in numbers:
-                weights = plan.cotangent(plan.rows[number], detached)
+            for index in indices:
+                weights = plan.cotangent(plan.rows[index], detached)
                 grads = torch.autograd.grad(
-                    logprobs, parameters, weights, retain_graph=number != numbers[-1], allow_unused=True
+                    logprobs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
                 )
-                for name, grad in zip(names, grads, strict=True):
+                for rows, grad in zip(kept, grads, strict=True):
                     if grad is not None:
-                        kept[name][number] = grad.detach().flatten()
+                        rows[index] = grad.detach().flatten()
             on_sequence(sequence, detached)
-    for name in names:
-        add(kept.pop(name))
-
-
-def loop_gram(
-    model: Any,
-    trainable: Mapping[str, nn.Parameter],
-    plan: RowPlan,
-    accumulator: GramAccumulator,
-    on_sequence: Callable[[int, torch.Tensor], None],
-    *,
-    max_bytes: int = ROW_BYTES,
-) -> None:
-    """Add the Gram matrix of all rows, one sequence at a time; see :func:`loop_rows`."""
-    loop_rows(model, trainable, plan, accumulator.device, accumulator.add_rows, on_sequence, max_bytes=max_bytes)
+    # each parameter's rows are dropped once their products are added
+    while kept:
+        accumulator.add_rows(kept.pop(0))
 
 
 def _row_dtype(parameter: nn.Parameter) -> torch.dtype:

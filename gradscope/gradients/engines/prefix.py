@@ -73,8 +73,8 @@ class Prefix:
             for keys, values in self._past
         ]
         cache = DynamicCache()
-        for number, (keys, values) in enumerate(leaves):
-            cache.update(keys.requires_grad_(True), values.requires_grad_(True), number)
+        for layer, (keys, values) in enumerate(leaves):
+            cache.update(keys.requires_grad_(True), values.requires_grad_(True), layer)
         self._expanded.append(leaves)
         return Past(cache=cache, length=self._length)
 
@@ -86,22 +86,22 @@ class Prefix:
             batch, add to each parameter through the prefix, [R].
         """
         segments = self._trace.segments
-        last = {name: number for number in reversed(range(len(segments))) for name in self._names(segments[number])}
+        last = {name: segment for segment in reversed(range(len(segments))) for name in self._names(segments[segment])}
         hidden: torch.Tensor | None = None
-        for number in reversed(range(len(segments))):
-            calls = [call for call in segments[number] if self._layers.covered_by(call.module)]
+        for segment in reversed(range(len(segments))):
+            calls = [call for call in segments[segment] if self._layers.covered_by(call.module)]
             grads: list[torch.Tensor | None] = [None] * len(calls)
-            if number <= len(self._past):  # above the last layer nothing reaches the completions
-                hidden, grads = self._through(number, hidden, calls)
-            found: dict[str, list[GradientFactor]] = defaultdict(list)
+            if segment <= len(self._past):  # above the last layer nothing reaches the completions
+                hidden, grads = self._through(segment, hidden, calls)
+            added: dict[str, list[GradientFactor]] = defaultdict(list)
             for call, grad in zip(calls, grads, strict=True):
                 if grad is not None:
                     rows = call.as_rows(grad, [self._length] * len(grad), self._length)
                     factors = self._layers.rules[call.module].factors(rows)
                     for local, name in self._layers.covered_by(call.module).items():
-                        found[name].append(factors[local])
-            segments[number] = []
-            yield {name for name, lowest in last.items() if lowest == number}, found
+                        added[name].append(factors[local])
+            segments[segment] = []
+            yield {name for name, lowest in last.items() if lowest == segment}, added
 
     def _is_whole(self) -> bool:
         """Whether every decoder layer left keys and values of all tokens."""
@@ -116,17 +116,17 @@ class Prefix:
             yield from self._layers.owned[call.module].values()
 
     def _through(
-        self, number: int, hidden: torch.Tensor | None, calls: Sequence[TracedCall]
+        self, segment: int, hidden: torch.Tensor | None, calls: Sequence[TracedCall]
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
         """All rows through one segment: the cotangents of the hidden state below, and of the calls' outputs."""
         cuts = self._trace.cuts
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         if hidden is not None:
-            pairs.append((cuts[number], hidden))
-        if number > 0:
-            pairs += [pair for pair in self._of_past(number - 1) if pair[0].requires_grad]
-        goes_on = number > 0 and cuts[number - 1].requires_grad
-        targets = [*([cuts[number - 1]] if goes_on else []), *(call.output for call in calls)]
+            pairs.append((cuts[segment], hidden))
+        if segment > 0:
+            pairs += [pair for pair in self._of_past(segment - 1) if pair[0].requires_grad]
+        goes_on = segment > 0 and cuts[segment - 1].requires_grad
+        targets = [*([cuts[segment - 1]] if goes_on else []), *(call.output for call in calls)]
         if not pairs or not targets:
             return None, [None] * len(calls)
         grads = _row_by_row(pairs, targets)
@@ -146,15 +146,15 @@ def _row_by_row(
     outputs, num_rows = [output for output, _ in pairs], len(pairs[0][1])
     stacked: list[torch.Tensor | None] = [None] * len(targets)
     for row in range(num_rows):
-        given = [cotangents[row] for _, cotangents in pairs]
+        cotangents_of_row = [cotangents[row] for _, cotangents in pairs]
         grads: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            outputs, targets, given, retain_graph=row < num_rows - 1, allow_unused=True
+            outputs, targets, cotangents_of_row, retain_graph=row < num_rows - 1, allow_unused=True
         )
-        for place, grad in enumerate(grads):
+        for index, grad in enumerate(grads):
             if grad is not None:
-                rows = stacked[place]
+                rows = stacked[index]
                 rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
-                rows[row], stacked[place] = grad, rows
+                rows[row], stacked[index] = grad, rows
     return stacked
 
 

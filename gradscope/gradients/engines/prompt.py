@@ -50,7 +50,6 @@ def prompt_gram(
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        batch_tokens: Most padded tokens of a forward pass of completions.
         max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
 
     Returns:
@@ -72,8 +71,8 @@ def prompt_gram(
                     past = prefix.expanded(len(batch.rows)) if prefix else None
                     capture_batch(model, plan, batch, capture, take, on_sequence, past)
             rows = [row for batch in batches for row in batch.rows]
-            for complete, found in prefix.descend() if prefix else ():
-                for name, factors in found.items():
+            for complete, added in prefix.descend() if prefix else ():
+                for name, factors in added.items():
                     pending.take(name, rows, factors)
                 for name in complete - capture.uncovered if len(groups) == 1 else ():
                     pending.combine(name)

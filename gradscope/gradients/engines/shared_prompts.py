@@ -34,9 +34,9 @@ class PromptGroup:
 def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
     """The rows by the ids of their prompts, whatever groups the log put them in, in order of first rows."""
     rows: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for number, row in enumerate(plan.rows):
-        rows[plan.sequences[row.sequence].prompt_ids].append(number)
-    return tuple(PromptGroup(rows=tuple(numbers), prompt_ids=prompt_ids) for prompt_ids, numbers in rows.items())
+    for index, row in enumerate(plan.rows):
+        rows[plan.sequences[row.sequence].prompt_ids].append(index)
+    return tuple(PromptGroup(rows=tuple(indices), prompt_ids=prompt_ids) for prompt_ids, indices in rows.items())
 
 
 def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:

@@ -40,7 +40,7 @@ class _Spilled:
 
     kind: Callable[..., GradientFactor]
     """Its class."""
-    places: dict[str, Any]
+    values: dict[str, Any]
     """Its fields, with places for tensors."""
 
 
@@ -87,12 +87,12 @@ class PartStore:
             self._left -= size
             return factor.to(torch.device("cpu"))
         values = {name: _mapped(value, self._write) for name, value in _values(factor).items()}
-        return _Spilled(kind=type(factor), places=values)
+        return _Spilled(kind=type(factor), values=values)
 
     def _loaded(self, factor: GradientFactor | _Spilled) -> GradientFactor:
         if not isinstance(factor, _Spilled):
             return factor
-        return factor.kind(**{name: _mapped(value, self._read) for name, value in factor.places.items()})
+        return factor.kind(**{name: _mapped(value, self._read) for name, value in factor.values.items()})
 
     def _write(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

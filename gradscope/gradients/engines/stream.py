@@ -78,7 +78,7 @@ def capture_batch(
         sink: Gets the factors of each complete parameter.
         past: What ran before the batch; None where it holds whole sequences.
     """
-    rows = [plan.rows[number] for number in batch.rows]
+    rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
         logprobs = completion_logprobs(model, batch, plan.objective.temperature, past=past)
         weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]

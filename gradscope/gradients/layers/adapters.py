@@ -33,16 +33,16 @@ def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     """
     if not isinstance(module, lora.Linear | lora.Embedding):
         return ()
-    found = []
+    names = []
     for name in _active(module):
         if isinstance(module, lora.Embedding):
-            found += [f"lora_embedding_A.{name}", f"lora_embedding_B.{name}"]
+            names += [f"lora_embedding_A.{name}", f"lora_embedding_B.{name}"]
         elif name in module.lora_magnitude_vector:
-            found += [f"lora_A.{name}.weight", f"lora_B.{name}.weight"]
-            found += [] if getattr(module.base_layer, "bias", None) is None else ["base_layer.bias"]
+            names += [f"lora_A.{name}.weight", f"lora_B.{name}.weight"]
+            names += [] if getattr(module.base_layer, "bias", None) is None else ["base_layer.bias"]
         if name in module.lora_magnitude_vector:
-            found.append(f"lora_magnitude_vector.{name}.weight")
-    return tuple(found)
+            names.append(f"lora_magnitude_vector.{name}.weight")
+    return tuple(names)
 
 
 def is_adapted(module: nn.Module) -> bool:
@@ -66,7 +66,7 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
         inner = once(call.input, layer.inner)
         grad = call.grad * layer.gain * layer.scale
         below = grad @ layer.up
-        found: dict[str, GradientFactor] = {
+        factors: dict[str, GradientFactor] = {
             layer.names[1]: OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
             layer.names[0]: call.lookup(below, layer.padding)
             if layer.is_lookup
@@ -74,10 +74,10 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
         }
         if layer.norm is not None:
             adapted = once(call.input, layer.adapted)
-            found[layer.names[2]] = call.summed(call.grad * (adapted / layer.norm))
+            factors[layer.names[2]] = call.summed(call.grad * (adapted / layer.norm))
         if isinstance(layer.bias, torch.Tensor):
-            found["base_layer.bias"] = call.summed(call.grad)
-    return found
+            factors["base_layer.bias"] = call.summed(call.grad)
+    return factors
 
 
 def fits_adapter(call: ForwardCall) -> bool:
@@ -147,14 +147,14 @@ class _Layer:
         padding: int | None = self.module.get_base_layer().padding_idx
         return padding
 
-    def inner(self, given: torch.Tensor) -> torch.Tensor:
+    def inner(self, inputs: torch.Tensor) -> torch.Tensor:
         """The inner product with A, A x, [..., r]."""
-        return self.down.t()[given] if self.is_lookup else given.to(self.down.dtype) @ self.down.t()
+        return self.down.t()[inputs] if self.is_lookup else inputs.to(self.down.dtype) @ self.down.t()
 
-    def adapted(self, given: torch.Tensor) -> torch.Tensor:
+    def adapted(self, inputs: torch.Tensor) -> torch.Tensor:
         """What is left of the output without magnitudes and bias, y - b + s B A x, [..., O]."""
-        base: torch.Tensor = self.module.base_layer(given)
-        return base - self.bias + self.scale * (self.inner(given) @ self.up.t())
+        base: torch.Tensor = self.module.base_layer(inputs)
+        return base - self.bias + self.scale * (self.inner(inputs) @ self.up.t())
 
 
 def _active(module: lora.Linear | lora.Embedding) -> list[str]:

@@ -113,21 +113,21 @@ class Capture:
             # Nothing below is trainable by autograd's lights (weight gradients are off), so the graph starts here.
             output.requires_grad_(True)
         batch = self._batch
-        given = tuple(part.detach() for part in arguments)
-        output.register_hook(lambda grad: self._join(module, owned, given, grad, batch))
+        inputs = tuple(part.detach() for part in arguments)
+        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
 
     def _join(
         self,
         module: nn.Module,
         owned: Mapping[str, str],
-        given: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor, ...],
         grad: torch.Tensor,
         batch: PaddedBatch,
     ) -> None:
         call = LayerCall(
             module=module,
-            input=given[0],
-            beside=given[1:],
+            input=inputs[0],
+            extra=inputs[1:],
             grad=grad.detach(),
             spans=batch.spans,
             length=batch.length,
@@ -141,13 +141,13 @@ class Capture:
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         assert self._batch is not None, "only called while a batch is collected"
         call = ForwardCall(
             module=module,
-            input=given[0],
+            input=inputs[0],
             output=output,
-            beside=given[1:],
+            extra=inputs[1:],
             num_rows=len(self._batch.rows),
             length=self._batch.length,
         )

@@ -50,17 +50,17 @@ def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
     Returns:
         Factors of ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I].
     """
-    index, weights = call.beside
+    index, weights = call.extra
     pairs = [
-        _pairs(call.module, given, chosen, share, grad)
-        for given, chosen, share, grad in zip(
+        _pairs(call.module, inputs, chosen, share, grad)
+        for inputs, chosen, share, grad in zip(
             _rows(call, call.input), _rows(call, index), _rows(call, weights), _rows(call, call.grad), strict=True
         )
     ]
-    numbers = tuple(pair[0] for pair in pairs)
+    expert_ids = tuple(pair[0] for pair in pairs)
     return {
-        "gate_up_proj": Routed(experts=numbers, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)),
-        "down_proj": Routed(experts=numbers, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)),
+        "gate_up_proj": Routed(experts=expert_ids, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)),
+        "down_proj": Routed(experts=expert_ids, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)),
     }
 
 
@@ -74,10 +74,10 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
         GradientFactor to ``weight`` [E, H].
     """
     rows = []
-    for given, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
+    for inputs, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
         with torch.enable_grad():
             weight = call.module.get_parameter("weight").detach().requires_grad_(True)
-            shares = returned_by(call.module, functional_call(call.module, {"weight": weight}, (given,)))
+            shares = returned_by(call.module, functional_call(call.module, {"weight": weight}, (inputs,)))
             (gradient,) = torch.autograd.grad(shares, weight, grad)
         rows.append(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
     return {"weight": Summed(rows=torch.stack(rows))}
@@ -86,23 +86,23 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
 def fits_experts(call: ForwardCall) -> bool:
     """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
     num_tokens = call.num_rows * call.length
-    if len(call.beside) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
+    if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
         return False
-    index, weights = call.beside
+    index, weights = call.extra
     if index.shape != weights.shape or len(index) != num_tokens:
         return False
     few = slice(0, 8)
     none = torch.zeros_like(call.output[few])
-    numbers, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
+    expert_ids, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
     down = call.module.get_parameter("down_proj").detach()
-    outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[numbers], inner)
+    outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[expert_ids], inner)
     return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
 def fits_router(call: ForwardCall) -> bool:
     """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
     num_tokens = call.num_rows * call.length
-    if call.beside or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
+    if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
         return False
     alone = returned_by(call.module, call.module(call.input[:8]))
     return isinstance(alone, torch.Tensor) and is_close(alone, call.output[:8].detach())
@@ -118,17 +118,17 @@ def _rows(call: LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _pairs(
-    module: nn.Module, given: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, grad: torch.Tensor
+    module: nn.Module, inputs: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per (token, expert): the expert, dz, x, p d, and the inner activation."""
     up, down = module.get_parameter("gate_up_proj").detach(), module.get_parameter("down_proj").detach()
-    numbers, num_choices = index.flatten(), index.shape[1]
-    tokens = given.repeat_interleave(num_choices, 0)
+    expert_ids, num_choices = index.flatten(), index.shape[1]
+    tokens = inputs.repeat_interleave(num_choices, 0)
     outer = (weights.reshape(-1, 1) * grad.repeat_interleave(num_choices, 0)).to(down.dtype)
-    before = tokens.new_zeros(len(numbers), up.shape[1])
-    inner_grad = tokens.new_zeros(len(numbers), down.shape[2])
-    for expert in torch.unique(numbers).tolist():
-        chosen = numbers == expert
+    before = tokens.new_zeros(len(expert_ids), up.shape[1])
+    inner_grad = tokens.new_zeros(len(expert_ids), down.shape[2])
+    for expert in torch.unique(expert_ids).tolist():
+        chosen = expert_ids == expert
         before[chosen] = tokens[chosen] @ up[expert].t()
         inner_grad[chosen] = outer[chosen] @ down[expert]
     with torch.enable_grad():
@@ -136,4 +136,4 @@ def _pairs(
         gate, linear = before.chunk(2, dim=-1)
         inner = module.act_fn(gate) * linear  # type: ignore[operator]
         (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
-    return numbers, before_grad, tokens, outer, inner.detach()
+    return expert_ids, before_grad, tokens, outer, inner.detach()

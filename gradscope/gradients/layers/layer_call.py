@@ -29,7 +29,7 @@ class ForwardCall:
     """What it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]."""
     output: torch.Tensor
     """What it returned, likewise."""
-    beside: tuple[torch.Tensor, ...] = ()
+    extra: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input."""
     num_rows: int
     """B."""
@@ -47,7 +47,7 @@ class LayerCall:
     """What it was given, [B, ...]; one row expanded to B where all share it."""
     grad: torch.Tensor
     """The gradient of what it returned, [B, ...]."""
-    beside: tuple[torch.Tensor, ...] = ()
+    extra: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
     spans: Spans
     """First and last-plus-one position of each row's tokens, [B]."""
@@ -105,15 +105,15 @@ class Rule:
     """What one call adds to each of the module's own parameters, by their local names."""
 
 
-def once(given: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def once(inputs: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """What a function makes of each row, [B, ...]; of one row that was expanded to many it is computed once."""
-    if len(given) > 1 and given.stride(0) == 0:
-        found = compute(given[:1])
-        return found.expand(len(given), *found.shape[1:])
-    return compute(given)
+    if len(inputs) > 1 and inputs.stride(0) == 0:
+        result = compute(inputs[:1])
+        return result.expand(len(inputs), *result.shape[1:])
+    return compute(inputs)
 
 
-def is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def is_close(rebuilt: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether a layer's output was computed again, to the rounding of its dtype."""
     tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
-    return found.shape == expected.shape and bool((found - expected).abs().max() <= tolerance)
+    return rebuilt.shape == expected.shape and bool((rebuilt - expected).abs().max() <= tolerance)

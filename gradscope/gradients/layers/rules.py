@@ -86,8 +86,8 @@ def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     """
     wide = torch.promote_types(call.grad.dtype, torch.float32)
 
-    def normalized(given: torch.Tensor) -> torch.Tensor:
-        return (_with_weight(call.module, given, 1.0) - _with_weight(call.module, given, 0.0)).to(wide)
+    def normalized(inputs: torch.Tensor) -> torch.Tensor:
+        return (_with_weight(call.module, inputs, 1.0) - _with_weight(call.module, inputs, 0.0)).to(wide)
 
     return {"weight": call.summed(once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
 
@@ -119,7 +119,7 @@ def _has_known_parameters(module: nn.Module) -> bool:
 
 def _is_by_row(call: ForwardCall) -> bool:
     """Whether rows are the first axis of the input and the output, and nothing else is given."""
-    return not call.beside and call.input.shape[0] == call.output.shape[0] == call.num_rows
+    return not call.extra and call.input.shape[0] == call.output.shape[0] == call.num_rows
 
 
 def _is_by_token(call: ForwardCall) -> bool:
@@ -134,9 +134,9 @@ def _bias(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {} if getattr(call.module, "bias", None) is None else {"bias": call.summed(call.grad)}
 
 
-def _with_weight(module: nn.Module, given: torch.Tensor, value: float) -> torch.Tensor:
+def _with_weight(module: nn.Module, inputs: torch.Tensor, value: float) -> torch.Tensor:
     weight = module.get_parameter("weight")
-    result = functional_call(module, {"weight": torch.full_like(weight, value)}, (given,))
+    result = functional_call(module, {"weight": torch.full_like(weight, value)}, (inputs,))
     assert isinstance(result, torch.Tensor), "a norm returns one tensor"
     return result.detach()
 

@@ -33,21 +33,21 @@ class TracedCall:
     """What it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]."""
     output: torch.Tensor
     """What it returned, likewise."""
-    beside: tuple[torch.Tensor, ...] = ()
+    extra: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
 
     def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> LayerCall:
         """The call as if R rows had been a batch: one input, an output gradient each, [R, 1, S, ...] or [R, S, ...]."""
         size = len(grads)
         if self.output.shape[0] == length:  # tokens alone: experts and routers
-            given, *beside = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (self.input, *self.beside))
+            inputs, *extra = (part.repeat(size, *[1] * (part.dim() - 1)) for part in (self.input, *self.extra))
             grads = grads.flatten(0, 1)
         else:
-            given, beside, grads = self.input.expand(size, *self.input.shape[1:]), [], grads[:, 0]
+            inputs, extra, grads = self.input.expand(size, *self.input.shape[1:]), [], grads[:, 0]
         return LayerCall(
             module=self.module,
-            input=given,
-            beside=tuple(beside),
+            input=inputs,
+            extra=tuple(extra),
             grad=grads,
             spans=tuple((0, stop) for stop in stops),
             length=length,
@@ -81,10 +81,10 @@ class ForwardTrace:
         Rows of both traces then have prefixes of one tensor.
         """
         for segment, others in zip(self.segments[:-1], longer.segments[:-1], strict=True):
-            for place, (call, other) in enumerate(zip(segment, others, strict=False)):
+            for index, (call, other) in enumerate(zip(segment, others, strict=False)):
                 shape = (1, longer.length, *call.input.shape[2:])
                 if call.module is other.module and call.input.shape[1] == self.length and other.input.shape == shape:
-                    segment[place] = replace(call, input=other.input[:, : self.length])
+                    segment[index] = replace(call, input=other.input[:, : self.length])
 
     def _of_all_tokens(self, shape: torch.Size) -> bool:
         return len(shape) == 3 and tuple(shape[:2]) == (1, self.length)
@@ -146,9 +146,9 @@ class Tracer:
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         assert self._trace is not None, "hooks are on only while a trace is made"
-        given = arguments[0] if arguments else keywords.get("hidden_states")
-        if isinstance(given, torch.Tensor):
-            self._trace.cuts.append(given)
+        inputs = arguments[0] if arguments else keywords.get("hidden_states")
+        if isinstance(inputs, torch.Tensor):
+            self._trace.cuts.append(inputs)
         self._segment = min(self._segment + 1, len(self._decoder))
 
     def _leave(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -172,15 +172,15 @@ class Tracer:
             return
         if not output.requires_grad:
             output.requires_grad_(True)  # nothing below is trainable, so the graph starts here
-        given = tuple(part.detach() for part in arguments)
-        call = TracedCall(module=module, input=given[0], beside=given[1:], output=output)
+        inputs = tuple(part.detach() for part in arguments)
+        call = TracedCall(module=module, input=inputs[0], extra=inputs[1:], output=output)
         self._trace.segments[self._segment].append(call)
 
-    def _fits(self, module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         """Whether the rule is exact here; asking may call the module again."""
         assert self._trace is not None, "only called while a trace is made"
         call = ForwardCall(
-            module=module, input=given[0], output=output, beside=given[1:], num_rows=1, length=self._trace.length
+            module=module, input=inputs[0], output=output, extra=inputs[1:], num_rows=1, length=self._trace.length
         )
         self._asking = True
         try:

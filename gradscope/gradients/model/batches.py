@@ -106,11 +106,11 @@ def pad_batch(
     ids = torch.zeros(len(rows), length, dtype=torch.long)
     mask = torch.zeros(len(rows), length, dtype=torch.long)
     spans = []
-    for number, sequence in enumerate(sequences):
+    for row, sequence in enumerate(sequences):
         start = 0 if padding_side == "right" else length - sequence.length
         stop = start + sequence.length
-        ids[number, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
-        mask[number, start:stop] = 1
+        ids[row, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
+        mask[row, start:stop] = 1
         spans.append((start, stop))
     return PaddedBatch(
         rows=tuple(rows),

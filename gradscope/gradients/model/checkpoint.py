@@ -179,18 +179,18 @@ def _require_safetensors(folder: Path) -> None:
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
-    found = f"only {pickles[0]}, a pickle, which is never loaded" if pickles else "no weights"
+    weights = f"only {pickles[0]}, a pickle, which is never loaded" if pickles else "no weights"
     raise InputError(
-        f"{folder} has no *.safetensors: {found}.",
+        f"{folder} has no *.safetensors: {weights}.",
         hint="Save it again with save_pretrained(), which writes safetensors.",
     )
 
 
 def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
     hint = "The folder's config.json and its weights are not from the same model."
-    for name, found, wanted in sorted(report["mismatched_keys"]):
+    for name, actual, wanted in sorted(report["mismatched_keys"]):
         raise InputError(
-            f"{source}: {name} has the shape {tuple(found)} and the model wants {tuple(wanted)}.", hint=hint
+            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.", hint=hint
         )
     for name in sorted(report["missing_keys"]):
         raise InputError(f"{source}: the tensor {name} is missing.", hint=hint)

@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 
 from gradscope.errors import InputError
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.run import WeightsRef
-
-Array = NDArray[np.float64]
 
 _FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.weight$")
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
@@ -69,11 +67,11 @@ def changed_in_bfloat16(before: Array, after: Array) -> float:
 
 def _matrices(folder: Path) -> dict[str, Path]:
     """Names of two-dimensional tensors and the file that holds each."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            found |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
-    return found
+            files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
+    return files
 
 
 def _reader(file: Path, name: str) -> Callable[[], Array]:

@@ -43,7 +43,6 @@ def completion_logprobs(
     Args:
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
             which float32 keeps few digits; they matter where that token is a row of its own.
-        past: What ran before the batch; None where it holds whole sequences.
 
     Returns:
         Per row its log-probabilities with their graph, [B][T].

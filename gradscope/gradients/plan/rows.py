@@ -59,7 +59,7 @@ class RowPlan:
 
     def index(self, channel: Channel) -> dict[int, int]:
         """Sequence -> row of a channel; empty where the plan lacks it."""
-        return {row.sequence: number for number, row in enumerate(self.rows) if row.channel == channel}
+        return {row.sequence: index for index, row in enumerate(self.rows) if row.channel == channel}
 
     def cotangent(self, row: Row, logprobs: torch.Tensor) -> torch.Tensor:
         """The weight of each token's grad log pi in a row, [T], at the policy's detached log-probabilities."""
@@ -172,10 +172,10 @@ def _sampled(rollout: Rollout, sequence: TokenSequence, objective: Objective) ->
     return torch.tensor(rollout.logprobs, dtype=torch.float64)
 
 
-def _require_length(what: str, length: int, sequence: TokenSequence) -> None:
+def _require_length(values: str, length: int, sequence: TokenSequence) -> None:
     if length != len(sequence.completion_ids):
         raise InputError(
-            f"Rollout {sequence.sample} of group {sequence.group_id} has {length} {what} "
+            f"Rollout {sequence.sample} of group {sequence.group_id} has {length} {values} "
             f"and {len(sequence.completion_ids)} completion tokens.",
             hint="Log exact completion ids; per-token values cannot be matched to re-tokenized text.",
         )

@@ -1,4 +1,9 @@
-"""One step's Gram matrix: the entry point of every diagnostic that needs gradients."""
+"""One step's Gram matrix: the entry point of every diagnostic that needs gradients.
+
+:func:`measure_step` picks an engine, lets it add up the inner products of all rows, computes parameters that no layer
+rule covers by one backward pass a row, and refuses a matrix that misses a parameter or disagrees with an ordinary
+backward pass. What does not fit the memory is tried again in smaller batches.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,9 @@ from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.step.row_error import relative_row_error
-from gradscope.gradients.step.step_gram import Array, Chosen, StepGram
+from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.types import Rollout
 
@@ -75,9 +81,10 @@ def measure_step(
             started.prompt(tokens, max_kept_bytes)
         return started
 
-    # loop has one sequence at a time whatever the budget, so a smaller one is no help
+    # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
     finished = attempt(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, attempt)
     coverage, gram = finished.coverage(), finished.gram()
+    # the checks, and the answer with all that explains it
     verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
     rollouts = prepared.rollouts
     return StepGram(

@@ -47,13 +47,13 @@ def read_step_gram(path: Path, key: str) -> StepGram | None:
         return None
     try:
         with safe_open(path, framework="numpy") as file:
-            said = file.metadata() or {}
-            if said.get("key") != key:
+            metadata = file.metadata() or {}
+            if metadata.get("key") != key:
                 return None
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError):
         return None
-    rest: dict[str, Any] = json.loads(said["step"])
+    rest: dict[str, Any] = json.loads(metadata["step"])
     rest |= {name: tuple(rest[name]) for name in _TUPLES}
     rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
     return StepGram(

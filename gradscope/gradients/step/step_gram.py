@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.rows import Channel, Row
 from gradscope.gradients.step.verify import Verification
+from gradscope.metrics.gram.spectrum import Array
 
-Array = NDArray[np.float64]
 Chosen = Literal["loop", "stream", "prompt"]
 """The engines."""
 
@@ -143,7 +142,7 @@ class StepGram:
         return self.advantages is not None or any(row.channel == "logged" for row in self.rows)
 
     def _block(self, channel: Channel) -> Array:
-        rows = [number for number, row in enumerate(self.rows) if row.channel == channel]
+        rows = [index for index, row in enumerate(self.rows) if row.channel == channel]
         return self.gram[np.ix_(rows, rows)]
 
     def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, kl: float) -> Array:
@@ -152,11 +151,11 @@ class StepGram:
         reward: Channel = "logged" if by_token else "score"
         factors = np.ones(self.num_rollouts) if by_token else -self._scalars(advantages)
         mixing = np.zeros((self.num_rollouts, len(self.rows)))
-        for number, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             if row.channel == reward:
-                mixing[row.sequence, number] = factors[row.sequence]
+                mixing[row.sequence, index] = factors[row.sequence]
             elif row.channel == "kl":
-                mixing[row.sequence, number] = kl
+                mixing[row.sequence, index] = kl
         return np.asarray(mixing @ self.gram @ mixing.T)
 
     def _scalars(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:

@@ -79,10 +79,10 @@ def verify_gram(
     limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
     errors = [_error(prepared, gram, batch) for batch in (batches if verify == "all" else batches[:1])]
     row_error = _error(prepared, gram, _one_row(prepared, batches[0]))
-    for what, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
+    for part, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
         if not error <= limit:
             raise VerificationError(
-                f"The gradient engine disagrees with an ordinary backward pass of {what}: relative difference "
+                f"The gradient engine disagrees with an ordinary backward pass of {part}: relative difference "
                 f"{error:.2e} of the squared norm, at most {limit:.0e} is arithmetic.",
                 hint="Please report this with the model's config.json; its numbers must not be used.",
             )

@@ -32,8 +32,8 @@ def add_token_parameter(
         and all(isinstance(factor, Scatter) for _, factors in others for factor in factors)
     ):
         _add_rank_one(accumulator, shape, dtype, alone, others)
-    elif alone and not others and (found := _in_common_basis(alone)):
-        accumulator.add_slices(found[0], dtype, found[1])
+    elif alone and not others and (narrower := _in_common_basis(alone)):
+        accumulator.add_slices(narrower[0], dtype, narrower[1])
     else:
         accumulator.add_parameter(shape, dtype, parts)
         return

@@ -108,7 +108,7 @@ class _Line:
         top = len(self.trace.segments) - 1
         calls = [call for call in self.trace.segments[segment] if self._tracer.layers.covered_by(call.module)]
         grads = self._from_the_loss(calls) if segment == top else self._from_above(segment, calls)
-        found: dict[str, list[GradientFactor]] = defaultdict(list)
+        factors_of: dict[str, list[GradientFactor]] = defaultdict(list)
         for call, grad in zip(calls, grads, strict=True):
             owned = self._tracer.layers.covered_by(call.module)
             rows = None if grad is None else (self._by_position if segment == top else self._by_row)(call, grad)
@@ -117,9 +117,9 @@ class _Line:
                 continue
             factors = self._tracer.layers.rules[call.module].factors(rows)
             for local, name in owned.items():
-                found[name].append(factors[local])
+                factors_of[name].append(factors[local])
         self.trace.segments[segment] = []
-        return found
+        return factors_of
 
     @property
     def _places(self) -> list[int]:
@@ -171,22 +171,22 @@ class _Line:
         if grad.dim() != 3 or call.input.dim() != 3 or call.input.shape[1] != grad.shape[1] or min(places) < 0:
             return None
         spans = ((0, 1),) * len(places)
-        given, returned = call.input[0, places].unsqueeze(1), call.output.detach()[0, places].unsqueeze(1)
-        alone = ForwardCall(module=call.module, input=given, output=returned, num_rows=len(places), length=1)
+        inputs, returned = call.input[0, places].unsqueeze(1), call.output.detach()[0, places].unsqueeze(1)
+        alone = ForwardCall(module=call.module, input=inputs, output=returned, num_rows=len(places), length=1)
         if not self._tracer.layers.rules[call.module].fits(alone):
             return None
-        return LayerCall(module=call.module, input=given, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
+        return LayerCall(module=call.module, input=inputs, grad=grad[0, places].unsqueeze(1), spans=spans, length=1)
 
 
 def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
     """All chunks, each with the inputs of its sequence's longest: what follows a token changes nothing before it."""
     longest: dict[int, _Line] = {}
     lines = {}
-    for number in sorted(range(len(chunks)), key=lambda number: -chunks[number].positions[-1]):
-        chunk = chunks[number]
-        lines[number] = _Line(tracer, chunk, longest.get(chunk.sequence))
-        longest.setdefault(chunk.sequence, lines[number])
-    return [lines[number] for number in range(len(chunks))]
+    for index in sorted(range(len(chunks)), key=lambda index: -chunks[index].positions[-1]):
+        chunk = chunks[index]
+        lines[index] = _Line(tracer, chunk, longest.get(chunk.sequence))
+        longest.setdefault(chunk.sequence, lines[index])
+    return [lines[index] for index in range(len(chunks))]
 
 
 def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
@@ -223,7 +223,7 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
 
 def _kept_of_a_row(call: TracedCall) -> int:
     """Elements that a row keeps of one call: its output gradients; of experts the factors of every routed token."""
-    if not call.beside:
+    if not call.extra:
         return call.output.numel()
     _, twice_inner, width = call.module.get_parameter("gate_up_proj").shape
-    return call.beside[0].numel() * (2 * width + twice_inner + twice_inner // 2)
+    return call.extra[0].numel() * (2 * width + twice_inner + twice_inner // 2)

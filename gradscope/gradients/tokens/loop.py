@@ -41,11 +41,11 @@ def token_loop_rows(
         for chunk in chunks:
             batch = pad_batch([0], [chunk.prefix], parameters[0].device)
             (logprobs,) = completion_logprobs(model, batch, temperature, torch.float64)
-            for number, position in zip(chunk.rows, chunk.positions, strict=True):
-                last = number == chunk.rows[-1]
+            for row, position in zip(chunk.rows, chunk.positions, strict=True):
+                last = row == chunk.rows[-1]
                 grads = torch.autograd.grad(logprobs[position], parameters, retain_graph=not last, allow_unused=True)
                 for rows, grad in zip(kept, grads, strict=True):
                     if grad is not None:
-                        rows[number] = grad.detach().flatten()
+                        rows[row] = grad.detach().flatten()
     while kept:
         add(kept.pop(0))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -23,8 +22,7 @@ from gradscope.gradients.model.batches import pad_batch, split_rows
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.tokenize import TokenSequence
 from gradscope.gradients.tokens.rows import TokenRow
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 
 class TokenProducts:
@@ -48,7 +46,7 @@ class TokenProducts:
         device = next(iter(trainable.values())).device
         with gradients_on(trainable, on=True), sdpa_kernel(SDPBackend.MATH):  # fused attention has one derivative only
             self._parts = [
-                _Part(model, trainable, [wanted[place] for place in part], sequences, rows, temperature, device)
+                _Part(model, trainable, [wanted[index] for index in part], sequences, rows, temperature, device)
                 for part in split_rows([sequences[sequence].length for sequence in wanted], batch_tokens)
             ]
         self._num_rows = len(rows)
@@ -81,8 +79,8 @@ class _Part:
         batch = pad_batch(range(len(members)), [sequences[sequence] for sequence in members], device)
         logprobs = completion_logprobs(model, batch, temperature, torch.float64)
         of_member = dict(zip(members, logprobs, strict=True))
-        self.rows = [number for number, row in enumerate(rows) if row.sequence in of_member]
-        self._logprobs = torch.stack([of_member[rows[number].sequence][rows[number].position] for number in self.rows])
+        self.rows = [index for index, row in enumerate(rows) if row.sequence in of_member]
+        self._logprobs = torch.stack([of_member[rows[index].sequence][rows[index].position] for index in self.rows])
         self._parameters = list(trainable.values())
         self._weights = torch.zeros_like(self._logprobs, requires_grad=True)
         self._gradient = torch.autograd.grad(

@@ -17,7 +17,7 @@ import numpy as np
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.loop import token_loop_rows
 from gradscope.gradients.tokens.matrix_free import TokenProducts
@@ -30,6 +30,7 @@ from gradscope.gradients.tokens.verify import (
     verify_token_products,
     verify_token_sketch,
 )
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 
 
@@ -78,7 +79,7 @@ def measure_tokens(
     """The Gram matrix of token rows of each group.
 
     Args:
-        step: Its Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
+        step: The step's Gram matrix: it gives the log-probabilities, and the token rows must add up to it.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         num_buckets: Sketch each row in as many numbers instead of forming all inner products.
         seed: Decides which tokens are drawn, and the sketch.

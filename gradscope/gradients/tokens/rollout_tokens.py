@@ -17,8 +17,9 @@ from gradscope.gradients.model.forward import completion_entropies
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +81,27 @@ def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
 
 
 def _entropies(policy: MeasuredPolicy, plan: RowPlan, rollouts: Sequence[int], batch_tokens: int) -> dict[int, Array]:
-    found: dict[int, Array] = {}
+    entropies: dict[int, Array] = {}
     lengths = [plan.sequences[rollout].length for rollout in rollouts]
     for part in split_rows(lengths, batch_tokens):
         rows = [rollouts[index] for index in part]
         batch = pad_batch(rows, [plan.sequences[row] for row in rows], policy.device)
         rounds = completion_entropies(policy.model, batch, plan.objective.temperature)
-        found.update((row, values.double().cpu().numpy()) for row, values in zip(rows, rounds, strict=True))
-    return found
+        entropies.update((row, values.double().cpu().numpy()) for row, values in zip(rows, rounds, strict=True))
+    return entropies
 
 
 def _tokens(tokenizer: Any, plan: RowPlan, rollout: int, gram: TokenGram, entropies: Array) -> RolloutTokens:
     sequence, table = plan.sequences[rollout], gram.table
     assert table.logged_weights is not None, "the caller asks for rollouts with logged advantages"
     inside = np.flatnonzero(table.rollouts == rollout)
-    places, factors = table.positions[inside], table.logged_weights[inside]
+    positions, factors = table.positions[inside], table.logged_weights[inside]
     rows = factors[:, None] * gram.gram[np.ix_(inside, inside)] * factors
     norms, weights, seen, shares = (np.zeros(len(entropies)) for _ in range(4))
-    norms[places] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
-    weights[places], seen[places] = factors, 1.0
+    norms[positions] = np.sqrt(np.clip(np.diag(rows), 0.0, None))
+    weights[positions], seen[positions] = factors, 1.0
     total = float(rows.sum())
-    shares[places] = rows.sum(axis=1) / total if total > 0 else 0.0
+    shares[positions] = rows.sum(axis=1) / total if total > 0 else 0.0
     whole = len(table.rows) == table.num_tokens and total > 0
     return RolloutTokens(
         group_id=sequence.group_id,

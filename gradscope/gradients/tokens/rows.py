@@ -66,17 +66,17 @@ def sample_tokens(candidates: Sequence[TokenRow], most: int, seed: int | Sequenc
 def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size: int = CHUNK) -> list[Chunk]:
     """Rows in chunks of at most ``size`` neighbors of one sequence, every row in one chunk."""
     of_sequence: dict[int, list[int]] = defaultdict(list)
-    for number in sorted(range(len(rows)), key=lambda number: rows[number].position):
-        of_sequence[rows[number].sequence].append(number)
+    for index in sorted(range(len(rows)), key=lambda index: rows[index].position):
+        of_sequence[rows[index].sequence].append(index)
     return [
-        _chunk(numbers[first : first + size], rows, sequence, sequences[sequence])
-        for sequence, numbers in sorted(of_sequence.items())
-        for first in range(0, len(numbers), size)
+        _chunk(members[first : first + size], rows, sequence, sequences[sequence])
+        for sequence, members in sorted(of_sequence.items())
+        for first in range(0, len(members), size)
     ]
 
 
-def _chunk(numbers: Sequence[int], rows: Sequence[TokenRow], number: int, sequence: TokenSequence) -> Chunk:
-    positions = tuple(rows[number].position for number in numbers)
+def _chunk(members: Sequence[int], rows: Sequence[TokenRow], index: int, sequence: TokenSequence) -> Chunk:
+    positions = tuple(rows[index].position for index in members)
     kept = positions[-1] + 1
     prefix = replace(sequence, completion_ids=sequence.completion_ids[:kept], mask=sequence.mask[:kept])
-    return Chunk(rows=tuple(numbers), positions=positions, sequence=number, prefix=prefix)
+    return Chunk(rows=tuple(members), positions=positions, sequence=index, prefix=prefix)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.rows import TokenRow, sample_tokens
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def token_tables(
     """The tokens of each group that count in the loss, or a random part of them.
 
     Args:
-        step: Its Gram matrix, for the log-probabilities.
+        step: The step's Gram matrix, for the log-probabilities.
         most: Tokens of a group; of more, as many are drawn, each equally likely. None: all.
         rollouts: Rollouts of the step whose tokens are wanted; None: all.
 

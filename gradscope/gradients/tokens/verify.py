@@ -18,13 +18,14 @@ from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.step.step_gram import Array, StepGram
+from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.gradients.tokens.loop import token_loop_rows
 from gradscope.gradients.tokens.matrix_free import TokenProducts
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from gradscope.gradients.tokens.sketched import sketch_plain_rows
 from gradscope.gradients.tokens.table import TokenTable
+from gradscope.metrics.gram.spectrum import Array
 
 _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, what is left of it has cancelled."""
@@ -66,7 +67,7 @@ def verify_token_sketch(
 ) -> TokenVerification:
     """Check sketched rows: a sketch is a fixed linear map, so plain rows must have the same ones."""
     checked = _checked(len(table.rows))
-    chunks = chunks_of([table.rows[number] for number in checked], prepared.plan.sequences)
+    chunks = chunks_of([table.rows[row] for row in checked], prepared.plan.sequences)
     plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
     row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
     return TokenVerification(
@@ -82,7 +83,7 @@ def verify_token_products(prepared: PreparedStep, table: TokenTable, products: T
 
 
 def _require_rows(prepared: PreparedStep, table: TokenTable, block: Array) -> float:
-    plain = _plain_gram(prepared, [table.rows[number] for number in _checked(len(table.rows))])
+    plain = _plain_gram(prepared, [table.rows[row] for row in _checked(len(table.rows))])
     return _require_close(prepared.policy, block, plain)
 
 
@@ -99,10 +100,11 @@ def _limit(policy: MeasuredPolicy) -> float:
     return _TOKEN_FACTOR * tolerance(policy.dtype, tf32=uses_tf32(policy.device))
 
 
-def _require(what: str, error: float, limit: float) -> None:
+def _require(reference: str, error: float, limit: float) -> None:
     if not error <= limit:
         raise VerificationError(
-            f"The token rows disagree with {what}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.",
+            f"The token rows disagree with {reference}: relative difference {error:.2e}, at most {limit:.0e} is "
+            "arithmetic.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
 
@@ -125,9 +127,9 @@ def _sum_error(gram: Array, table: TokenTable, step: StepGram) -> float:
     """How far the sums of the rollouts' tokens are from the rollouts' score vectors."""
     # A token of probability near 1 has a small row, 1 - pi times what an undecided token's would be, and the rollouts'
     # own rows know 1 - pi only to float32; so the scale of a token is its norm over 1 - pi.
-    members, place = np.unique(table.rollouts, return_inverse=True)
+    members, member = np.unique(table.rollouts, return_inverse=True)
     mixing = np.zeros((len(members), len(table.rows)))
-    mixing[place, np.arange(len(table.rows))] = table.score_weights
+    mixing[member, np.arange(len(table.rows))] = table.score_weights
     difference = np.abs(mixing @ gram @ mixing.T - step.score_gram[np.ix_(members, members)])
     logprobs = np.array([step.logprobs[row.sequence][row.position] for row in table.rows])
     scale = np.sqrt(np.diag(gram)) / np.clip(-np.expm1(logprobs), np.finfo(np.float32).eps, 1.0)

@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import checked_gram
+from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.outcomes.draws import frac_draws_all
 from gradscope.metrics.uncertainty.level import NORMAL
-
-Array = NDArray[np.float64]
 
 MIN_GROUPS = 3
 """Fewer groups have no jackknife worth the name."""
@@ -75,10 +73,6 @@ class ExpectedUpdates:
     def cosine(self, first: int, second: int) -> Estimate:
         """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
 
-        Args:
-            first: Place of one formulation.
-            second: Place of the other.
-
         Returns:
             A number from -1 to 1; undefined where either mean is not above its noise.
         """
@@ -95,9 +89,6 @@ class ExpectedUpdates:
 
     def signal_to_noise(self, place: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
-
-        Args:
-            place: Place of the formulation.
 
         Returns:
             The ratio, negative where chance made the estimate of the signal so; undefined without a gradient.

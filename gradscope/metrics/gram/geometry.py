@@ -7,12 +7,10 @@ the score vectors (rows before they are multiplied by their advantage), J groups
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, checked_gram
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, checked_gram
 
 _COLLINEAR = 1e-10
 """Two class means whose Gram of unit vectors has a smaller eigenvalue than this are one direction."""

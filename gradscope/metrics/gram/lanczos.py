@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array
 from gradscope.metrics.uncertainty.level import NORMAL
 
-Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 """From a vector [N] to K times it."""
 
@@ -94,33 +92,33 @@ def lanczos(product: Product, start: Array, num_steps: int) -> Ritz:
         raise ValueError("Lanczos needs a start that is not zero and at least one step")
     basis = [start / length]
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     for _ in range(min(num_steps, len(start))):
         image = np.asarray(product(basis[-1]), dtype=np.float64)
         diagonal.append(float(basis[-1] @ image))
         known = np.stack(basis)
         for _ in range(2):  # once is not enough in floating point, twice is
             image = image - known.T @ (known @ image)
-        beside.append(float(np.linalg.norm(image)))
-        if beside[-1] <= _BREAKDOWN * max(1e-300, float(np.max(np.abs(diagonal)))):
-            beside[-1] = 0.0
+        off_diagonal.append(float(np.linalg.norm(image)))
+        if off_diagonal[-1] <= _BREAKDOWN * max(1e-300, float(np.max(np.abs(diagonal)))):
+            off_diagonal[-1] = 0.0
             break
-        basis.append(image / beside[-1])
-    values, vectors = _eigen(diagonal, beside)
-    half = -(-len(diagonal) // 2) if beside[-1] else len(diagonal)
-    half_values, half_vectors = _eigen(diagonal[:half], beside[:half])
+        basis.append(image / off_diagonal[-1])
+    values, vectors = _eigen(diagonal, off_diagonal)
+    half = -(-len(diagonal) // 2) if off_diagonal[-1] else len(diagonal)
+    half_values, half_vectors = _eigen(diagonal[:half], off_diagonal[:half])
     return Ritz(
         values=values,
-        bounds=beside[-1] * np.abs(vectors[-1]),
+        bounds=off_diagonal[-1] * np.abs(vectors[-1]),
         weights=vectors[0] ** 2,
         vectors=np.stack(basis[: len(diagonal)], axis=1) @ vectors,
         first_half=(half_values, half_vectors[0] ** 2),
     )
 
 
-def _eigen(diagonal: list[float], beside: list[float]) -> tuple[Array, Array]:
+def _eigen(diagonal: list[float], off_diagonal: list[float]) -> tuple[Array, Array]:
     """Eigenvalues of the tridiagonal matrix, descending and not negative, and its eigenvectors."""
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1))
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
     return np.clip(values[::-1], 0.0, None), vectors[:, ::-1]
 
 
@@ -142,14 +140,11 @@ def matrix_free_spectrum(
     changed over the second half of the quadrature's steps.
 
     Args:
-        product: K.
-        num_rows: N.
-        num_steps: Steps of the long run; 32 gave the 5 to 13 largest values to 1 % on every group that was tried.
+        num_steps: Steps of the long run; 32 gave 5 largest values or more to 1 % on every group that was tried.
         num_probes: m, at least 2: their spread is the standard error, which 8 probes know to about a quarter of it.
         probe_steps: Steps of each probe's run; half of them are the check, so 16 are the fewest whose check is a
             quadrature of 8 points. A spectrum with very many values near zero needs more than that for its effective
             rank, and the interval is then too short (docs/engine.md).
-        seed: Seed of the probes.
         relative_error: Error of a product by its arithmetic, over the largest eigenvalue: no bound goes below it.
 
     Returns:

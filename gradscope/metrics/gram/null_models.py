@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 NULLS = ("unweighted", "shuffled", "signs", "gaussian")
 """The names of the null models, in the order of tables."""
@@ -26,9 +26,6 @@ NULLS = ("unweighted", "shuffled", "signs", "gaussian")
 
 def num_draws(num_rows: int) -> int:
     """How often a random null of one matrix is drawn: small matrices vary more, large ones average within themselves.
-
-    Args:
-        num_rows: N.
 
     Returns:
         Draws, from 2 to 32.
@@ -46,7 +43,6 @@ def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, see
     Args:
         advantages: [R].
         groups: The group of each rollout, whole numbers, [R].
-        draws: How often, D.
         seed: The same seed deals the same way, whatever the advantages.
 
     Returns:
@@ -75,12 +71,6 @@ def gaussian_cosines(num_rows: int, num_columns: int, draws: int, *, seed: int =
     The Gram matrix of N Gaussian rows in P columns is L L' with L lower triangular, chi-distributed (P, P - 1, ...
     degrees of freedom) on its diagonal and normal below it (Bartlett 1933), so P may be billions.
 
-    Args:
-        num_rows: N.
-        num_columns: P.
-        draws: D.
-        seed: Seed of the draws.
-
     Returns:
         [D, N, N], ones on the diagonal.
 
@@ -103,10 +93,6 @@ def gaussian_matrix_values(num_rows: int, num_columns: int) -> Array:
 
     The quantiles of the law of Marchenko and Pastur (1967) at (i - 1/2)/m, m the smaller side. For the smallest
     matrices the law is an approximation: the effective rank is 5 % too high at 4 x 4, 2.5 % at 8 x 8, 0.5 % at 64 x 64.
-
-    Args:
-        num_rows: N.
-        num_columns: P.
 
     Returns:
         Descending, [min(N, P)].

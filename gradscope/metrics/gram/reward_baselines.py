@@ -12,11 +12,10 @@ Legend: n groups of G rollouts, r rewards, q = |s|^2 the squared norms of the sc
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 REFERENCE = "leave_one_out"
 """The baseline that others are compared with: unbiased, and what centering by the group's mean is up to a factor."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, checked_gram
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, checked_gram
 
 
 def projection_shares(gram: ArrayLike) -> Array:

@@ -8,11 +8,10 @@ Legend: R rollouts, x their gradient row norms [R].
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 SMALL = 0.01
 """A row below this share of the largest row norm is small."""

@@ -6,12 +6,10 @@ Legend: W_0 the matrix before training [O, I], D = W_t - W_0 its update, T check
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import checked_gram, energy_rank
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array, checked_gram, energy_rank
 
 _NO_UPDATE = "the weights did not change"
 PRINCIPAL_SHARE = 0.5

@@ -22,11 +22,11 @@ def interrupted_at_the_second_step(monkeypatch: pytest.MonkeyPatch) -> list[int]
     computed: list[int] = []
     measure_as_before = measure.measure_step
 
-    def measure_or_stop(policy, groups, *arguments, **options):  # type: ignore[no-untyped-def]
-        computed.append(groups[0].step)
+    def measure_or_stop(prepared, **options):  # type: ignore[no-untyped-def]
+        computed.append(prepared.step)
         if len(computed) == 2:
             raise KeyboardInterrupt
-        return measure_as_before(policy, groups, *arguments, **options)
+        return measure_as_before(prepared, **options)
 
     monkeypatch.setattr(measure, "measure_step", measure_or_stop)
     return computed

@@ -1,4 +1,4 @@
-"""What the disk cannot tell of the trainer's forward pass is said."""
+"""Steps are measured, kept and asked; what the disk cannot tell of the trainer's forward pass is said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradscope.diagnostics.inputs import steps
+from gradscope.diagnostics.inputs.row_questions import TokenQuestion
 from gradscope.diagnostics.inputs.steps import _what_the_disk_cannot_tell, describe_engine
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.plan.objective import Objective
+from gradscope.progress import no_progress
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -60,3 +65,50 @@ def test_notes_of_all_steps_are_kept_once():
         gram = SimpleNamespace(describe=lambda step=step: {"engine": step, "notes": "replaced"}, notes=notes)
         described = describe_engine(gram, described)
     assert described == {"engine": 2, "notes": ["a", "b", "c"]}
+
+
+def run_of(**options):
+    """Two steps with weights, or with a note against each."""
+    return SimpleNamespace(
+        settings=TrainerSettings(values={}),
+        notes=options.get("notes", {}),
+        groups_at=lambda step: (),
+        weights_before=lambda step: ADAPTER,
+    )
+
+
+def test_the_objective_is_read_once_a_run(monkeypatch):
+    asked, read = [], Objective.from_settings
+    monkeypatch.setattr(Objective, "from_settings", lambda settings: asked.append(settings) or read(settings))
+    run = run_of(notes={1: "why not", 2: "nor here"})
+    measured = list(steps.measure_steps(run, (1, 2), EngineOptions(), no_progress))
+    assert [(step.step, step.reason, step.gram, step.answer) for step in measured] == [
+        (1, "why not", None, ()),
+        (2, "nor here", None, ()),
+    ]
+    assert len(asked) == 1
+
+
+def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(monkeypatch):
+    question, put = TokenQuestion(most=None, num_buckets=64), []
+
+    def compute(run, step, weights, objective, options, asked):
+        put.append((step, asked))
+        return "gram", ("answer",) if asked else ()
+
+    def kept(*_):
+        raise AssertionError("only the rollouts' own Gram matrix is kept")
+
+    monkeypatch.setattr(steps, "_compute", compute)
+    monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
+    monkeypatch.setattr(steps, "_kept", kept)
+    (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
+    assert (measured.gram, measured.answer) == ("gram", ("answer",))
+    assert put == [(3, question)]
+
+
+def test_a_kept_step_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
+    monkeypatch.setattr(steps, "_kept", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
+    (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(), no_progress)
+    assert (measured.gram, measured.answer, measured.weights) == ("kept gram", (), ADAPTER)

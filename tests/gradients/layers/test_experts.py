@@ -71,12 +71,12 @@ def test_experts_with_another_activation_inside_get_no_rule():
     given, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
     weights = torch.rand(6, 2)
     returned = module(given, index, weights)
-    call = ForwardCall(module=module, input=given, output=returned, beside=(index, weights), num_rows=2, length=3)
+    call = ForwardCall(module=module, input=given, output=returned, extra=(index, weights), num_rows=2, length=3)
     assert experts.fits_experts(call)
     assert not experts.fits_experts(dataclasses.replace(call, output=1.1 * returned))
-    assert not experts.fits_experts(dataclasses.replace(call, beside=(index,)))
+    assert not experts.fits_experts(dataclasses.replace(call, extra=(index,)))
     assert not experts.fits_experts(dataclasses.replace(call, num_rows=4))
-    assert not experts.fits_experts(dataclasses.replace(call, beside=(index, weights[:, :1])))
+    assert not experts.fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
 
 
 def test_a_router_that_looks_at_all_tokens_gets_no_rule():
@@ -87,7 +87,7 @@ def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     assert experts.fits_router(call)
     assert not experts.fits_router(dataclasses.replace(call, output=shares + 0.1))
     assert not experts.fits_router(dataclasses.replace(call, num_rows=2))
-    assert not experts.fits_router(dataclasses.replace(call, beside=(given,)))
+    assert not experts.fits_router(dataclasses.replace(call, extra=(given,)))
 
 
 def test_only_the_known_layout_counts_as_experts():

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_step_advantages
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
@@ -19,10 +18,9 @@ from gradscope.metrics.gram.reward_baselines import (
     reward_norm_correlation,
     second_moment,
 )
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
 from gradscope.results.rank import BaselineNoise
-
-Array = NDArray[np.float64]
 
 _SHRINKAGE = "shrinkage"
 _NOTHING = 1e-9
@@ -55,27 +53,27 @@ class BaselineGroup:
 
 def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     """The groups of two or more rollouts of a step whose rewards are all known."""
-    known = [part for part in sub_groups(rows, None) if not np.isnan(rows.rewards[part.index]).any()]
-    parts = [part for part in known if len(part.index) > 1]
-    norms, found = np.clip(np.diag(rows.gram), 0.0, None), []
+    rewarded = [part for part in sub_groups(rows, None) if not np.isnan(rows.rewards[part.index]).any()]
+    parts = [part for part in rewarded if len(part.index) > 1]
+    norms, groups = np.clip(np.diag(rows.gram), 0.0, None), []
     shrunk = compute_step_advantages(_SHRINKAGE, [rows.rewards[part.index] for part in parts]) if parts else ()
-    for places in by_size(parts):
-        index = np.stack([parts[place].index for place in places])
+    for positions in by_size(parts):
+        index = np.stack([parts[position].index for position in positions])
         rewards = rows.rewards[index]
         tables = baselines(rewards, norms[index])
-        tables[_SHRINKAGE] = rewards - np.stack([shrunk[place] for place in places])
+        tables[_SHRINKAGE] = rewards - np.stack([shrunk[position] for position in positions])
         moments = {name: second_moment(rewards, norms[index], table) for name, table in tables.items()}
-        found += [
+        groups += [
             BaselineGroup(
                 step=rows.step,
-                group_id=parts[place].group_id,
+                group_id=parts[position].group_id,
                 rewards=rewards[row],
                 squared_norms=norms[index[row]],
                 moments={name: float(values[row]) for name, values in moments.items()},
             )
-            for row, place in enumerate(places)
+            for row, position in enumerate(positions)
         ]
-    return found
+    return groups
 
 
 def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[BaselineNoise, ...]:

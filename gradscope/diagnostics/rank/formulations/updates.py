@@ -27,9 +27,8 @@ from gradscope.metrics.gram.geometry import (
     update_gram,
 )
 from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.rank import FormulationUpdate, GroupShare
-
-Array = NDArray[np.float64]
 
 _NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
 _ZERO_UPDATE = "one of the two updates is zero"
@@ -64,17 +63,17 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     everything = np.array([*table, *targets.values()])
     expected = expected_updates(rows.gram, everything, groups)
     angles = cosines(update_gram(rows.gram, table))
-    place_of = {name: len(names) + place for place, name in enumerate(targets)}
+    place_of = {name: len(names) + index for index, name in enumerate(targets)}
     return [
         FormulationUpdate(
             step=rows.step,
             advantage=name,
-            signal_to_noise=expected.signal_to_noise(place),
-            alignment=_alignment(expected, place, place_of, why_no_target),
-            cosines={other: _cosine(angles[place, at]) for at, other in enumerate(names) if at != place},
-            **_size(rows, table[place], groups),
+            signal_to_noise=expected.signal_to_noise(index),
+            alignment=_alignment(expected, index, place_of, why_no_target),
+            cosines={other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
+            **_size(rows, table[index], groups),
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     ]
 
 
@@ -84,12 +83,12 @@ def measure_shares(rows: StepRows) -> list[GroupShare]:
         return []
     shares = projection_shares(rows.policy_gram)
     none = Estimate.undefined_because("the step has no gradient")
-    found = []
+    group_shares = []
     for part in sub_groups(rows, None):
         mine = shares[part.index]
         rewards = rows.rewards[part.index]
         has_share = bool(np.isfinite(mine).all())
-        found.append(
+        group_shares.append(
             GroupShare(
                 step=rows.step,
                 group_id=part.group_id,
@@ -98,13 +97,13 @@ def measure_shares(rows: StepRows) -> list[GroupShare]:
                 rollouts=tuple(float(share) for share in mine) if has_share else (),
             )
         )
-    return found
+    return group_shares
 
 
 def group_index(rows: StepRows) -> NDArray[np.int64]:
     """The group of each rollout as a number from 0 to J - 1, in the order of the log, [R]."""
-    number = {group_id: place for place, group_id in enumerate(dict.fromkeys(rows.group_ids))}
-    return np.array([number[group_id] for group_id in rows.group_ids], dtype=np.int64)
+    index_of = {group_id: index for index, group_id in enumerate(dict.fromkeys(rows.group_ids))}
+    return np.array([index_of[group_id] for group_id in rows.group_ids], dtype=np.int64)
 
 
 def _weights_of(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
@@ -122,10 +121,10 @@ def _weights_of(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], A
 
 def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
     """Values by group, [J][G], in the order of the step's rollouts, [R]."""
-    found = np.empty(len(rows.group_ids))
+    ordered = np.empty(len(rows.group_ids))
     for part, mine in zip(sub_groups(rows, None), values, strict=True):
-        found[part.index] = mine
-    return found
+        ordered[part.index] = mine
+    return ordered
 
 
 def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
@@ -133,7 +132,7 @@ def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
     if not np.isin(rows.rewards, (0.0, 1.0)).all():
         return {}, _NOT_BINARY
     parts = sub_groups(rows, None)
-    sizes = [len(parts[places[0]].index) for places in by_size(parts)]
+    sizes = [len(parts[indices[0]].index) for indices in by_size(parts)]
     if min(sizes) < 2:
         return {}, "a group of one rollout has no baseline"
     return {
@@ -143,11 +142,11 @@ def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
 
 
 def _alignment(
-    expected: ExpectedUpdates, place: int, targets: Mapping[str, int], why_not: str | None
+    expected: ExpectedUpdates, index: int, targets: Mapping[str, int], why_not: str | None
 ) -> Mapping[str, Estimate]:
     if why_not is not None:
         return {"pass@1": Estimate.undefined_because(why_not)}
-    return {name: expected.cosine(place, target) for name, target in targets.items()}
+    return {name: expected.cosine(index, target) for name, target in targets.items()}
 
 
 def _cosine(value: float) -> Estimate:

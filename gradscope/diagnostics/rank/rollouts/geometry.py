@@ -9,21 +9,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs.steps import describe_weights
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
-
-Array = NDArray[np.float64]
 
 
 def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:

@@ -16,21 +16,19 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import LOGGED, formulation
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import center_grams, effective_ranks, singular_values_from_grams
+from gradscope.metrics.gram.spectrum import Array, center_grams, effective_ranks, singular_values_from_grams
 from gradscope.metrics.uncertainty.jackknife import jackknife
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
 
-Array = NDArray[np.float64]
 
-
-def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: NDArray[np.bool_]) -> Estimate:
+def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:
     """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts.
 
     Args:
         ranks: Their effective ranks, [n].
-        known: Which of them are live, at least one, [n].
+        is_ranked: Which of them are live, at least one, [n].
 
     Returns:
         The mean; undefined where advantages cannot be had without a rollout, or the mean hangs on one.
@@ -39,18 +37,19 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, known: ND
     reason = _why_not(advantage, size)
     if reason is not None:
         return Estimate.undefined_because(reason)
-    own = np.where(known, ranks, 0.0)
+    # the sum of ranks without one rollout is that of the other parts and of this part made smaller
+    own = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
     norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)
-    for place in range(size):
-        kept = np.delete(np.arange(size), place)
+    for left in range(size):
+        kept = np.delete(np.arange(size), left)
         weights = formulated(advantage, stack.rewards[:, kept], norms[:, kept])
-        found = effective_ranks(_values(stack, kept, weights))
-        lives = np.any(weights != 0, axis=1) & np.isfinite(found)
-        sums = own.sum() - own + np.where(lives, found, 0.0)
-        counts = known.sum() - known + lives
-        left_out[:, place] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return jackknife(float(own.sum() / known.sum()), list(left_out[known]), low=1.0, high=float(size))
+        ranks_without = effective_ranks(_values(stack, kept, weights))
+        lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
+        sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
+        counts = is_ranked.sum() - is_ranked + lives
+        left_out[:, left] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return jackknife(float(own.sum() / is_ranked.sum()), list(left_out[is_ranked]), low=1.0, high=float(size))
 
 
 def _why_not(advantage: str, size: int) -> str | None:

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup
-from gradscope.metrics.gram.spectrum import center_grams, singular_values_from_grams
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array, center_grams, singular_values_from_grams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.metrics.gram.spectrum import Array
+
 if TYPE_CHECKING:
     from gradscope.gradients.step.measure import StepGram
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind, SpectrumLabel
-
-Array = NDArray[np.float64]
 
 
 def step_spectra(
@@ -85,11 +84,11 @@ class _AdvantagedStep:
         """The parts by size."""
         stacks = []
         for chosen in by_size(self.parts):
-            index = np.stack([self.parts[place].index for place in chosen])
-            weights = np.stack([self.weights[place] for place in chosen])
+            index = np.stack([self.parts[position].index for position in chosen])
+            weights = np.stack([self.weights[position] for position in chosen])
             stacks.append(
                 PartStack(
-                    parts=tuple(self.parts[place] for place in chosen),
+                    parts=tuple(self.parts[position] for position in chosen),
                     scores=self.rows.gram[index[:, :, None], index[:, None, :]],
                     gradients=self.gradients(index, weights),
                     weights=weights,
@@ -147,10 +146,10 @@ class _AdvantagedStep:
 
     def _whole_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
         """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""
-        live = [place for place, weights in enumerate(self.weights) if np.any(weights != 0)]
+        live = [position for position, weights in enumerate(self.weights) if np.any(weights != 0)]
         if not live:
             return mean_null_ranks({})
-        parts = [self.parts[place] for place in live]
+        parts = [self.parts[position] for position in live]
         index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
         gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
         values = null_values(

@@ -15,8 +15,7 @@ from gradscope.advantages.gram import optimal_advantages
 from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.errors import InputError
-
-Array = NDArray[np.float64]
+from gradscope.metrics.gram.spectrum import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +77,12 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
     if formulation(advantage).scope != "gram":
         return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
-    found: dict[int, Array] = {}
+    by_position: dict[int, Array] = {}
     norms = np.clip(np.diag(rows.gram), 0.0, None)
-    for places in by_size(parts):
-        index = np.stack([parts[place].index for place in places])
-        found |= dict(zip(places, formulated(advantage, rows.rewards[index], norms[index]), strict=True))
-    return [found[place] for place in range(len(parts))]
+    for positions in by_size(parts):
+        index = np.stack([parts[position].index for position in positions])
+        by_position |= dict(zip(positions, formulated(advantage, rows.rewards[index], norms[index]), strict=True))
+    return [by_position[position] for position in range(len(parts))]
 
 
 def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
@@ -104,7 +103,7 @@ def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:
     """Places of the parts that have the same number of rollouts, smallest size first."""
     sizes = sorted({len(part.index) for part in parts})
-    return [[place for place, part in enumerate(parts) if len(part.index) == size] for size in sizes]
+    return [[position for position, part in enumerate(parts) if len(part.index) == size] for size in sizes]
 
 
 def _logged(rows: StepRows) -> Array:

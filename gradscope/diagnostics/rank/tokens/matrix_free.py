@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.lanczos import MatrixFreeSpectrum, Product, matrix_free_spectrum
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRows
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenOperator
 
-Array = NDArray[np.float64]
 
 _ONLY_SOME = "only the largest singular values are known without the matrix"
 
@@ -41,10 +39,12 @@ def matrix_free_spectra(
     of_group = {operator.table.group_id: operator for operator in operators}
     parts = [part for part in sub_groups(rows, None) if part.group_id in of_group]
     weights = {name: advantages_of(rows, parts, name) for name in advantages}
-    found: dict[str, list[GradientSpectrum]] = {name: [] for name in advantages}
-    for place, part in enumerate(parts):
+    spectra: dict[str, list[GradientSpectrum]] = {name: [] for name in advantages}
+    for position, part in enumerate(parts):
         operator = of_group[part.group_id]
-        of_tokens = {name: token_weights(operator.table, part.index, weights[name][place], name) for name in advantages}
+        of_tokens = {
+            name: token_weights(operator.table, part.index, weights[name][position], name) for name in advantages
+        }
         # a dead group needs no products, and building them is most of the work
         products = operator.build() if any(vector.any() for vector in of_tokens.values()) else None
         for name, vector in of_tokens.items():
@@ -56,8 +56,8 @@ def matrix_free_spectra(
                     seed=seed,
                     relative_error=operator.relative_error,
                 )
-            found[name].append(_spectrum(rows, operator, part, name, spectrum, seed=seed, centered=centered))
-    return found
+            spectra[name].append(_spectrum(rows, operator, part, name, spectrum, seed=seed, centered=centered))
+    return spectra
 
 
 def _weighted(products: Product, weights: Array, centered: bool) -> Product:

@@ -21,6 +21,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram
     from gradscope.gradients.tokens.table import TokenTable
 
-Array = NDArray[np.float64]
 
 _ALL_DEAD = "every token of this step has zero weight, so its gradient matrix is zero"
 
@@ -197,12 +197,12 @@ def sketch_error(gram: Array, num_buckets: int) -> float:
 
 def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
     """Mean over live groups of the rank under each null; empty where products alone were had."""
-    found = {}
+    means = {}
     for name in spectra[0].nulls if spectra else ():
-        known = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
+        ranks = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
         none = spectra[0].nulls[name]
-        found[name] = Estimate.exact(sum(known) / len(known), num_units=len(known)) if known else none
-    return found
+        means[name] = Estimate.exact(sum(ranks) / len(ranks), num_units=len(ranks)) if ranks else none
+    return means
 
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:

@@ -25,7 +25,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
     """
     from gradscope.gradients.model.checkpoint_tensors import common_tensors, open_checkpoint
 
-    found = []
+    pairs = []
     for step in sorted({spectrum.label.step for spectrum in spectra}):
         before = run.weights_before(step)
         later = [weights for weights in run.weights if weights.num_updates >= step]
@@ -38,7 +38,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
                 continue
             change = last.matrices[spectrum.label.tensor]() - first.matrices[spectrum.label.tensor]()
             values = np.linalg.svd(change, compute_uv=False)
-            found.append(
+            pairs.append(
                 GradientAndUpdate(
                     step=step,
                     tensor=spectrum.label.tensor,
@@ -51,7 +51,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
                     gaussian=spectrum.nulls["gaussian"],
                 )
             )
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _top_energy(values: np.ndarray) -> Estimate:

@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.weights import weight_update_findings
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram, stable_rank
+from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
 from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap, random_walk_gram
 from gradscope.progress import ProgressCallback
 from gradscope.results.rank import RankReport
@@ -23,7 +22,6 @@ from gradscope.rollouts.run import Run, WeightsRef
 if TYPE_CHECKING:
     from gradscope.gradients.model.checkpoint_tensors import Checkpoint
 
-Array = NDArray[np.float64]
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
 
@@ -89,9 +87,9 @@ def _changes(
 ) -> Iterator[WeightUpdate]:
     """Since the first checkpoint, then between neighbors that are not that already."""
     times = [checkpoint.num_updates for checkpoint in checkpoints]
-    places = [(0, later) for later in range(1, len(times))]
-    places += [pair for pair in pairwise(range(len(times))) if pair not in places]
-    for first, last in places:
+    pairs = [(0, later) for later in range(1, len(times))]
+    pairs += [pair for pair in pairwise(range(len(times))) if pair not in pairs]
+    for first, last in pairs:
         before, after = matrices[first], matrices[last]
         if is_adapter and initial is not None:
             before, after = initial + before, initial + after
