@@ -157,19 +157,19 @@ def test_no_folder_is_a_corridor() -> None:
 
 
 def test_each_module_has_its_test_where_its_name_says() -> None:
-    wanted = {path: test_of(path.relative_to(PACKAGE)) for path in modules() if path.name != "__init__.py"}
+    wanted = {path: mirror_of(path.relative_to(PACKAGE)) for path in modules() if path.name != "__init__.py"}
     assert {str(path): str(test) for path, test in wanted.items() if not test.is_file()} == {}
 
 
 def test_each_test_has_its_module_where_its_name_says() -> None:
-    wanted = {test_of(path.relative_to(PACKAGE)) for path in modules()} | {TESTS / name for name in OF_THE_WHOLE}
+    wanted = {mirror_of(path.relative_to(PACKAGE)) for path in modules()} | {TESTS / name for name in OF_THE_WHOLE}
     tests = {path for path in TESTS.rglob("test_*.py") if "end_to_end" not in path.parts}
     own_of_a_family = {test for test in tests if str(test.parent.relative_to(TESTS)) in FAMILIES}
     named = {TESTS / path.relative_to(PACKAGE).parent / f"test_{path.stem}.py" for path in modules()}
     assert sorted(map(str, tests - wanted - (own_of_a_family & named))) == []
 
 
-def test_of(module: Path) -> Path:
+def mirror_of(module: Path) -> Path:
     """Where the test of a module stands, its own or that of its family."""
     own = TESTS / module.parent / f"test_{module.stem.strip('_')}.py"
     if own.is_file() or module.parent.as_posix() not in FAMILIES:
