@@ -9,13 +9,7 @@ ProgressCallback = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, total: int, label: str) -> None:
-    """Report to nobody.
-
-    Args:
-        done: Units finished.
-        total: Units in all.
-        label: What a unit is.
-    """
+    """Report to nobody."""
 
 
 NoticeCallback = Callable[[str], None]
@@ -23,8 +17,4 @@ NoticeCallback = Callable[[str], None]
 
 
 def no_notice(sentence: str) -> None:
-    """Tell nobody.
-
-    Args:
-        sentence: What happened.
-    """
+    """Tell nobody."""

@@ -26,15 +26,15 @@ def ragged(rewards: list[list[float]], **tokens: object) -> StepRollouts:
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
-def test_a_rule_of_rewards_is_its_formulation(name: str) -> None:
+def test_a_formulation_of_rewards_is_the_same_online(name: str) -> None:
     rewards = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
-    rule = online_advantage(name)
-    advantages = rule.advantages(step(rewards))
+    online = online_advantage(name)
+    advantages = online.advantages(step(rewards))
     np.testing.assert_array_equal(np.concatenate(advantages), compute_advantages(name, rewards).ravel())
-    assert (rule.name, rule.by_token, rule.remembers, rule.memory) == (name, False, False, Memory())
+    assert (online.name, online.by_token, online.remembers, online.memory) == (name, False, False, Memory())
 
 
-def test_unknown_rule() -> None:
+def test_a_formulation_that_does_not_exist() -> None:
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
         online_advantage("nope")
 
@@ -46,38 +46,38 @@ def test_rewards_of_a_step_are_finite_and_by_group(rewards: list[list[float]]) -
 
 
 def test_spo_by_hand() -> None:
-    rule = online_advantage("spo")
+    online = online_advantage("spo")
     # first visit: the step's mean, 1/2, is the baseline of both
-    first = rule.advantages(step([[1.0, 1.0], [0.0, 0.0]], ("a", "b")))
+    first = online.advantages(step([[1.0, 1.0], [0.0, 0.0]], ("a", "b")))
     assert np.concatenate(first).tolist() == [0.5, 0.5, -0.5, -0.5]
-    assert rule.memory.numbers == {"a": 0.75, "b": 0.25}
+    assert online.memory.numbers == {"a": 0.75, "b": 0.25}
     # a group of equal rewards still pushes, away from its prompt's past
-    second = rule.advantages(step([[1.0, 1.0]], ("a",)))
+    second = online.advantages(step([[1.0, 1.0]], ("a",)))
     assert np.concatenate(second).tolist() == [0.25, 0.25]
-    assert rule.memory.numbers == {"a": 0.875, "b": 0.25}
-    assert rule.remembers
+    assert online.memory.numbers == {"a": 0.875, "b": 0.25}
+    assert online.remembers
 
 
 def test_spo_goes_on_from_its_memory() -> None:
-    rule = online_advantage("spo")
-    rule.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
+    online = online_advantage("spo")
+    online.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
     again = online_advantage("spo")
-    again.recall(Memory(numbers=json.loads(json.dumps(rule.memory.numbers))))
+    again.recall(Memory(numbers=json.loads(json.dumps(online.memory.numbers))))
     following = step([[0.7, 0.0], [1.0, 0.0]], ("b", "c"))
-    np.testing.assert_array_equal(again.advantages(following), rule.advantages(following))
-    assert again.memory == rule.memory
+    np.testing.assert_array_equal(again.advantages(following), online.advantages(following))
+    assert again.memory == online.memory
 
 
 def test_per_step_by_hand() -> None:
-    rule = online_advantage("per_step")
-    assert rule.by_token
+    online = online_advantage("per_step")
+    assert online.by_token
     # returns: 2 1 1 and 1 1, so the mean is 1.5 1 .5; the second group of one has nothing to be compared with
     token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0], [1.0], [1.0]]
-    advantages = rule.advantages(step([[1.0, 0.0], [1.0, 1.0]], token_rewards=token_rewards))
+    advantages = online.advantages(step([[1.0, 0.0], [1.0, 1.0]], token_rewards=token_rewards))
     assert [advantage.tolist() for advantage in advantages] == [[0.5, 0.0, 0.5], [-0.5, 0.0], [0.0], [0.0]]
 
 
-def test_rules_of_tokens_and_of_the_run_take_groups_of_any_size() -> None:
+def test_formulations_of_tokens_and_of_the_run_take_groups_of_any_size() -> None:
     rewards = [[1.0], [1.0, 0.0, 0.0]]
     assert np.concatenate(online_advantage("spo").advantages(ragged(rewards))).tolist() == [0.5, 0.5, -0.5, -0.5]
     token_rewards = [[1.0, 1.0], [2.0], [1.0, 3.0], [0.0]]

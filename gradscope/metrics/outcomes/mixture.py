@@ -81,25 +81,11 @@ class BetaMixture:
     """Second shape, [...]."""
 
     def all_pass(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all pass: B(a + size, b) / B(a, b).
-
-        Args:
-            size: Number of samples.
-
-        Returns:
-            The chance, [...].
-        """
+        """Chance that ``size`` samples of a prompt all pass, B(a + size, b) / B(a, b), [...]."""
         return np.asarray(np.exp(betaln(self.a + size, self.b) - betaln(self.a, self.b)), dtype=np.float64)
 
     def all_fail(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all fail: B(a, b + size) / B(a, b).
-
-        Args:
-            size: Number of samples.
-
-        Returns:
-            The chance, [...].
-        """
+        """Chance that ``size`` samples of a prompt all fail, B(a, b + size) / B(a, b), [...]."""
         return np.asarray(np.exp(betaln(self.a, self.b + size) - betaln(self.a, self.b)), dtype=np.float64)
 
 
@@ -113,25 +99,11 @@ class GridMixture:
     """Their probabilities, [..., K]."""
 
     def all_pass(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all pass: sum of w p^size.
-
-        Args:
-            size: Number of samples.
-
-        Returns:
-            The chance, [...].
-        """
+        """Chance that ``size`` samples of a prompt all pass, sum of w p^size, [...]."""
         return np.asarray(self.weights @ self.points**size, dtype=np.float64)
 
     def all_fail(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all fail: sum of w (1-p)^size.
-
-        Args:
-            size: Number of samples.
-
-        Returns:
-            The chance, [...].
-        """
+        """Chance that ``size`` samples of a prompt all fail, sum of w (1-p)^size, [...]."""
         return np.asarray(self.weights @ (1.0 - self.points) ** size, dtype=np.float64)
 
 

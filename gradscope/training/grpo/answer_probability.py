@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from gradscope.training.grpo.policy import TrainedPolicy
+from gradscope.training.protocols import Tokenizer
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.tasks.task import AnswerMark, Problem, Task
 
@@ -54,11 +54,11 @@ class AnswerProbability:
         """The probabilities of a batch, [R]; equal completions of a prompt have equal ones."""
         rows = [self._row(problem, ids) for problem, ids in zip(problems, completion_ids, strict=True)]
         distinct = list(dict.fromkeys(rows))
-        found: dict[Row, float] = {}
+        rewards: dict[Row, float] = {}
         for start in range(0, len(distinct), self._rows_at_once):
             batch = distinct[start : start + self._rows_at_once]
-            found |= dict(zip(batch, self._probabilities(batch), strict=True))
-        return [found[row] for row in rows]
+            rewards |= dict(zip(batch, self._probabilities(batch), strict=True))
+        return [rewards[row] for row in rows]
 
     def _row(self, problem: Problem, completion_ids: Sequence[int]) -> Row:
         sampled = [token for token in completion_ids if token not in self._policy.eos_ids()]
@@ -79,7 +79,7 @@ class AnswerProbability:
 
 
 def split_ids(
-    tokenizer: Any, sampled: Sequence[int], reasoning: str, answer: str
+    tokenizer: Tokenizer, sampled: Sequence[int], reasoning: str, answer: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them.
 
@@ -97,7 +97,7 @@ def split_ids(
     """
 
     def text(number: int) -> str:
-        return str(tokenizer.decode(list(sampled[:number]), skip_special_tokens=True))
+        return tokenizer.decode(list(sampled[:number]), skip_special_tokens=True)
 
     most = bisect.bisect_right(range(len(sampled) + 1), len(reasoning), key=lambda number: len(text(number))) - 1
     for number in range(most, -1, -1):
@@ -117,5 +117,5 @@ def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Pro
     return 1 + max(len(_encode(policy.tokenizer, text)) for text in texts)
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

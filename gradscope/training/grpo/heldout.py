@@ -105,5 +105,4 @@ def _generate(
         eos_token_id=sorted(policy.eos_ids()),
     )
     output = policy.model.generate(**batch, generation_config=sampling)
-    texts: list[str] = policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-    return texts
+    return policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.training.protocols import Tokenizer
 from gradscope.training.setup.config import EMBEDDED_MODEL
 from gradscope.training.tasks.task import Problem
 
@@ -25,8 +26,8 @@ class TrainedPolicy:
 
     model: Any
     """A ``PreTrainedModel``."""
-    tokenizer: Any
-    """A ``PreTrainedTokenizerBase`` that pads on the left."""
+    tokenizer: Tokenizer
+    """It pads on the left."""
     chat: bool
     """Whether prompts are put as messages through the tokenizer's chat template."""
     notes: tuple[str, ...] = ()

@@ -26,11 +26,12 @@ from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
 from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.training.protocols import Trainer
 
 Array = NDArray[np.float64]
 
 
-def measure_live(trainer: Any, groups: Sequence[RolloutGroup], objective: Objective) -> dict[str, float]:
+def measure_live(trainer: Trainer, groups: Sequence[RolloutGroup], objective: Objective) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
     Args:
@@ -82,7 +83,7 @@ def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
 
 
 @contextmanager
-def _as_it_sampled(trainer: Any) -> Iterator[Any]:
+def _as_it_sampled(trainer: Trainer) -> Iterator[Any]:
     """The bare model in evaluation mode, outside of autocast; its modes and the random state come back."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}

@@ -15,6 +15,7 @@ from trl import GRPOTrainer
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE, TRL_ADVANTAGE, RunManifest, read_manifest
+from gradscope.training.protocols import Trainer, TrainerArguments
 from gradscope.training.setup.provenance import checkout_commit, package_versions
 
 _SCALED = {"group": "grpo", "none": "dr_grpo"}
@@ -27,7 +28,7 @@ _SHAPING = (
 """Arguments without which recorded steps cannot be read, so that a run keeps them when it is resumed."""
 
 
-def recorded_manifest(trainer: Any, notes: Sequence[str] = ()) -> RunManifest:
+def recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
     """The manifest of a run that is recorded from now on.
 
     Args:
@@ -53,7 +54,7 @@ def recorded_manifest(trainer: Any, notes: Sequence[str] = ()) -> RunManifest:
     )
 
 
-def plain_arguments(arguments: Any) -> dict[str, Any]:
+def plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
     """The arguments of a ``GRPOConfig`` as far as they are plain JSON; the folder of checkpoints is absolute."""
     plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
     return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
@@ -67,7 +68,7 @@ def formulation_of(trainer: Any) -> str:
     return _SCALED.get(str(trainer.args.scale_rewards), TRL_ADVANTAGE)
 
 
-def check_same_run(run: Path, trainer: Any) -> None:
+def check_same_run(run: Path, trainer: Trainer) -> None:
     """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments.
 
     Raises:
@@ -90,7 +91,7 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _logprobs_note(arguments: Any) -> str:
+def _logprobs_note(arguments: TrainerArguments) -> str:
     if arguments.use_vllm:
         return "The log-probabilities in the rollouts are vLLM's, of sampling."
     if _is_reused(arguments):
@@ -101,12 +102,12 @@ def _logprobs_note(arguments: Any) -> str:
     )
 
 
-def _sharing_note(arguments: Any) -> tuple[str, ...]:
+def _sharing_note(arguments: TrainerArguments) -> tuple[str, ...]:
     if not _is_reused(arguments):
         return ()
     return ("A generation batch that feeds several updates is recorded once, at the first of them.",)
 
 
-def _is_reused(arguments: Any) -> bool:
+def _is_reused(arguments: TrainerArguments) -> bool:
     """Whether updates share a generation batch, so that TRL needs an importance ratio."""
     return bool(arguments.gradient_accumulation_steps % (arguments.steps_per_generation * arguments.num_iterations))

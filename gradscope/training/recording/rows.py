@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.training.protocols import Tokenizer
 
 Row = dict[str, Any]
 """The fields of a :class:`Rollout` that a process knows by itself; the rewards are gathered by the trainer."""
@@ -27,7 +28,7 @@ def local_rows(
     output: Mapping[str, Any],
     completion_ids: Sequence[Sequence[int]],
     *,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     end_ids: Collection[int],
     corrected: bool,
 ) -> list[Row]:
@@ -37,7 +38,6 @@ def local_rows(
         inputs: The rows of the dataset, [R].
         output: What ``_generate_and_score_completions`` returned for them.
         completion_ids: Exact ids of the completions, [R][T].
-        tokenizer: The tokenizer.
         end_ids: Tokens that end a completion.
         corrected: Whether the loss is corrected for a sampler of its own, so that the sampler's log-probabilities are
             what counts even where the trainer computed others.

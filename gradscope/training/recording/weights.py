@@ -9,10 +9,11 @@ from typing import Any
 
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import checkpoint_path
+from gradscope.training.protocols import Trainer
 from gradscope.training.setup.checkpoints import complete_checkpoints, mark_complete, rewind
 
 
-def save_weights(trainer: Any, run: Path, num_updates: int) -> None:
+def save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
     """Save the policy as it is after so many updates, without anything that only resuming needs.
 
     Every process calls it, for a sharded model is gathered by all; the main one writes.

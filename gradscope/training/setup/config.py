@@ -34,7 +34,11 @@ _WITHOUT_REASONING = ("starved", "steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """The configuration of one reference run; the defaults are the demo."""
+    """The configuration of one reference run; the defaults are the demo.
+
+    Settings that contradict each other by themselves are refused when one is made; what depends on the formulation, the
+    task, the launch or the disk is refused in ``run_checks``, before a run begins.
+    """
 
     output: str = "run"
     """The run's folder; it must not exist."""

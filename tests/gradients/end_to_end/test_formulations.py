@@ -55,12 +55,12 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
         return [
             np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
         ]
-    rule = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else online_advantage(name)
+    online = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else online_advantage(name)
     if name == "spo":
-        rule.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
+        online.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
     if name == "token_critic":
-        rule.advantages(seen)
-    advantages = rule.advantages(seen)
+        online.advantages(seen)
+    advantages = online.advantages(seen)
     return [np.broadcast_to(a, len(of)).astype(float) for a, of in zip(advantages, step.logprobs, strict=True)]
 
 

@@ -31,50 +31,50 @@ def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRol
 
 
 def test_two_steps_by_hand() -> None:
-    rule = trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
-    assert rule.by_token
-    assert rule.remembers
+    online = trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
+    assert online.by_token
+    assert online.remembers
     plus, minus = compute_advantages("grpo", [1.0, 0.0])
-    first = rule.advantages(step())
+    first = online.advantages(step())
     assert [advantage.tolist() for advantage in first] == [[plus, plus], [minus]]
-    assert rule.metrics == {"critic_mean_abs": 0.0, "critic_loss": 0.0}
+    assert online.metrics == {"critic_mean_abs": 0.0, "critic_loss": 0.0}
     # gradients: -(plus/3) (1 - 1, 2 - 1) for w, -(plus/3) for c; AdamW's first update is the rate times their signs
-    second = rule.advantages(step())
+    second = online.advantages(step())
     np.testing.assert_allclose(second[0], [plus + 0.1, plus + 2 * 0.1 + 0.1], rtol=1e-6)
     np.testing.assert_allclose(second[1], [minus + 0.1 + 0.1], rtol=1e-6)
-    assert rule.metrics["critic_mean_abs"] == pytest.approx((0.1 + 0.3 + 0.2) / 3)
-    assert rule.metrics["critic_loss"] == pytest.approx(-plus * (0.1 + 0.3 - 0.2) / 3)
+    assert online.metrics["critic_mean_abs"] == pytest.approx((0.1 + 0.3 + 0.2) / 3)
+    assert online.metrics["critic_loss"] == pytest.approx(-plus * (0.1 + 0.3 - 0.2) / 3)
 
 
 def test_nothing_bounds_it() -> None:
-    rule = TokenCritic(2, 0.1)
-    seen = [float(np.abs(np.concatenate(rule.advantages(step()))).max()) for _ in range(200)]
+    online = TokenCritic(2, 0.1)
+    seen = [float(np.abs(np.concatenate(online.advantages(step()))).max()) for _ in range(200)]
     assert seen[-1] > 50
 
 
 def test_a_dead_group_moves_the_head_no_further_than_its_momentum() -> None:
-    rule = TokenCritic(2, 0.1)
-    advantages = rule.advantages(step(rewards=(1.0, 1.0)))
+    online = TokenCritic(2, 0.1)
+    advantages = online.advantages(step(rewards=(1.0, 1.0)))
     assert not np.concatenate(advantages).any()
-    assert not rule.memory.arrays["head"].any()
+    assert not online.memory.arrays["head"].any()
 
 
 def test_it_goes_on_from_its_memory() -> None:
-    rule, again = TokenCritic(2, 0.1), TokenCritic(2, 0.1)
-    rule.advantages(step())
-    again.recall(rule.memory)
+    online, again = TokenCritic(2, 0.1), TokenCritic(2, 0.1)
+    online.advantages(step())
+    again.recall(online.memory)
     for rewards in ((0.0, 1.0), (1.0, 0.0)):
-        following = [one.advantages(step(rewards)) for one in (rule, again)]
+        following = [one.advantages(step(rewards)) for one in (online, again)]
         np.testing.assert_array_equal(np.concatenate(following[0]), np.concatenate(following[1]))
 
 
 def test_memory_of_another_head() -> None:
-    rule = TokenCritic(2, 0.1)
-    rule.advantages(step())
+    online = TokenCritic(2, 0.1)
+    online.advantages(step())
     with pytest.raises(ValueError, match="the head that was kept is of another width"):
-        TokenCritic(3, 0.1).recall(rule.memory)
+        TokenCritic(3, 0.1).recall(online.memory)
     with pytest.raises(KeyError, match="head"):
-        rule.recall(Memory())
+        online.recall(Memory())
 
 
 def test_without_states() -> None:
@@ -104,7 +104,7 @@ def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: di
     from transformers import AutoModelForCausalLM
 
     run = short_run(advantage="token_critic", checkpoint_every=1, **settings)
-    rule = TokenCritic(64, TrainConfig().critic_learning_rate)
+    online = TokenCritic(64, TrainConfig().critic_learning_rate)
     for number in (1, 2):
         model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, number - 1))
         groups = [group for group in read_steps(run) if group.step == number]
@@ -114,7 +114,7 @@ def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: di
             with torch.no_grad():
                 last = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
             states.append(last[len(rollout.prompt_ids or ()) :].numpy())
-        expected = rule.advantages(
+        expected = online.advantages(
             StepRollouts(
                 rewards=[np.array(group.rewards, dtype=np.float64) for group in groups],
                 prompt_ids=(),

@@ -192,6 +192,31 @@ def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatc
         processes.run_everywhere(lambda: None)
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_all_leave_the_group_before_an_error_ends_them(
+    two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    def fail() -> None:
+        raise InputError("no such file.")
+
+    left: list[int] = []
+    two(index)
+    monkeypatch.setattr(processes, "gather", lambda values: [True, True])
+    monkeypatch.setattr(processes, "end_group", lambda: left.append(processes.process_index()))
+    with pytest.raises((InputError, SystemExit)) as caught:
+        processes.run_everywhere(fail)
+    assert (left, caught.type is InputError) == ([index], index == 0)
+    monkeypatch.setattr(processes, "gather", lambda values: [False, False])
+    assert processes.run_everywhere(lambda: 7) == 7
+    assert left == [index]
+
+
+def test_without_a_group_there_is_nothing_to_leave(two: Callable[[int], None]) -> None:
+    processes.end_group()
+    two(1)
+    processes.end_group()
+
+
 def test_each_process_has_its_part(two: Callable[[int], None]) -> None:
     assert list(range(8))[processes.own_part(8)] == list(range(8))
     two(1)
