@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,6 +176,22 @@ def mirror_of(module: Path) -> Path:
     if own.is_file() or module.parent.as_posix() not in FAMILIES:
         return own
     return TESTS / module.parent.parent / f"test_{module.parent.name}.py"
+
+
+EMPTY_WORDS = {"the", "a", "an", "of", "its", "it", "this", "that", "their", "one", "to", "be", "is"}
+
+
+def test_no_line_of_a_docstring_only_repeats_the_name_of_an_argument() -> None:
+    echoes = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                section = (ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]
+                for name, text in re.findall(r"^    \*{0,2}(\w+): ([^\n\[]*)$", section, flags=re.MULTILINE):
+                    words = set(re.findall("[a-z]+", text.lower())) - EMPTY_WORDS
+                    if words <= {word + plural for word in name.lower().split("_") for plural in ("", "s")}:
+                        echoes.append(f"{path.name}: {node.name}: {name}: {text}")
+    assert not echoes
 
 
 def test_no_two_public_names_are_one() -> None:

@@ -54,7 +54,6 @@ def fit(
     Args:
         run: The folder.
         config: The configuration.
-        task: The task.
         policy: The policy with the weights before the first update.
         arguments: The trainer's arguments.
         on_cpu: Whether to stay off the GPU.

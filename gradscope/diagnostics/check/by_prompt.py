@@ -22,7 +22,6 @@ def group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold
     """A metric of groups, prompt by prompt.
 
     Args:
-        run: The run.
         name: The metric.
         reward: One reward function by name; None: the trainer's scalar.
         threshold: A rollout passes when its reward reaches this; None where that is not known.

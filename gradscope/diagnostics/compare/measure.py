@@ -142,9 +142,6 @@ def _has_cost(runs: Sequence[ComparedRun]) -> bool:
 def cell_name(cell: Cell) -> str:
     """What a cell is called.
 
-    Args:
-        cell: The cell.
-
     Returns:
         The formulation, and after it the settings that vary.
 

@@ -34,7 +34,6 @@ def check_reward_name(run: Run, reward: str | None) -> None:
     """Refuse a reward function that the log does not know.
 
     Args:
-        run: The run.
         reward: The name; None: the trainer's scalar, which is always there.
 
     Raises:
@@ -56,7 +55,6 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     """The groups of a run with their rewards.
 
     Args:
-        run: The run.
         reward: A reward function's name; None: the trainer's scalar.
 
     Returns:

@@ -95,7 +95,6 @@ def degeneracy_of_run(
     known: both are left out, and the findings say how many.
 
     Args:
-        run: The run.
         group_sizes: Further group sizes to estimate.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.

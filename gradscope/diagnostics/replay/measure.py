@@ -68,7 +68,6 @@ def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float
     """The replay of steps whose gradients were already recomputed, or have a reason why not.
 
     Args:
-        run: The run.
         steps: Steps of it, each examined as it comes.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
 

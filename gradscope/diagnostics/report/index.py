@@ -34,7 +34,6 @@ def report_index(
     """The runs of a folder side by side.
 
     Args:
-        folder: The folder.
         runs: The runs in it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         strict: Whether a run or a row that cannot be used is an error.

@@ -30,7 +30,6 @@ def report_tokens(
     """The tokens of a few rollouts; the weights of their step are loaded once more.
 
     Args:
-        run: The run.
         measured: The steps whose gradients were recomputed.
         absent: Why there are none, where there are none.
         most: Most token rows; 0: none.

@@ -163,7 +163,6 @@ def goodness_of_fit(counts: PassCounts, beta: BetaMixture) -> Estimate:
     Neighboring cells are joined until each is expected to hold five groups.
 
     Args:
-        counts: The counts.
         beta: Their fit.
 
     Returns:

@@ -48,7 +48,6 @@ def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
 
     Args:
         rewards: [...].
-        success_threshold: The threshold.
 
     Returns:
         Flags, [...].

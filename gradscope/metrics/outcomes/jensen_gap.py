@@ -134,7 +134,6 @@ def estimate_gap_parts(
 
     Args:
         draws: The groups.
-        gap: Their gap.
         base: The p of the prediction.
         resampling: How to resample.
 

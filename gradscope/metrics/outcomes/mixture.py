@@ -110,9 +110,6 @@ class GridMixture:
 def fit_beta_binomial(counts: PassCounts) -> BetaMixture:
     """The beta distribution of pass rates by maximum likelihood (Skellam 1948).
 
-    Args:
-        counts: The counts.
-
     Returns:
         Its shapes, scalars.
 
@@ -151,7 +148,6 @@ def fit_npmle(counts: PassCounts, weights: Array | None = None, *, num_updates: 
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
 
     Args:
-        counts: The counts.
         weights: How many prompts have each pair, for resamples, [B, U]; None: those of the counts.
         num_updates: EM updates.
 

@@ -87,7 +87,6 @@ def split_ids(
     would not join with what follows.
 
     Args:
-        tokenizer: The tokenizer.
         sampled: Ids of a completion without its end of sequence.
         reasoning: Its text up to the mark, with the mark.
         answer: The true answer, with what stands before it.

@@ -21,7 +21,6 @@ def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:
 
     Args:
         path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists.
-        task: The task.
         completions: From :func:`sample`, the same number for each held-out prompt.
     """
     num_samples = len(completions) // len(task.heldout)
@@ -44,7 +43,6 @@ def sample(
     """Sample completions with the policy as it is now.
 
     Args:
-        policy: The policy.
         problems: What to ask.
         num_samples: Samples of each prompt, k.
         rows_at_once: Completions generated together, at least those of one prompt.

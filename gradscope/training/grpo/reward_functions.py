@@ -16,7 +16,6 @@ class RewardFunctions:
     """A task's graders as TRL's reward functions, which keep the rewards of the batch scored last.
 
     Args:
-        task: The task.
         dense: What is trained on in place of the task's graders, which are then only recorded.
     """
 

@@ -32,7 +32,6 @@ def recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifes
     """The manifest of a run that is recorded from now on.
 
     Args:
-        trainer: The trainer.
         notes: What a reader should know beside where the log-probabilities are from.
 
     Returns:

@@ -38,7 +38,6 @@ def samples_of(row: Mapping[str, Any], reward: str | None = None) -> PromptSampl
     """The samples that a row, or a part of a document, holds.
 
     Args:
-        row: The row.
         reward: Which list is the reward; None: the first with a usual name.
 
     Returns:

@@ -52,7 +52,6 @@ def assemble_groups(
 
     Args:
         request: What was asked for.
-        groups: Its groups.
         quarantine: Rows that were set aside.
         format: The format's name.
         recognized: What the input is, in words.
