@@ -310,5 +310,6 @@ def test_a_report_without_gradients_loads_no_torch(log: Path) -> None:
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
 
 
+@pytest.mark.slow
 def test_writing_files_loads_no_torch(log: Path) -> None:
     assert "torch" not in loaded_after(["degeneracy", str(log), "--output", "out"], log.parent)

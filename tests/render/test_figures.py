@@ -29,6 +29,7 @@ def test_each_result_has_its_figures(report: object, names: set[str]) -> None:
     assert set(draw_figures(report)) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("report", "names"), EXPECTED.values(), ids=EXPECTED)
 def test_no_text_leaves_the_figure(report: object, names: set[str]) -> None:
     for name, figure in draw_figures(report).items():
@@ -40,6 +41,7 @@ def test_no_text_leaves_the_figure(report: object, names: set[str]) -> None:
             assert inside, f"{text.get_text()!r} leaves {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["degeneracy", "rank", "replay"])
 def test_the_same_result_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     report = EXPECTED[name][0]

@@ -114,6 +114,7 @@ def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
     assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
 
 
+@pytest.mark.slow
 def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"))
     manifest = manifest_path(tmp_path / "run")

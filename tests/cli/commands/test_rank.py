@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
 
+@pytest.mark.slow
 def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "rank"
     arguments = ("--step", "1", "--advantage", "logged", "--advantage", "sign", "--group-size", "2")
@@ -29,6 +32,7 @@ def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path
     assert json.loads((folder / "rank.json").read_text()) == document
 
 
+@pytest.mark.slow
 def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     done = cli("rank", tiny_run, "--step", "2", "--rows", "weight", "--output", tmp_path / "out")
     assert done.code == 0

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gradscope.__main__ import INTERRUPTED
 from tests.cli.conftest import Cli
 
@@ -22,6 +24,7 @@ def test_a_line_a_step_then_the_report_once_the_log_rests(cli: Cli, log: Path, t
     assert json.loads((tmp_path / "out" / "degeneracy.json").read_text())["result"]["num_groups"] == 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_130(log: Path) -> None:
     command = [sys.executable, "-m", "gradscope", "degeneracy", str(log), "--follow", "--every", "0.05"]
     process = subprocess.Popen(

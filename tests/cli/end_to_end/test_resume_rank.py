@@ -13,6 +13,8 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step import measure
 from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.slow  # a run is trained for it
+
 ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 
 

@@ -28,6 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make(folder / "a", checkpoint_every=2), make(folder / "b", advantage="sign", checkpoint_every=1)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> None:
     comparison = compare_runs(*runs, gradients=True)
     assert comparison.metrics[-2:] == ("effective_rank", "signal_to_noise")

@@ -59,6 +59,7 @@ def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
     assert report.policy_gap.between_policies.value < 0
 
 
+@pytest.mark.slow
 def test_reasoning_gym_by_model(shared_data: Path) -> None:
     path = shared_data / "reasoning_gym" / "rg_easy_n3_scores.jsonl.gz"
     report = measure_degeneracy(path, resampling=Resampling(num_resamples=20))

@@ -40,6 +40,7 @@ def pick(report: RankReport, step: int, advantage: str, size: int) -> list[Gradi
     return [s for s in at_step if (s.label.advantage, s.label.group_size) == (advantage, size)]
 
 
+@pytest.mark.slow
 def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
     for step in report.steps:
         assert step.grad_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-5)

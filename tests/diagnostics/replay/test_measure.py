@@ -11,6 +11,8 @@ from gradscope.errors import InputError
 from gradscope.results.replay import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 
+pytestmark = pytest.mark.slow  # the runs of shared/data, recomputed
+
 
 def grad_norm_verdict(step: StepReplay) -> tuple[str, str | None]:
     (quantity,) = [quantity for quantity in step.quantities if quantity.name == "grad_norm"]

@@ -115,6 +115,7 @@ def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     return sections_of(found)
 
 
+@pytest.mark.slow
 def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, ReportSection]) -> None:
     missing = [name for name, section in trl_lora.items() if section.missing]
     assert missing == ["agreement", "coverage"]

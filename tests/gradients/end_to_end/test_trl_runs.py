@@ -12,6 +12,8 @@ from gradscope.gradients.step.weight_spectra import measure_weight_spectra
 from tests.gradients.models import measured_step
 from tests.gradients.runs import groups_of, logged_grad_norm, settings_of, weights_before
 
+pytestmark = pytest.mark.slow  # the runs of shared/data, recomputed
+
 
 def measured(folder, step, engine="auto", *, exact=True):
     policy = load_measured_policy(weights_before(folder, step), device="cpu")

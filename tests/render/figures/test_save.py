@@ -28,6 +28,7 @@ def contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", ["degeneracy", "passk", "rank", "weights", "replay"])
 def test_no_color_stays_light_on_a_dark_page(result: str, tmp_path: Path) -> None:
     for stem, figure in draw_figures(EXPECTED[result][0]).items():

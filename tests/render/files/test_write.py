@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from gradscope.render.files.document import document_of
 from gradscope.render.files.write import write_files
 from tests.render import examples
 
 
+@pytest.mark.slow
 def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
     report = examples.rank_report()
     written = write_files(report, document_of(report), tmp_path)

@@ -22,6 +22,8 @@ from gradscope.training.train import train
 from tests.conftest import REPOSITORY
 from tests.training.end_to_end.test_resume import LONG, assert_same_run, config_for
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 PATIENCE = 120.0
 FORMULATIONS = ("grpo", "spo", "token_critic")
 

@@ -24,6 +24,8 @@ from gradscope.training.train import train
 from tests.training.conftest import SHORT
 from tests.training.grpo.test_trainer import assert_logprobs
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 FILE_TASK = {
     "task": "gsm8k",
     "heldout_prompts": 2,

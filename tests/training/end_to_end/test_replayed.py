@@ -10,6 +10,8 @@ import pytest
 
 from gradscope import replay_run
 
+pytestmark = pytest.mark.slow  # whole runs of TRL, replayed
+
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("grpo", "dr_grpo", "rloo", "reinforce", "sign", "negative_only", "tasa")),
     *({"advantage": name} for name in ("grpo_negative", "pass_at_2", "batch_mean", "shrinkage")),

@@ -22,6 +22,8 @@ from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 LONG = {"steps": 7, "checkpoint_every": 2}
 
 

@@ -18,6 +18,8 @@ from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 MakeRun = Callable[..., Path]
 SAMPLINGS = ("dynamic", "reallocated")
 EVERYTHING: dict[str, Any] = {"gradient_accumulation_steps": 4, "lora_rank": 2, "beta": 0.1, "temperature": 0.7}

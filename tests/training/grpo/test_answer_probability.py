@@ -138,6 +138,7 @@ def test_by_hand() -> None:
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
 def test_recorded_rewards_are_those_of_the_weights_before_the_step(
     short_run: MakeRun, settings: dict[str, Any]
@@ -178,6 +179,7 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
 
 
+@pytest.mark.slow
 def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None:
     dense, plain = (
         [rollout.completion_ids for group in read_steps(run) if group.step == 1 for rollout in group.rollouts]
@@ -195,6 +197,7 @@ def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) 
     assert incoherence_sentence(run) is None
 
 
+@pytest.mark.slow
 def test_the_answer_must_fit_the_models_positions(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"steps": 1, "heldout_prompts": 0}
     problems = load_task(short(tmp_path, **settings)).train

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gradscope.rollouts.run_folder import (
     heldout_path,
     step_path,
@@ -25,6 +27,7 @@ def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
         assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
 
 
+@pytest.mark.slow
 def test_heldout_sampling_does_not_touch_the_training(short_run: MakeRun) -> None:
     run = short_run(heldout_prompts=0)
     assert not heldout_path(run, "before").exists()

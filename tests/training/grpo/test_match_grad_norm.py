@@ -31,6 +31,7 @@ def norms() -> Iterator[list[float]]:
     handle.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantage", ["dr_grpo", "sign"])
 def test_every_update_has_the_norm_and_the_log_keeps_the_gradients_own(
     short_run: Callable[..., Path], tmp_path: Path, norms: list[float], advantage: str

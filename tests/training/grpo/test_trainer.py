@@ -16,6 +16,8 @@ from gradscope.rollouts.run_folder import (
 )
 from gradscope.rollouts.store import read_steps
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 MakeRun = Callable[..., Path]
 
 

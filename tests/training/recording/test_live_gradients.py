@@ -23,6 +23,7 @@ def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -
     return trainer, tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -> None:
     trainer, run = record(tmp_path, gradients_every=2, rewards=answer, per_device_train_batch_size=48)
     entries = trainer.state.log_history[:3]

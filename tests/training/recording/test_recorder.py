@@ -21,6 +21,8 @@ from gradscope.training import RolloutRecorder
 from tests.conftest import REPOSITORY
 from tests.training.stock import answer, graded, short, stock_trainer, train
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 
 def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
     """A stock trainer that was trained under the recorder, and the run."""

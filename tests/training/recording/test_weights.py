@@ -52,6 +52,7 @@ def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
         read_config(run)
 
 
+@pytest.mark.slow
 def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
     train(stock_trainer(tmp_path / "trl", **arguments))

@@ -85,6 +85,7 @@ def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> N
         train(config, resume=True)
 
 
+@pytest.mark.slow
 def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
     config = interrupted(tmp_path / "run", (5, "steps"))
     torn = checkpoint_path(tmp_path / "run", 6)

@@ -15,6 +15,7 @@ def short(output: Path, **settings: Any) -> TrainConfig:
     return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_and_the_process_is_left_as_it_was(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

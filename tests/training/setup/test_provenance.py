@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
     heldout_path,
@@ -16,6 +18,7 @@ from gradscope.training.train import train
 MakeRun = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     run = short_run()
     manifest = read_manifest(run)

@@ -117,6 +117,7 @@ CELLS = st.recursive(CELL, lambda inner: st.lists(inner, max_size=3) | st.dictio
 KEYS = st.sampled_from(["step", "uid", "prompt", "reward", "score", "n", "c", "input", "output", "task_id", "passed"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.dictionaries(KEYS, CELLS).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=20)),
