@@ -229,6 +229,7 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_relatively() -> None:
     nodes = [node for path in modules() for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
@@ -285,6 +286,7 @@ def test_help_loads_nothing_heavy(command: list[str], tmp_path: Path) -> None:
     assert not heavy & loaded_after([*command, "--help"], tmp_path)
 
 
+@pytest.mark.slow
 def test_degeneracy_loads_no_torch_and_no_matplotlib(log: Path) -> None:
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(["degeneracy", str(log)], log.parent)
 
@@ -300,11 +302,13 @@ def test_compare_loads_no_torch(tmp_path: Path) -> None:
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(["compare", str(tmp_path)], tmp_path)
 
 
+@pytest.mark.slow
 def test_check_on_a_log_loads_no_torch(log: Path) -> None:
     arguments = ["check", str(log), "--require", "frac_reward_zero_std <= 1"]
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)
 
 
+@pytest.mark.slow
 def test_a_report_without_gradients_loads_no_torch(log: Path) -> None:
     arguments = ["report", str(log), "--no-gradients", "--quiet"]
     assert not {"torch", "transformers", "matplotlib"} & loaded_after(arguments, log.parent)

@@ -53,6 +53,7 @@ def steps(draw: st.DrawFn) -> list[RolloutGroup]:
     return groups
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(steps())
 def test_rollouts_come_back_unchanged_and_equal_content_gives_equal_bytes(

@@ -25,6 +25,7 @@ from tests.training.conftest import SHORT
 MakeRun = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(short_run: MakeRun) -> None:
     assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
 
@@ -33,6 +34,7 @@ def short(output: Path, **settings: Any) -> TrainConfig:
     return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
 
 
+@pytest.mark.slow
 def test_force_replaces_a_run(tmp_path: Path) -> None:
     run = train(short(tmp_path / "run", steps=2, heldout_prompts=0))
     train(short(tmp_path / "run", steps=1, heldout_prompts=0), force=True)
@@ -93,6 +95,7 @@ def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConf
     return config
 
 
+@pytest.mark.slow
 def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
     run = short_run(**LONG)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}

@@ -89,6 +89,7 @@ def test_real_run_with_gradients(shared_data: Path) -> None:
     assert "at step 16" in report.verdicts[0].meaning
 
 
+@pytest.mark.slow
 def test_logs_never_load_torch(shared_data: Path) -> None:
     code = (
         "import sys; from gradscope import check_run, measure_degeneracy, measure_pass_at_k\n"

@@ -46,6 +46,7 @@ def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> Non
     assert pairs["effective_rank"].difference.value == pytest.approx(second - first)
 
 
+@pytest.mark.slow
 def test_runs_without_a_common_step(runs: tuple[Path, Path], tmp_path: Path) -> None:
     late = shutil.copytree(runs[0], tmp_path / "late")
     shutil.rmtree(checkpoint_path(late, 0))

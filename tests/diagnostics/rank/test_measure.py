@@ -48,6 +48,7 @@ def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
         assert step.verification["batch_error"] <= step.verification["tolerance"]
 
 
+@pytest.mark.slow
 def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:
     assert len(pick(report, 1, "logged", 8)) == 1 + 8
     assert len(pick(report, 1, "dr_grpo", 4)) == 1 + 16
@@ -90,6 +91,7 @@ def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: 
     assert len(set(arrays["group_index"].tolist())) == 8
 
 
+@pytest.mark.slow
 def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     weights = rank_full(shared_data, steps=[1], rows="weight")
     tensors = {s.label.tensor: s for s in weights.spectra}
@@ -103,6 +105,7 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
     groups = rank_full(shared_data, steps=[16], rows="group", advantages=["logged"])
     (spectrum,) = groups.spectra
@@ -110,12 +113,14 @@ def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
     assert spectrum.label.rows == "group"
 
 
+@pytest.mark.slow
 def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
     some = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
     assert list(some.skipped) == [2]
     assert "not on disk" in some.skipped[2]
 
 
+@pytest.mark.slow
 def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_lora"
     lora = measure_rank(
@@ -153,6 +158,7 @@ def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankR
     assert report.baselines[0].step is None
 
 
+@pytest.mark.slow
 def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
     updates = rank_full(shared_data, rows="update")
     assert updates.spectra == updates.steps == ()

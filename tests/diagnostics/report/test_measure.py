@@ -121,6 +121,7 @@ def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, Rep
     assert missing == ["agreement", "coverage"]
 
 
+@pytest.mark.slow
 def test_the_kinds_of_steps_of_a_real_run(trl_lora: dict[str, ReportSection]) -> None:
     findings = trl_lora["zero-loss"].findings
     assert findings[0] == "19 of 20 steps have a gradient from live groups."

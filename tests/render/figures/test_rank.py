@@ -66,6 +66,7 @@ def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None
     assert draw_figures(dataclasses.replace(report, updates=(dead,))) == {}
 
 
+@pytest.mark.slow
 def test_a_gradient_is_drawn_beside_a_change_where_both_have_a_rank() -> None:
     report = gradient_update_report()
     assert "rank_gradient_update" in draw_figures(report)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from gradscope.render.files.document import document_of
@@ -44,6 +45,7 @@ def test_one_cell_has_no_table_of_differences() -> None:
     assert "Holm  flips" not in text
 
 
+@pytest.mark.slow
 def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
     report = comparison()
     for name in ("first", "again"):

@@ -162,6 +162,7 @@ def test_recorded_rewards_are_those_of_the_weights_before_the_step(
             assert rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
 
 
+@pytest.mark.slow
 def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     run = short_run(**DENSE)
     manifest = read_manifest(run)
@@ -188,6 +189,7 @@ def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None
     assert dense == plain
 
 
+@pytest.mark.slow
 def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
     settings = {"task": "gsm8k", "data": str(gsm8k_file), "model": str(chat_model), "heldout_prompts": 2}
     settings |= {"train_prompts": None, "num_prompts": 2, "steps": 1, "max_completion_length": 8}

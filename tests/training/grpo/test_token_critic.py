@@ -82,6 +82,7 @@ def test_without_states() -> None:
         TokenCritic(2, 0.1).advantages(step(states=None))
 
 
+@pytest.mark.slow
 def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
     grpo, critic = ([rollout for group in read_steps(run) for rollout in group.rollouts] for run in runs)
@@ -97,6 +98,7 @@ def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     assert "critic_loss" not in metrics[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"gradient_accumulation_steps": 4}], ids=str)
 def test_the_head_reads_the_state_at_each_token(short_run: MakeRun, settings: dict[str, Any]) -> None:
     """The second step's bonus, from an update by hand on states that a plain forward of each rollout gives."""

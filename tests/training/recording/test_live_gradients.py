@@ -49,6 +49,7 @@ def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -
     assert read_metrics(run)[3]["gradscope/effective_rank"] == entries[2]["gradscope/effective_rank"]
 
 
+@pytest.mark.slow
 def test_a_measurement_that_fails_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

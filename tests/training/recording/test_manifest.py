@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from gradscope import measure_degeneracy, replay_run
@@ -29,6 +30,7 @@ def assert_reproduced(report: ReplayReport, steps: tuple[int, ...] = (1, 2, 3)) 
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
 
 
+@pytest.mark.slow
 def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
     _, run = record(tmp_path, scale_rewards="batch")
     assert read_manifest(run).advantage == "trl"
@@ -36,6 +38,7 @@ def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
         assert {q.name for q in step.quantities if q.verdict == "match"} == {"reward", "advantage", "grad_norm"}
 
 
+@pytest.mark.slow
 def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
     _, run = record(tmp_path, num_iterations=2, max_steps=4)
     report = replay_run(run)
@@ -49,6 +52,7 @@ def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(t
     )
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
     _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
     report = replay_run(run)
@@ -61,6 +65,7 @@ def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path:
     assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
 
 
+@pytest.mark.slow
 def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
@@ -79,6 +84,7 @@ def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> No
     assert causes == {"the advantages were not logged, or are one per token"}
 
 
+@pytest.mark.slow
 def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
     _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
     (step,) = replay_run(run).steps

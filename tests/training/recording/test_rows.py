@@ -37,6 +37,7 @@ def _some(completions: list[Any], **_: Any) -> list[float | None]:
     return [None if row % 2 == 0 else 1.0 for row, _ in enumerate(completions)]
 
 
+@pytest.mark.slow
 def test_conversations_keep_their_messages_and_the_models_name(tmp_path: Path, chat_model: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"{n} and {n}?"}], "answer": str(2 * n)} for n in range(4)]
     trainer, run = record(tmp_path, model=chat_model, rows=rows, rewards=_spread, max_completion_length=8)
@@ -51,6 +52,7 @@ def test_conversations_keep_their_messages_and_the_models_name(tmp_path: Path, c
         assert rollout.status == ("completed" if (rollout.completion_ids or ())[-1] in (0, 1) else "truncated")
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward(tmp_path: Path) -> None:
     _, run = record(tmp_path, rewards=[short, _some], reward_weights=[1.0, 2.0], max_steps=1)
     rollouts = [rollout for group in read_steps(run) for rollout in group.rollouts]
@@ -62,11 +64,13 @@ def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward
         assert rollout.reward == (None if expected is None else pytest.approx(expected))
 
 
+@pytest.mark.slow
 def test_two_functions_of_one_name_are_told_apart(tmp_path: Path) -> None:
     _, run = record(tmp_path, rewards=[answer, answer], max_steps=1, weights_every=None)
     assert list(read_steps(run)[0].rollouts[0].rewards) == ["answer", "answer_2"]
 
 
+@pytest.mark.slow
 def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
     _, run = record(tmp_path, loss_type="grpo", max_steps=2, **arguments)

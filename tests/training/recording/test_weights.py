@@ -37,6 +37,7 @@ def _spread(completions: list[Any], **_: Any) -> list[float]:
     return [float(row % 2) for row, _ in enumerate(completions)]
 
 
+@pytest.mark.slow
 def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
     assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
@@ -44,6 +45,7 @@ def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) 
     assert_reproduced(report)
 
 
+@pytest.mark.slow
 def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, max_steps=1)
     assert read_run(run).weights == ()
@@ -64,6 +66,7 @@ def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
 
 
+@pytest.mark.slow
 def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) -> None:
     """TRL names that token in the model's configuration; its embedding was made to learn it all the same."""
     model = save_model(tmp_path / "model", chat=False)

@@ -60,6 +60,7 @@ def assert_same_run(run: Path, other: Path, weights: str = "model.safetensors") 
     assert untimed[0] == untimed[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
 def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage="token_critic")
@@ -76,6 +77,7 @@ def test_resume_without_the_critic(tmp_path: Path, damage: str) -> None:
         train(config, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', "{"])
 def test_resume_without_the_running_means(tmp_path: Path, text: str | None) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage="spo")
@@ -96,6 +98,7 @@ def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], 
     assert_same_run(train(config, resume=True), short_run(**LONG))
 
 
+@pytest.mark.slow
 def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
     config = interrupted(tmp_path / "run", (5, "steps"))
     (checkpoint_path(tmp_path / "run", 4) / "optimizer.pt").unlink()
@@ -106,6 +109,7 @@ def test_resume_without_the_optimizers_state(tmp_path: Path) -> None:
 MakeRun = Callable[..., Path]
 
 
+@pytest.mark.slow
 def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:
     from safetensors.numpy import load_file
 

@@ -34,6 +34,7 @@ def test_the_sentence_adds_steps_up(tmp_path: Path) -> None:
     assert incoherence_sentence(tmp_path) == "no rollout had a reward of 0.5 or more"
 
 
+@pytest.mark.slow
 def test_the_command_says_what_the_reward_went_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ("--steps", "1", "--num-prompts", "2", "--group-size", "4", "--heldout-prompts", "0", "--device", "cpu")
     assert main(["train", "--reward", "answer_probability", "--output", str(tmp_path / "run"), *sizes]) == 0

@@ -138,6 +138,7 @@ def test_tasks_that_are_no_files_grade_themselves() -> None:
         TrainConfig(grader="math-verify")
 
 
+@pytest.mark.slow
 def test_a_run_is_graded_by_it(math_verify: None, tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
     settings: dict[str, Any] = {"steps": 1, "num_prompts": 2, "group_size": 2, "heldout_prompts": 0, "device": "cpu"}
     config = TrainConfig(

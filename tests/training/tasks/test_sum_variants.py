@@ -44,6 +44,7 @@ def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -
     assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare.answer}")
 
 
+@pytest.mark.slow
 def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() -> None:
     problems = starved_problems(200, seed=0, heldout=False)
     assert all(2 <= sum(digits(problem.prompt)) // 10 <= 3 for problem in problems)
@@ -57,6 +58,7 @@ def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() 
     assert len(set(forgotten)) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [conflict_problems, starved_problems])
 def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object) -> None:
     heldout = make(50, seed=1, heldout=True)  # type: ignore[operator]

@@ -20,6 +20,7 @@ def digest(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_same_bytes_twice_and_the_packaged_tokenizer(tmp_path: Path) -> None:
     first, second = (warm_start(tmp_path / name, num_steps=3) for name in "ab")
     assert digest(first) == digest(second)
@@ -44,6 +45,7 @@ def test_existing_folder_and_missing_argument(tmp_path: Path, capsys: pytest.Cap
         make_embedded_model([])
 
 
+@pytest.mark.slow
 def test_embedded_model_starts_with_groups_of_every_kind() -> None:
     from gradscope.training.grpo.heldout import sample
 

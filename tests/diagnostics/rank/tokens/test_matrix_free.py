@@ -81,6 +81,7 @@ def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) 
     assert found.tokens.energy_error < (2 / num_buckets) ** 0.5
 
 
+@pytest.mark.slow
 def test_products_alone_keep_their_bounds_and_interval(long: Long) -> None:
     policy, groups, step, rows, truth = long
     operators = token_operators(prepare_step(policy, groups, DAPO), step)
