@@ -1,4 +1,4 @@
-"""Time and peak memory of exact token rows, and of one product with all of them, over a plain forward and backward.
+"""Time and peak memory of exact token rows, over a plain forward and backward.
 
 Run `python benchmarks/tokens.py`. The unit is one plain forward and backward of the same rollout. A row's time is that
 of the whole Gram matrix over its number of rows; `rows kept` is one backward a row with all rows held in memory. Each
@@ -18,7 +18,7 @@ from typing import Any
 from workload import build_model, peak_bytes, reset_peak, seconds
 
 PROMPT, COMPLETION = 32, 96
-METHODS = ("lockstep", "rows kept", "product")
+METHODS = ("lockstep", "rows kept")
 
 
 def main() -> None:
@@ -30,8 +30,8 @@ def main() -> None:
     if arguments.cell:
         print(json.dumps(measure_cell(*arguments.cell, arguments.pairs)))
         return
-    print("| trained | method | unit | time / plain: median (range) | peak memory above the model, MB |")
-    print("|---|---|---|---|---|")
+    print("| trained | method | a row's time / plain: median (range) | peak memory above the model, MB |")
+    print("|---|---|---|---|")
     for trained in ("full", "lora"):
         for method in METHODS:
             command = [sys.executable, __file__, "--cell", trained, method, "--pairs", str(arguments.pairs)]
@@ -39,7 +39,7 @@ def main() -> None:
             cell = json.loads(done.stdout.splitlines()[-1])
             ratios = cell["ratios"]
             middle = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-            print(f"| {trained} | {method} | {cell['unit']} | {middle} | {cell['peak_mb']:.0f} |", flush=True)
+            print(f"| {trained} | {method} | {middle} | {cell['peak_mb']:.0f} |", flush=True)
 
 
 def measure_cell(trained: str, method: str, pairs: int) -> dict[str, Any]:
@@ -48,22 +48,17 @@ def measure_cell(trained: str, method: str, pairs: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     model, trainable = build_model(trained)
-    prepare, plain = build(model, trainable, method)
+    work, plain = build(model, trainable, method)
     before = reset_peak()
-    work = prepare()
     work()
     peak = peak_bytes() - before
     plain()
-    units = COMPLETION if method != "product" else 1
-    ratios = [seconds(work) / seconds(plain) / units for _ in range(pairs)]
-    return {"ratios": ratios, "peak_mb": peak / 1e6, "unit": "row" if units > 1 else "all rows"}
+    ratios = [seconds(work) / seconds(plain) / COMPLETION for _ in range(pairs)]
+    return {"ratios": ratios, "peak_mb": peak / 1e6}
 
 
-def build(
-    model: Any, trainable: dict[str, Any], method: str
-) -> tuple[Callable[[], Callable[[], object]], Callable[[], None]]:
-    """What prepares the measured work, and the plain pass over the same rollout."""
-    import numpy as np
+def build(model: Any, trainable: dict[str, Any], method: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The measured work, and the plain pass over the same rollout."""
     import torch
 
     from gradscope.gradients.engines.accumulator import GramAccumulator
@@ -72,7 +67,6 @@ def build(
     from gradscope.gradients.model.tokenize import TokenSequence
     from gradscope.gradients.tokens.lockstep import lockstep_gram
     from gradscope.gradients.tokens.loop import token_loop_rows
-    from gradscope.gradients.tokens.matrix_free import TokenProducts
     from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
@@ -99,13 +93,7 @@ def build(
     def rows_kept() -> None:
         token_loop_rows(model, trainable, chunks, 1.0, GramAccumulator(COMPLETION, cpu).add_rows)
 
-    def prepare() -> Callable[[], object]:
-        if method == "product":
-            products = TokenProducts(model, trainable, [sequence], rows, 1.0, 4096)
-            return lambda: products(np.ones(COMPLETION))
-        return {"lockstep": lockstep, "rows kept": rows_kept}[method]
-
-    return prepare, plain
+    return {"lockstep": lockstep, "rows kept": rows_kept}[method], plain
 
 
 if __name__ == "__main__":

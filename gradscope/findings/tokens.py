@@ -24,7 +24,7 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
     if last.method == "sampled":
         sentences.append(
             f"Only {last.frac_seen:.0%} of the tokens were measured, drawn at random; the effective rank of a sample "
-            f"is at most its size, so the groups' own may be larger. --tokens N takes more, --matrix-free all."
+            f"is at most its size, so the groups' own may be larger. --max-tokens N takes more, --sketch K all."
         )
     if last.method == "sketch" and last.energy_error is not None:
         sentences.append(

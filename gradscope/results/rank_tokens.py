@@ -8,9 +8,9 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 
-TokenMethod = Literal["exact", "sampled", "sketch", "matrix_free"]
+TokenMethod = Literal["exact", "sampled", "sketch"]
 """``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each kept as k
-numbers; ``matrix_free``: all rows, by products with the matrix alone."""
+numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,10 @@ class TokenRows:
     frac_seen: float
     """Share of them in the matrix. The effective rank of a sample is at most the sample's size."""
     seed: int
-    """What decided which tokens were drawn, the sketch, or the probes of the quadrature."""
+    """What decided which tokens were drawn, or the sketch."""
     value_error: float
-    """Error of a singular value, over the Frobenius norm: a bound of arithmetic's or of Lanczos's residuals; where rows
-    were sketched the root of ``energy_error``."""
+    """Error of a singular value, over the Frobenius norm: that of the arithmetic; where rows were sketched the root of
+    ``energy_error``."""
     num_buckets: int | None = None
     """Numbers kept of each sketched row, k."""
     energy_error: float | None = None
@@ -64,7 +64,7 @@ class TokenRankPoint:
     energy_error: float | None = None
     """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
     nulls: Mapping[str, Estimate] = field(default_factory=dict)
-    """Mean effective rank of the same groups under each null model; empty where products alone were had."""
+    """Mean effective rank of the same groups under each null model; empty where no group is live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ def test_without_a_logged_advantage_another_is_named() -> None:
 def test_a_sample_and_a_sketch_say_what_they_cost() -> None:
     sampled = token_findings([point(1, 30.0, method="sampled")])
     assert sampled[1].startswith("Only 25% of the tokens were measured, drawn at random;")
+    assert sampled[1].endswith("--max-tokens N takes more, --sketch K all.")
     sketched = token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
     assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1% of their sum")
 

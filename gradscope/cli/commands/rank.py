@@ -67,14 +67,6 @@ SketchOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
-MatrixFreeOption = Annotated[
-    bool,
-    typer.Option(
-        "--matrix-free",
-        help="For --rows token: all tokens, however many, by products with their matrix; ranks get an interval.",
-        rich_help_panel="Measure",
-    ),
-]
 SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
 ]
@@ -91,7 +83,6 @@ def rank(
     center: CenterOption = False,
     max_tokens: MaxTokensOption = None,
     sketch: SketchOption = None,
-    matrix_free: MatrixFreeOption = False,
     seed: SeedOption = 0,
     *,
     read: ReadOptions,
@@ -117,7 +108,6 @@ def rank(
                 centered=center,
                 tokens=max_tokens,
                 sketch=sketch,
-                matrix_free=matrix_free,
                 seed=seed,
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=result.unfinished),

@@ -165,7 +165,7 @@ def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
     varied = list(dict.fromkeys(name for pair in pairs for name in _changed(*pair)))
     if only is not None and only not in varied:
         there = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
-        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --only.")
+        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --vary.")
     return [pair for pair in pairs if only is None or _changed(*pair) == [only]]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.step.weight_spectra import WeightSpectrum
-    from gradscope.gradients.tokens.measure import TokenGram, TokenOperator
+    from gradscope.gradients.tokens.measure import TokenGram
 
 
 class RowQuestion(Protocol):
@@ -50,14 +50,3 @@ class TokenQuestion:
         from gradscope.gradients.tokens.measure import measure_tokens
 
         return measure_tokens(prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenProductQuestion:
-    """Rows are all tokens, of which only products with their Gram matrix are wanted."""
-
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[TokenOperator, ...]:
-        """The products of each group; they hold the weights in memory."""
-        from gradscope.gradients.tokens.measure import token_operators
-
-        return token_operators(prepared, gram)

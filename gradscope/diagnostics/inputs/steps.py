@@ -103,7 +103,7 @@ def measure_steps(
 
 
 def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
-    """What was asked for; it holds while a step is out, for products with token rows are made there."""
+    """What was asked for, while steps are measured."""
     if options.precision != "high":
         return nullcontext()
     from gradscope.gradients.model.precision import without_tf32

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, TokenProductQuestion, TokenQuestion, WeightQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, TokenQuestion, WeightQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps, select_steps
 from gradscope.diagnostics.rank.comparison import compare_formulations
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups, measure_baselines
@@ -27,8 +27,7 @@ from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
-from gradscope.diagnostics.rank.tokens.matrix_free import matrix_free_spectra
-from gradscope.diagnostics.rank.tokens.token_spectra import token_points, token_spectra
+from gradscope.diagnostics.rank.tokens.token_spectra import token_spectra
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
 from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
@@ -95,10 +94,8 @@ class RankRequest:
     """Sizes to regroup into, beside the logged one."""
     centered: bool
     """Whether to subtract the mean row first."""
-    matrix_free: bool
-    """Whether token rows are known by products alone."""
     seed: int
-    """Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``."""
+    """Decides which tokens are drawn, and the sketch."""
     output: Path | None
     """Folder for the Gram matrices; None: they are not written."""
 
@@ -113,7 +110,6 @@ def measure_rank(
     centered: bool = False,
     tokens: int | None = None,
     sketch: int | None = None,
-    matrix_free: bool = False,
     seed: int = 0,
     output: str | Path | None = None,
     progress: ProgressCallback = no_progress,
@@ -129,8 +125,7 @@ def measure_rank(
             for token rows the logged size alone.
         tokens: For token rows: most tokens of a group; of more, as many are drawn at random. None: 512.
         sketch: For token rows: all tokens, each kept as this many numbers.
-        matrix_free: For token rows: all tokens, by products alone; the logged advantage where none is named.
-        seed: Decides which tokens are drawn, the sketch, and the probes of ``matrix_free``.
+        seed: Decides which tokens are drawn, and the sketch.
         output: Folder for the Gram matrices, written step by step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
@@ -144,18 +139,11 @@ def measure_rank(
     """
     # which options go together
     if tokens is not None and (rows != "token" or tokens < 2):
-        raise UsageError("--tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
-    if sketch is not None and (rows != "token" or tokens is not None or matrix_free or sketch < 2):
+        raise UsageError("--max-tokens is a number from 2 on, and goes with --rows token.", hint="Add --rows token.")
+    if sketch is not None and (rows != "token" or tokens is not None or sketch < 2):
         raise UsageError(
-            "--sketch takes all tokens in 2 numbers each or more: it goes with --rows token, without --tokens and "
-            "--matrix-free.",
+            "--sketch K keeps every token, as K numbers (2 or more): it goes with --rows token, without --max-tokens.",
             hint="Use --rows token --sketch 4096.",
-        )
-    if matrix_free and (rows != "token" or tokens is not None or group_sizes):
-        raise UsageError(
-            "--matrix-free takes all tokens of the logged groups: it goes with --rows token, without --tokens and "
-            "--group-size.",
-            hint="Use --rows token --matrix-free.",
         )
     # what is asked, checked against the run
     run, engine = read_run(path, read), engine or EngineOptions()
@@ -166,16 +154,15 @@ def measure_rank(
         chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
     request = RankRequest(
         rows=rows,
-        advantages=_known_advantages((LOGGED,) if matrix_free and advantages is None else advantages),
+        advantages=_known_advantages(advantages),
         group_sizes=() if rows == "token" and not group_sizes else _possible_sizes(run, group_sizes),
         centered=centered,
-        matrix_free=matrix_free,
         seed=seed,
         output=Path(output) if output else None,
     )
     # step by step, as soon as each is measured
     collected = _Collected()
-    question = _row_question(rows, tokens or MOST_TOKENS, sketch, matrix_free=matrix_free, seed=seed)
+    question = _row_question(rows, tokens or MOST_TOKENS, sketch, seed)
     for measured in measure_steps(run, chosen, engine, progress, question):
         _examine(run, measured, request, collected)
     if not collected.steps:
@@ -184,16 +171,12 @@ def measure_rank(
     return _report(run, request, collected)
 
 
-def _row_question(
-    rows: RowKind, most: int, num_buckets: int | None, *, matrix_free: bool, seed: int
-) -> RowQuestion | None:
+def _row_question(rows: RowKind, most: int, num_buckets: int | None, seed: int) -> RowQuestion | None:
     """What needs the weights of a step beside the Gram matrix of its rollouts."""
     if rows == "weight":
         return WeightQuestion()
     if rows != "token":
         return None
-    if matrix_free:
-        return TokenProductQuestion()
     return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=seed)
 
 
@@ -291,9 +274,6 @@ def _examine(run: Run, measured: MeasuredStep, request: RankRequest, collected: 
     collected.formulations.extend(measure_formulations(rows, request.advantages))
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
-    if request.matrix_free:
-        _answer_matrix_free(measured, rows, request, collected)
-        return
     collected.sparsity.extend(token_sparsity(measured.step, measured.answer))
     for advantage, size in _pairs(request, rows):
         if advantage in collected.refused:
@@ -324,19 +304,6 @@ def _answer(
         )
         collected.curve.extend(curve)
     collected.spectra.extend(spectra)
-
-
-def _answer_matrix_free(measured: MeasuredStep, rows: StepRows, request: RankRequest, collected: _Collected) -> None:
-    """The spectra of all token rows of one step, by products alone."""
-    from gradscope.gradients.model.budget import names_out_of_memory
-
-    with names_out_of_memory(f"products with the token rows of step {measured.step}"):
-        by_advantage = matrix_free_spectra(
-            rows, measured.answer, request.advantages, seed=request.seed, centered=request.centered
-        )
-    for spectra in by_advantage.values():
-        collected.spectra.extend(spectra)
-        collected.token_curve.extend(token_points(spectra))
 
 
 def _pairs(request: RankRequest, rows: StepRows) -> Iterator[tuple[str, int | None]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
 _NOT_ASKED = Absent(
-    reason="The gradients of single tokens were not computed, as asked (--tokens 0).",
+    reason="The gradients of single tokens were not computed, as asked (--max-tokens 0).",
     hint="Leave that option out to get them.",
 )
 

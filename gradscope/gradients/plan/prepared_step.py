@@ -3,7 +3,7 @@
 :func:`prepare_step` tokenizes the logged groups, asks the objective for the weight of every token and, where the loss
 has a KL term, runs the reference policy. Every kind of rows is then measured from the same :class:`PreparedStep`:
 rollouts (``measure_step``), weight matrices (``measure_weight_spectra``), tokens (``measure_tokens``,
-``token_operators``, ``measure_rollout_tokens``). Nothing in it depends on which of them is asked.
+``measure_rollout_tokens``). Nothing in it depends on which of them is asked.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Rows that are single tokens: exact, sketched to a common basis, or without a matrix."""
+"""Rows that are single tokens: exact, sampled or sketched."""

@@ -217,7 +217,7 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
         raise UsageError(
             f"The output gradients of one layer over {rows} token rows take {needed / 2**30:.1f} GiB; the budget is "
             f"{limit / 2**30:.1f} GiB.",
-            hint="Take fewer tokens: --tokens N",
+            hint="Take fewer tokens: --max-tokens N",
         )
 
 

@@ -1,4 +1,4 @@
-"""What single tokens pull: the Gram matrix of grad log pi over the tokens of a group, or products with it.
+"""What single tokens pull: the Gram matrix of grad log pi over the tokens of a group.
 
 A token's row under any advantage is its weight times grad log pi of the token, and so are the importance ratio, the
 clip and the trainer's averaging: per token everything that the trainer does is a scalar. The Gram of the rows is
@@ -9,7 +9,7 @@ Shapes: N token rows, R rollouts of the step, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,16 +20,10 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.loop import token_loop_rows
-from gradscope.gradients.tokens.matrix_free import TokenProducts
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from gradscope.gradients.tokens.sketched import sketch_rows
 from gradscope.gradients.tokens.table import TokenTable, token_tables
-from gradscope.gradients.tokens.verify import (
-    TokenVerification,
-    verify_token_gram,
-    verify_token_products,
-    verify_token_sketch,
-)
+from gradscope.gradients.tokens.verify import TokenVerification, verify_token_gram, verify_token_sketch
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 
@@ -50,20 +44,6 @@ class TokenGram:
     """The self-check."""
     num_buckets: int | None = None
     """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenOperator:
-    """One group's token rows, of which only products with their Gram matrix exist."""
-
-    table: TokenTable
-    """The tokens and their weights, [N]."""
-    build: Callable[[], TokenProducts]
-    """Makes the graphs that products need, and checks some of them; they are freed with what is returned."""
-    num_parameters: int
-    """P."""
-    relative_error: float
-    """Error of a product by its arithmetic, over the largest eigenvalue."""
 
 
 def measure_tokens(
@@ -108,28 +88,6 @@ def measure_tokens(
         )
         progress(len(grams), len(prepared.groups), "groups")
     return tuple(grams)
-
-
-def token_operators(prepared: PreparedStep, step: StepGram) -> tuple[TokenOperator, ...]:
-    """Products with the Gram matrix of all token rows of each group of which some token counts."""
-    policy, plan = prepared.policy, prepared.plan
-
-    def build(table: TokenTable) -> TokenProducts:
-        products = TokenProducts(
-            policy.model, policy.trainable, plan.sequences, table.rows, plan.objective.temperature, step.batch_tokens
-        )
-        verify_token_products(prepared, table, products)
-        return products
-
-    return tuple(
-        TokenOperator(
-            table=table,
-            build=lambda table=table: build(table),  # type: ignore[misc]
-            num_parameters=policy.num_parameters,
-            relative_error=step.relative_row_error,
-        )
-        for table in token_tables(prepared, step)
-    )
 
 
 def _gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:

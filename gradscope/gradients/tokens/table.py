@@ -52,9 +52,9 @@ def token_tables(
     prepared: PreparedStep,
     step: StepGram,
     *,
-    most: int | None = None,
-    seed: int = 0,
-    rollouts: Collection[int] | None = None,
+    most: int | None,
+    seed: int,
+    rollouts: Collection[int] | None,
 ) -> Iterator[TokenTable]:
     """The tokens of each group that count in the loss, or a random part of them.
 

@@ -21,7 +21,6 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.gradients.tokens.loop import token_loop_rows
-from gradscope.gradients.tokens.matrix_free import TokenProducts
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
 from gradscope.gradients.tokens.sketched import sketch_plain_rows
 from gradscope.gradients.tokens.table import TokenTable
@@ -55,7 +54,8 @@ def verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, st
     """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
     checked = _checked(len(table.rows))
     limit = _limit(prepared.policy)
-    row_error = _require_rows(prepared, table, gram[np.ix_(checked, checked)])
+    plain = _plain_gram(prepared, [table.rows[row] for row in checked])
+    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], plain)
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
         _require("the rollouts' own gradients", sum_error, limit)
@@ -73,18 +73,6 @@ def verify_token_sketch(
     return TokenVerification(
         row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(prepared.policy)
     )
-
-
-def verify_token_products(prepared: PreparedStep, table: TokenTable, products: TokenProducts) -> float:
-    """Check products with a few unit vectors, which are entries of the Gram matrix; the largest error."""
-    checked = _checked(len(table.rows))
-    units = np.eye(len(table.rows))[checked]
-    return _require_rows(prepared, table, np.stack([products(unit)[checked] for unit in units]))
-
-
-def _require_rows(prepared: PreparedStep, table: TokenTable, block: Array) -> float:
-    plain = _plain_gram(prepared, [table.rows[row] for row in _checked(len(table.rows))])
-    return _require_close(prepared.policy, block, plain)
 
 
 def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:

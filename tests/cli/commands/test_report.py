@@ -60,13 +60,13 @@ def test_a_run_of_ours_answers_every_question(cli: Cli, tiny_run: Path, tmp_path
 def test_tokens_of_a_run_of_ours_are_shown_and_can_be_left_out(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     """The page shows every token of the largest rollouts; without them the section says how to get them."""
     page = tmp_path / "run.html"
-    shown = json.loads(cli("report", tiny_run, "--output", page, "--step", "1", "--tokens", "40", "--json").out)
+    shown = json.loads(cli("report", tiny_run, "--output", page, "--step", "1", "--max-tokens", "40", "--json").out)
     tokens = next(section for section in shown["result"]["sections"] if section["name"] == "tokens")
     strengths = [token["strength"] for text in tokens["texts"] for token in text["tokens"]]
     assert max(strengths) == 1.0
     assert f'<span class="{"up" if tokens["texts"][0]["tokens"][0]["is_raised"] else "down"} h' in page.read_text(
         "utf-8"
     )
-    left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", "--tokens", "0", "--json").out)
+    left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", "--max-tokens", "0", "--json").out)
     missing = next(one["missing"] for one in left_out["result"]["sections"] if one["name"] == "tokens")
-    assert "as asked (--tokens 0)" in missing
+    assert "as asked (--max-tokens 0)" in missing

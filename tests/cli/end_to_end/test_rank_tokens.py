@@ -20,28 +20,10 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert result["curve"] == []
     assert (tmp_path / "out" / "rank_token_curve.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    table = cli("rank", tiny_run, *arguments, "--tokens", "3", "--seed", "1")
+    table = cli("rank", tiny_run, *arguments, "--max-tokens", "3", "--seed", "1")
     assert table.code == 0
     assert "A matrix row is the gradient of one token of a group" in table.out
     assert "of the tokens were measured, drawn at random" in " ".join(table.out.split())
-
-
-def test_all_tokens_without_their_matrix(cli: Cli, tiny_run: Path) -> None:
-    arguments = ("rank", tiny_run, "--rows", "token", "--step", "1", "--json", "--quiet")
-    exact, free = (
-        json.loads(cli(*arguments, *more).out)["result"] for more in (("--advantage", "logged"), ("--matrix-free",))
-    )
-    assert len(exact["spectra"]) == len(free["spectra"]) > 0
-    for known, found in zip(exact["spectra"], free["spectra"], strict=True):
-        assert found["tokens"]["method"] == "matrix_free"
-        assert found["shape"] == known["shape"]
-        rank, truth = found["effective_rank"], known["effective_rank"]["value"]
-        if truth is not None:
-            assert rank["low"] - 0.02 * truth <= truth <= rank["high"] + 0.02 * truth
-            largest = known["singular_values"][0]
-            assert abs(found["singular_values"][0] - largest) < 1e-4 * largest
-        assert rank["undefined"] == known["effective_rank"]["undefined"]
-    assert free["token_curve"][0]["method"] == "matrix_free"
 
 
 def test_all_tokens_sketched(cli: Cli, tiny_run: Path) -> None:
@@ -52,9 +34,3 @@ def test_all_tokens_sketched(cli: Cli, tiny_run: Path) -> None:
     assert live
     assert all((1 / 512) ** 0.5 < tokens["energy_error"] <= (2 / 512) ** 0.5 for tokens in live)
     assert "Rows were sketched" in cli(*arguments).out
-
-
-def test_matrix_free_is_for_token_rows(cli: Cli, tiny_run: Path) -> None:
-    done = cli("rank", tiny_run, "--matrix-free")
-    assert done.code == 2
-    assert "--rows token --matrix-free" in done.err

@@ -238,7 +238,7 @@ def test_only_what_was_asked_for_is_tested(tmp_path: Path) -> None:
     assert 0 < asked.num_tests < everything.num_tests
     with pytest.raises(InputError, match="No two cells differ in 'steps' alone") as caught:
         compare_runs(tmp_path, only="steps")
-    assert caught.value.hint == "They differ in advantage, learning_rate; leave out --only."
+    assert caught.value.hint == "They differ in advantage, learning_rate; leave out --vary."
     with pytest.raises(InputError, match="No two cells differ in 'advantage' alone") as caught:
         compare_runs(tmp_path / "grpo-0.0001-0", tmp_path / "sign-0.0002-0", only="advantage")
-    assert caught.value.hint == "No two differ in one thing; leave out --only."
+    assert caught.value.hint == "No two differ in one thing; leave out --vary."

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import TokenProductQuestion, TokenQuestion, WeightQuestion
+from gradscope.diagnostics.inputs.row_questions import TokenQuestion, WeightQuestion
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
@@ -41,11 +41,3 @@ def test_the_seed_draws_tokens_where_a_group_has_more(prepared: PreparedStep, gr
     assert len(once.rows) == 3 < once.num_tokens
     assert once.rows == again.rows
     assert once.rows != other.rows
-
-
-def test_products_are_those_of_the_matrix(prepared: PreparedStep, gram: StepGram) -> None:
-    operator, exact = (
-        question.measure(prepared, gram)[0] for question in (TokenProductQuestion(), TokenQuestion(most=None))
-    )
-    vector = np.random.default_rng(0).normal(size=len(exact.gram))
-    assert np.allclose(operator.build()(vector), exact.gram @ vector, rtol=1e-4, atol=1e-6)

@@ -24,7 +24,7 @@ def step(number: int, rows: list[list[float]] | None) -> Any:
 
 def test_no_tokens_are_measured_where_none_were_asked_for() -> None:
     absent = report_tokens(RUN, [step(1, [[1.0]])], NOT_READ, 0, EngineOptions())
-    assert absent.reason == "The gradients of single tokens were not computed, as asked (--tokens 0)."
+    assert absent.reason == "The gradients of single tokens were not computed, as asked (--max-tokens 0)."
 
 
 @pytest.mark.parametrize("rows", [None, [[0.0]]])

@@ -1,1 +1,1 @@
-"""Ranks of token rows, from a matrix or without one."""
+"""Ranks of token rows, under any advantage."""

@@ -59,7 +59,7 @@ def token_spectra(
         _spectrum(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
         for part, advantages in zip(parts, weights, strict=True)
     ]
-    return spectra, token_points(spectra)
+    return spectra, _points(spectra)
 
 
 def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -78,7 +78,7 @@ def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Arr
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-def token_points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
+def _points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
     """Ranks of one step and advantage, averaged over the live groups; one point per group size."""
     sizes = sorted({spectrum.label.group_size for spectrum in spectra})
     return [_point([spectrum for spectrum in spectra if spectrum.label.group_size == size]) for size in sizes]
@@ -93,7 +93,7 @@ def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
         step=first.label.step,
         advantage=first.label.advantage,
         group_size=first.label.group_size,
-        method=max((rows.method for rows in seen), key=("exact", "matrix_free", "sketch", "sampled").index),
+        method=max((rows.method for rows in seen), key=("exact", "sketch", "sampled").index),
         num_groups=len(spectra),
         num_dead=len(spectra) - len(live),
         num_rows=means[0],
@@ -196,7 +196,7 @@ def sketch_error(gram: Array, num_buckets: int) -> float:
 
 
 def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
-    """Mean over live groups of the rank under each null; empty where products alone were had."""
+    """Mean over live groups of the rank under each null; empty where no group is live."""
     means = {}
     for name in spectra[0].nulls if spectra else ():
         ranks = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
