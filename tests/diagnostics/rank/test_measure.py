@@ -14,6 +14,8 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions
 
+pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
+
 
 def rank_full(shared_data: Path, **options: object) -> RankReport:
     folder = shared_data / "runs" / "trl_full"
@@ -40,7 +42,6 @@ def pick(report: RankReport, step: int, advantage: str, size: int) -> list[Gradi
     return [s for s in at_step if (s.label.advantage, s.label.group_size) == (advantage, size)]
 
 
-@pytest.mark.slow
 def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
     for step in report.steps:
         assert step.grad_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-5)
@@ -48,7 +49,6 @@ def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
         assert step.verification["batch_error"] <= step.verification["tolerance"]
 
 
-@pytest.mark.slow
 def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:
     assert len(pick(report, 1, "logged", 8)) == 1 + 8
     assert len(pick(report, 1, "dr_grpo", 4)) == 1 + 16
@@ -91,7 +91,6 @@ def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: 
     assert len(set(arrays["group_index"].tolist())) == 8
 
 
-@pytest.mark.slow
 def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     weights = rank_full(shared_data, steps=[1], rows="weight")
     tensors = {s.label.tensor: s for s in weights.spectra}
@@ -105,7 +104,6 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
 
 
-@pytest.mark.slow
 def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
     groups = rank_full(shared_data, steps=[16], rows="group", advantages=["logged"])
     (spectrum,) = groups.spectra
@@ -113,14 +111,12 @@ def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
     assert spectrum.label.rows == "group"
 
 
-@pytest.mark.slow
 def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
     some = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
     assert list(some.skipped) == [2]
     assert "not on disk" in some.skipped[2]
 
 
-@pytest.mark.slow
 def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_lora"
     lora = measure_rank(
@@ -158,7 +154,6 @@ def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankR
     assert report.baselines[0].step is None
 
 
-@pytest.mark.slow
 def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
     updates = rank_full(shared_data, rows="update")
     assert updates.spectra == updates.steps == ()

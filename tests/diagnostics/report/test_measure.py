@@ -18,6 +18,8 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
+
 NAMES = (
     *(
         "signal",
@@ -115,13 +117,11 @@ def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     return sections_of(found)
 
 
-@pytest.mark.slow
 def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, ReportSection]) -> None:
     missing = [name for name, section in trl_lora.items() if section.missing]
     assert missing == ["agreement", "coverage"]
 
 
-@pytest.mark.slow
 def test_the_kinds_of_steps_of_a_real_run(trl_lora: dict[str, ReportSection]) -> None:
     findings = trl_lora["zero-loss"].findings
     assert findings[0] == "19 of 20 steps have a gradient from live groups."
