@@ -1,1 +1,1 @@
-"""From inputs to a result object: one file a command, each a plain function."""
+"""From inputs to a result object: one folder a command, each with a plain function."""

@@ -1,1 +1,1 @@
-"""One file a trainer: from its files to a :class:`~gradscope.rollouts.run.Run`."""
+"""One declaration a format: from what a trainer or an evaluation wrote to a run."""
