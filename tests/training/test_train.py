@@ -21,6 +21,7 @@ from gradscope.rollouts.run_folder import (
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
+from tests.training.interrupted import LONG, config_for, interrupted
 
 MakeRun = Callable[..., Path]
 
@@ -73,26 +74,6 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="2 GPUs are visible, and one process uses one") as caught:
         train(short(tmp_path / "run", device="auto"))
     assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
-
-
-LONG = {"steps": 7, "checkpoint_every": 2}
-
-
-def config_for(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
-
-
-def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:
-    """A run that Ctrl-C ends when so many of something are done."""
-
-    def interrupt(done: int, total: int, label: str) -> None:
-        if (done, label) == at:
-            raise KeyboardInterrupt
-
-    config = config_for(output, **settings)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, progress=interrupt)
-    return config
 
 
 @pytest.mark.slow

@@ -10,17 +10,8 @@ from gradscope import measure_rank
 from gradscope.errors import GradscopeError
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
-from gradscope.training import RolloutRecorder
-from tests.training.stock import answer, stock_trainer, train
-
-
-def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
-    """A stock trainer that was trained under the recorder, and the run."""
-    kept = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
-    trainer = stock_trainer(tmp_path / "trl", **arguments)
-    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **kept)
-    train(trainer)
-    return trainer, tmp_path / "run"
+from tests.training.recording.recorded import record
+from tests.training.stock import answer
 
 
 @pytest.mark.slow

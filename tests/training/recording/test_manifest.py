@@ -7,27 +7,9 @@ import pytest
 import torch
 
 from gradscope import measure_degeneracy, replay_run
-from gradscope.results.replay import ReplayReport
 from gradscope.rollouts.run_folder import read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
-from gradscope.training import RolloutRecorder
-from tests.training.stock import stock_trainer, train
-
-
-def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
-    """A stock trainer that was trained under the recorder, and the run."""
-    kept = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
-    trainer = stock_trainer(tmp_path / "trl", **arguments)
-    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **kept)
-    train(trainer)
-    return trainer, tmp_path / "run"
-
-
-def assert_reproduced(report: ReplayReport, steps: tuple[int, ...] = (1, 2, 3)) -> None:
-    assert tuple(step.step for step in report.steps) == steps
-    assert report.verdict == "match"
-    assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
-    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
+from tests.training.recording.recorded import assert_reproduced, record
 
 
 @pytest.mark.slow
