@@ -19,7 +19,7 @@ from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.formulations import formulations_section
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
@@ -57,13 +57,13 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     coverage_section,
     formulations_section,
 )
-_NOT_ASKED: tuple[tuple[MeasuredStep, ...], Absent] = (
+_NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
     (),
-    Absent(
+    Unavailable(
         reason="Gradients were not recomputed, as asked (--no-gradients).", hint="Leave that option out to get them."
     ),
 )
-_NO_SAMPLES = Absent(
+_NO_SAMPLES = Unavailable(
     reason="The run holds no samples of held-out prompts: the steps of a training log are other policies each.",
     hint="Sample the same prompts several times before and after training, and pass both files: --samples BEFORE "
     "--samples AFTER.",
@@ -111,16 +111,18 @@ def report_run(
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(_has_gradient(gram) for gram in grams):
         absent = _without_gradient(grams)
-    held_out = _or_absent(lambda: _samples(run, samples, success_threshold))
+    held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(
         run=run,
-        degeneracy=_or_absent(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
-        replay=_or_absent(lambda: replay_measured(run, _all_steps(run, measured, absent))),
+        degeneracy=_or_unavailable(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
+        replay=_or_unavailable(lambda: replay_measured(run, _all_steps(run, measured, absent))),
         grams=grams,
         no_grams=absent,
-        tokens=_or_absent(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
-        samples=() if isinstance(held_out, Absent) else held_out,
-        passk=held_out if isinstance(held_out, Absent) else _or_absent(lambda: pass_at_k_of_samples(held_out)),
+        tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
+        samples=() if isinstance(held_out, Unavailable) else held_out,
+        passk=held_out
+        if isinstance(held_out, Unavailable)
+        else _or_unavailable(lambda: pass_at_k_of_samples(held_out)),
         options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
@@ -138,39 +140,39 @@ def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tup
         yield "--success-threshold", str(success_threshold)
 
 
-def _or_absent(make: Callable[[], Made]) -> Made | Absent:
+def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
     """A result, or what kept it from being made: one unusable part never costs the page."""
     try:
         return make()
     except GradscopeError as error:
-        return Absent(reason=error.message, hint=error.hint or "")
+        return Unavailable(reason=error.message, hint=error.hint or "")
 
 
 def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
-) -> tuple[tuple[MeasuredStep, ...], Absent]:
+) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
     """The gradients of the chosen steps, and why there are none where there are none."""
-    measured = _or_absent(lambda: tuple(measure_steps(run, steps, options, progress)))
-    if isinstance(measured, Absent):
+    measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress)))
+    if isinstance(measured, Unavailable):
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
     hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
-    return measured, Absent(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+    return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
 
 
 def _has_gradient(gram: StepGram) -> bool:
     return gram.policy_gram is not None and bool(gram.policy_gram.sum() > 0)
 
 
-def _without_gradient(grams: Sequence[StepGram]) -> Absent:
+def _without_gradient(grams: Sequence[StepGram]) -> Unavailable:
     """Why steps that were recomputed have no gradient to look into."""
     if all(gram.policy_gram is None for gram in grams):
-        return Absent(
+        return Unavailable(
             reason="The log has no advantages, so no rollout's part of the gradient is known.",
             hint="Log them with the completions (log_completions=True in TRL).",
         )
     steps = ", ".join(str(gram.step) for gram in grams)
-    return Absent(
+    return Unavailable(
         reason=f"The policy gradient of every recomputed step ({steps}) is zero: no group there has unequal rewards.",
         hint="Recompute a step that has a live group: --step N",
     )
@@ -189,7 +191,7 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     return tuple(sorted({*chosen, spike}))
 
 
-def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Absent) -> Iterator[MeasuredStep]:
+def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:
     """Every step of the log; what is arithmetic is replayed at each of them, recomputed or not."""
     done = {step.step: step for step in measured}
     for step in run.steps:
@@ -204,7 +206,9 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Absent) -> It
         yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
 
 
-def _samples(run: Run, paths: Sequence[str | Path], success_threshold: float | None) -> tuple[Samples, ...] | Absent:
+def _samples(
+    run: Run, paths: Sequence[str | Path], success_threshold: float | None
+) -> tuple[Samples, ...] | Unavailable:
     """The files that were named, else what the run folder holds."""
     files = [file for path in (paths or (run.path,)) for file in sample_files(path)]
     if files == [run.path] and len(run.steps) > 1:

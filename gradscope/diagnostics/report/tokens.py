@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, policy_of
-from gradscope.diagnostics.report.sections.inputs import Absent
+from gradscope.diagnostics.report.sections.inputs import Unavailable
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.metrics.gram.row_shares import projection_shares
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
-_NOT_ASKED = Absent(
+_NOT_ASKED = Unavailable(
     reason="The gradients of single tokens were not computed, as asked (--max-tokens 0).",
     hint="Leave that option out to get them.",
 )
 
 
 def report_tokens(
-    run: Run, measured: Sequence[MeasuredStep], absent: Absent, most: int, options: EngineOptions
-) -> tuple[RolloutTokens, ...] | Absent:
+    run: Run, measured: Sequence[MeasuredStep], absent: Unavailable, most: int, options: EngineOptions
+) -> tuple[RolloutTokens, ...] | Unavailable:
     """The tokens of a few rollouts; the weights of their step are loaded once more.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 
@@ -40,7 +40,9 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
         "training: use_vllm with vllm_importance_sampling_correction."
     )
-    return missing_section(NAME, QUESTION, Absent(reason="The log has no log-probabilities of the sampler.", hint=hint))
+    return missing_section(
+        NAME, QUESTION, Unavailable(reason="The log has no log-probabilities of the sampler.", hint=hint)
+    )
 
 
 def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 
@@ -17,7 +17,7 @@ MOST_PROBLEMS = 25
 def coverage_section(inputs: ReportInputs) -> ReportSection:
     """pass@k before and after, the paired difference, and the problems that are no longer solved."""
     report = inputs.passk
-    if isinstance(report, Absent):
+    if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
     lost = _lost(inputs.samples)
     return ReportSection(

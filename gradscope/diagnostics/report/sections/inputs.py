@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
+class Unavailable:
     """Something that could not be had."""
 
     reason: str
@@ -35,19 +35,19 @@ class ReportInputs:
 
     run: Run
     """The run."""
-    degeneracy: DegeneracyReport | Absent
+    degeneracy: DegeneracyReport | Unavailable
     """Groups without a gradient."""
-    replay: ReplayReport | Absent
+    replay: ReplayReport | Unavailable
     """The trainer's numbers, recomputed."""
     grams: tuple[StepGram, ...]
     """The inner products of the gradient rows of each step that was recomputed."""
-    no_grams: Absent
+    no_grams: Unavailable
     """Why there are none, where there are none."""
-    tokens: tuple[RolloutTokens, ...] | Absent
+    tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
     samples: tuple[Samples, ...]
     """Samples of held-out prompts, before and after."""
-    passk: PassAtKReport | Absent
+    passk: PassAtKReport | Unavailable
     """pass@k of these samples."""
     options: Mapping[str, str] = field(default_factory=dict)
     """How the run was read: option of the command line -> its value."""
@@ -77,6 +77,6 @@ _OPTIONS = {
 """Which options of reading each command takes."""
 
 
-def missing_section(name: str, question: str, absent: Absent) -> ReportSection:
+def missing_section(name: str, question: str, absent: Unavailable) -> ReportSection:
     """A section whose data are missing: the reason, and what to log, in place of an answer."""
     return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
@@ -41,7 +41,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     lengths = _lengths(inputs.run)
     if not any(lengths.values):
         hint = "Log the completions (log_completions=True in TRL)."
-        return missing_section(NAME, QUESTION, Absent(reason="The log has no completions to measure.", hint=hint))
+        return missing_section(NAME, QUESTION, Unavailable(reason="The log has no completions to measure.", hint=hint))
     correlation = correlation_within(
         lengths.values,
         [rollout.reward or 0.0 for rollout in lengths.rollouts],

@@ -7,7 +7,7 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
@@ -22,7 +22,7 @@ BY_TOKEN = ("dapo", "bnpo")
 def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     """The KL part of recomputed gradients, and the share of the loss that is live, by step."""
     run = inputs.run
-    if isinstance(inputs.degeneracy, Absent):
+    if isinstance(inputs.degeneracy, Unavailable):
         return missing_section(NAME, QUESTION, inputs.degeneracy)
     unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(run) else "rollouts"
     live = {step: _live_share(run, step, unit) for step in run.steps}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 
@@ -25,7 +25,7 @@ _ADVICE = {
 def replay_section(inputs: ReportInputs) -> ReportSection:
     """The replay of every step: verdicts with their causes."""
     report = inputs.replay
-    if isinstance(report, Absent):
+    if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
     entry = metric("replay_grad_norm_error")
     return ReportSection(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.outcomes.reward_shares import reward_share
@@ -39,11 +39,13 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
     if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
-        return missing_section(NAME, QUESTION, Absent(reason="The log has no reward per function.", hint=hint))
+        return missing_section(NAME, QUESTION, Unavailable(reason="The log has no reward per function.", hint=hint))
     groups = [group for group in run.groups if _is_complete(group, names)]
     if not groups:
         hint = "A group counts where each of its rollouts has every reward."
-        return missing_section(NAME, QUESTION, Absent(reason="No group has all rewards of all functions.", hint=hint))
+        return missing_section(
+            NAME, QUESTION, Unavailable(reason="No group has all rewards of all functions.", hint=hint)
+        )
     functions = _functions(groups, names, _weights(run, names))
     return ReportSection(
         name=NAME,

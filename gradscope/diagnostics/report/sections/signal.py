@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
@@ -19,7 +19,7 @@ QUESTION = "How much of the batch carries a gradient?"
 def signal_section(inputs: ReportInputs) -> ReportSection:
     """Degenerate groups: share and kinds, what they cost, the trend, and the course over steps."""
     report = inputs.degeneracy
-    if isinstance(report, Absent):
+    if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
     entry = metric("frac_reward_zero_std")
     first, *others = report.findings

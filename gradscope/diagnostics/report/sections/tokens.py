@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
@@ -38,7 +38,7 @@ _QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter"
 def tokens_section(inputs: ReportInputs) -> ReportSection:
     """The largest rollouts' text, shaded by the norm of each token's gradient, and where in it the norms are."""
     rollouts = inputs.tokens
-    if isinstance(rollouts, Absent):
+    if isinstance(rollouts, Unavailable):
         return missing_section(NAME, QUESTION, rollouts)
     correlation = _entropy_correlation(rollouts)
     return ReportSection(

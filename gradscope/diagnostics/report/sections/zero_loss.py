@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
@@ -38,7 +38,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
         return missing_section(
-            NAME, QUESTION, Absent(reason="The log has no grad_norm that belongs to one step.", hint=hint)
+            NAME, QUESTION, Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
         )
     live = _live_groups(run)
     kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.report.sections.inputs import Absent, ReportInputs
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.rollouts.run import Run
 
-NOT_READ = Absent(reason="It was not read.", hint="Read it.")
+NOT_READ = Unavailable(reason="It was not read.", hint="Read it.")
 
 
 def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInputs:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagnostics.report.sections.inputs import Absent, missing_section
+from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_section
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
@@ -25,6 +25,6 @@ def test_the_largest_step_has_the_largest_gradient() -> None:
 
 @pytest.mark.parametrize(("hint", "missing"), [("Log it.", "It is not there. Log it."), ("", "It is not there.")])
 def test_a_section_without_data_says_what_to_log(hint: str, missing: str) -> None:
-    section = missing_section("name", "Why?", Absent(reason="It is not there.", hint=hint))
+    section = missing_section("name", "Why?", Unavailable(reason="It is not there.", hint=hint))
     assert (section.name, section.question, section.missing, section.headline) == ("name", "Why?", missing, missing)
     assert section.findings == section.tables == section.charts == ()
