@@ -20,7 +20,7 @@ from gradscope.training.setup.checkpoints import MARKER, complete_checkpoints
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import train
 from tests.conftest import REPOSITORY
-from tests.training.end_to_end.test_resume import LONG, assert_same_run, config_for
+from tests.training.interrupted import LONG, assert_same_run, config_for
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
 
