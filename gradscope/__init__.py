@@ -1,6 +1,7 @@
 """gradscope: what carries signal in a GRPO run, and what does not.
 
 Each command of the app is one function here that takes paths and returns a result object; nothing prints inside it.
+How to read, compute and resample are records: ``measure_rank(run, read=ReadOptions(...), engine=EngineOptions(...))``.
 They are imported when first used, so ``import gradscope`` stays instant and loads no third-party package.
 """
 
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.rank.measure import measure_rank
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.measure import report_run
+    from gradscope.gradients.engine_options import EngineOptions
+    from gradscope.metrics.uncertainty.resampling import Resampling
+    from gradscope.rollouts.read_options import ColumnNames, ReadOptions
     from gradscope.rollouts.readers.detect import read_run
     from gradscope.training.train import train
 
 __all__ = [
+    "ColumnNames",
+    "EngineOptions",
+    "ReadOptions",
+    "Resampling",
     "__version__",
     "check_run",
     "compare_runs",
@@ -36,6 +44,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ColumnNames": "gradscope.rollouts.read_options",
+    "EngineOptions": "gradscope.gradients.engine_options",
+    "ReadOptions": "gradscope.rollouts.read_options",
+    "Resampling": "gradscope.metrics.uncertainty.resampling",
     "check_run": "gradscope.diagnostics.check.measure",
     "compare_runs": "gradscope.diagnostics.compare.measure",
     "measure_degeneracy": "gradscope.diagnostics.degeneracy.measure",
@@ -49,13 +61,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public function, imported on first use (PEP 562).
-
-    Args:
-        name: The attribute that was asked for.
+    """A public function or record of options, imported on first use (PEP 562).
 
     Returns:
-        The function.
+        What has that name.
 
     Raises:
         AttributeError: There is no such name.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import gradscope
 from tests.diagnostics.compared_runs import write_run
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
@@ -192,6 +193,13 @@ def test_no_line_of_a_docstring_only_repeats_the_name_of_an_argument() -> None:
                     if words <= {word + plural for word in name.lower().split("_") for plural in ("", "s")}:
                         echoes.append(f"{path.name}: {node.name}: {name}: {text}")
     assert not echoes
+
+
+def test_what_the_front_door_offers_is_there() -> None:
+    for name in gradscope.__all__:
+        assert getattr(gradscope, name) is not None
+    with pytest.raises(AttributeError, match="module 'gradscope' has no attribute 'measure_ranks'"):
+        _ = gradscope.measure_ranks
 
 
 def test_no_two_public_names_are_one() -> None:
