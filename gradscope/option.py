@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,19 @@ class Option:
     """Text to value, where the type alone does not tell."""
     shows_default: bool = True
     """Whether the help repeats the default."""
+
+    @property
+    def parameter(self) -> str:
+        """The name under which a command gets the value: that of its first flag."""
+        return self.flags[0].removeprefix("--").replace("-", "_")
+
+
+def options_of(record: type) -> dict[str, Option]:
+    """Field -> its option, in the order of the record; fields without one are left out."""
+    hints = get_type_hints(record, include_extras=True)
+    return {
+        name: option
+        for name, hint in hints.items()
+        for option in getattr(hint, "__metadata__", ())
+        if isinstance(option, Option)
+    }

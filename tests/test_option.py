@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args, get_type_hints
+from typing import Annotated, get_type_hints
 
 import pytest
 
 from gradscope.cli.output.delivery import DeliveryOptions
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.option import Option
+from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 
 RECORDS = (ReadOptions, ColumnNames, EngineOptions, DeliveryOptions)
-
-
-def options_of(record: type) -> dict[str, Option]:
-    hints = get_type_hints(record, include_extras=True)
-    return {name: one for name, hint in hints.items() for one in get_args(hint) if isinstance(one, Option)}
 
 
 @pytest.mark.parametrize("record", RECORDS)
@@ -39,3 +34,18 @@ def test_a_switch_has_no_metavar() -> None:
         hints = get_type_hints(record)
         for name, option in options_of(record).items():
             assert (option.metavar is None) == (hints[name] is bool), name
+
+
+@dataclasses.dataclass
+class Small:
+    """One field of each kind."""
+
+    asked: Annotated[int, "a note", Option(("--as-typed", "-a"), "Asked.", "Input")] = 0
+    quiet: Annotated[int, "a note"] = 0
+    bare: int = 0
+
+
+def test_only_a_field_that_declares_an_option_is_one() -> None:
+    (option,) = options_of(Small).values()
+    assert list(options_of(Small)) == ["asked"]
+    assert option.parameter == "as_typed"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
-from gradscope.option import Option
+from gradscope.option import Option, options_of
 
 _INPUT = "Input"
 _MODEL = "Model"
@@ -97,9 +97,7 @@ class ReadOptions:
             Flag and value; of switches nothing.
         """
         for record in (self, self.columns):
-            hints = get_type_hints(type(record), include_extras=True)
-            for field in fields(record):
-                option = next((one for one in getattr(hints[field.name], "__metadata__", ())), None)
-                value = getattr(record, field.name)
-                if option is not None and value is not None and option.metavar is not None:
+            for name, option in options_of(type(record)).items():
+                value = getattr(record, name)
+                if value is not None and option.metavar is not None:
                     yield option.flags[0], str(value)

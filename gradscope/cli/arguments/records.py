@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gradscope.option import Option
+from gradscope.option import Option, options_of
 
 Command = Callable[..., None]
 
@@ -23,7 +23,7 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
     :class:`~gradscope.option.Option`, records inside records included; the command is then called with the record.
 
     Args:
-        leave_out: Fields that this command has no use for; they keep their defaults.
+        leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
 
     Returns:
         The decorator.
@@ -36,7 +36,7 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
         for name, parameter in inspect.signature(command).parameters.items():
             if is_dataclass(hints[name]) and isinstance(hints[name], type):
                 records[name] = hints[name]
-                shown += [flag.parameter for flag in _flags(hints[name]) if flag.name not in leave_out]
+                shown += _flags(hints[name], leave_out)
             else:
                 shown.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -52,30 +52,18 @@ def with_records(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Comm
     return decorate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flag:
-    """One field of a record as a parameter of a command."""
-
-    name: str
-    parameter: inspect.Parameter
-
-
-def _flags(record: type) -> Iterator[_Flag]:
-    hints = get_type_hints(record, include_extras=True)
+def _flags(record: type, leave_out: tuple[str, ...]) -> Iterator[inspect.Parameter]:
+    """The flags of a record's fields as parameters; those of all records of a command share one name space."""
+    hints, options = get_type_hints(record), options_of(record)
     for field in fields(record):
-        hint = hints[field.name]
-        if is_dataclass(hint) and isinstance(hint, type):
-            yield from _flags(hint)
-        elif get_origin(hint) is Annotated:
-            option = next(one for one in hint.__metadata__ if isinstance(one, Option))
-            # the flags of all records of a command share one name space, in which `step` may be taken already
-            name = option.flags[0].removeprefix("--").replace("-", "_")
-            annotation = Annotated[_typed(hint.__origin__), _typer_option(option)]  # type: ignore[valid-type]
-            yield _Flag(
-                name=field.name,
-                parameter=inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
-                ),
+        if field.name in leave_out:
+            continue
+        if is_dataclass(hints[field.name]):
+            yield from _flags(hints[field.name], leave_out)
+        elif option := options.get(field.name):
+            annotation = Annotated[_typed(hints[field.name]), _typer_option(option)]  # type: ignore[valid-type]
+            yield inspect.Parameter(
+                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
             )
 
 
@@ -98,12 +86,12 @@ def _typer_option(option: Option) -> Any:
 def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...]) -> Any:
     """The record from the values of its flags, which are taken out."""
     chosen: dict[str, Any] = {}
-    hints = get_type_hints(record, include_extras=True)
+    hints, options = get_type_hints(record), options_of(record)
     for field in fields(record):
-        hint = hints[field.name]
-        if is_dataclass(hint) and isinstance(hint, type):
-            chosen[field.name] = _make(hint, values, leave_out)
-        elif get_origin(hint) is Annotated and field.name not in leave_out:
-            option = next(one for one in hint.__metadata__ if isinstance(one, Option))
-            chosen[field.name] = values.pop(option.flags[0].removeprefix("--").replace("-", "_"))
+        if field.name in leave_out:
+            continue
+        if is_dataclass(hints[field.name]):
+            chosen[field.name] = _make(hints[field.name], values, leave_out)
+        elif option := options.get(field.name):
+            chosen[field.name] = values.pop(option.parameter)
     return record(**chosen)

@@ -73,7 +73,7 @@ SeedOption = Annotated[
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
 
 
-@with_records(leave_out=("prompt", "reward", "step", "group"))
+@with_records(leave_out=("columns",))
 def rank(
     run: options.RunArgument,
     step: StepsOption = None,

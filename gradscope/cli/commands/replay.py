@@ -26,7 +26,7 @@ ToleranceOption = Annotated[
 ]
 
 
-@with_records(leave_out=("prompt", "reward", "step", "group"))
+@with_records(leave_out=("columns",))
 def replay(
     run: options.RunArgument,
     step: StepsOption = None,

@@ -63,8 +63,10 @@ def test_without_flags_the_record_has_its_defaults() -> None:
     assert run()[2] == [Outer()]
 
 
-@pytest.mark.parametrize("flag", ["--switch", "--step-column=a"])
-def test_what_is_left_out_is_no_flag(flag: str) -> None:
-    code, output, seen = run(flag, leave_out=("switch", "step"))
+@pytest.mark.parametrize(
+    ("flag", "left_out"), [("--switch", "switch"), ("--step-column=a", "step"), ("--step-column=a", "inner")]
+)
+def test_what_is_left_out_is_no_flag(flag: str, left_out: str) -> None:
+    code, output, seen = run(flag, leave_out=(left_out,))
     assert (code, seen) == (2, [])
     assert "No such option" in output
