@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["completed", "truncated", "error", "unknown"]
-Degeneracy = Literal["mixed", "all_pass", "all_fail", "tied"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Shapes: R rollouts of a step, J groups, F formulations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +31,6 @@ from gradscope.results.rank import FormulationUpdate, GroupShare
 
 _NOT_BINARY = "pass@k is defined for rewards of 0 and 1, and there are others"
 _ZERO_UPDATE = "one of the two updates is zero"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Weights:
-    """One weight a rollout under each name."""
-
-    names: tuple[str, ...]
-    """Formulations, then ``pass@<k>``, [F]."""
-    table: Array
-    """[F, R]."""
-    why_no_target: str | None
-    """Why there is no gradient of pass@k."""
 
 
 def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[FormulationUpdate]:
