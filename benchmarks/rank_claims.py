@@ -31,7 +31,8 @@ from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.progress import no_progress
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, RankCurvePoint
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum
+from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

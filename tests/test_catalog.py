@@ -20,15 +20,8 @@ from gradscope.results.degeneracy import (
     StepDegeneracy,
 )
 from gradscope.results.passk import PassAtK
-from gradscope.results.rank import (
-    BaselineNoise,
-    FormulationUpdate,
-    GroupShare,
-    RankCurvePoint,
-    RankReport,
-    Ranks,
-    StepGeometry,
-)
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
+from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost

@@ -55,6 +55,18 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         path="curve.participation_ratio",
     ),
     _rank_metric(
+        name="two_direction_energy",
+        title="energy of two directions",
+        formula="(s_1^2 + s_2^2) / sum(s^2)",
+        meaning="How much of the gradient's energy two directions hold. Unequal norms alone make it large, so it "
+        "stands beside that of unrelated rows of the same norms (nulls.gaussian.two_direction_energy).",
+        range="[0, 1], at least 2/N",
+        better="neither",
+        moved_by="A few dominating rollouts, or rollouts that pull along two lines, raise it.",
+        source="Share of explained variance, as in principal components.",
+        path="curve.two_direction_energy",
+    ),
+    _rank_metric(
         name="numerical_rank",
         title="numerical rank",
         formula="number of s_i > noise_floor",
@@ -145,7 +157,8 @@ NULL_METRICS: tuple[Metric, ...] = (
         title="null 'signs'",
         formula="effective rank of sign(A_i) s_i",
         meaning="The rank without the advantages' sizes. Signs rotate the matrix: without a zero advantage and without "
-        "centering it is that of the scores exactly.",
+        "centering it is that of the scores exactly. So no rank of rows can see who was rewarded and who punished, "
+        "only how unequal the sizes are; a sum of rows, such as dL/dW, can.",
         range=_COUNT,
         better="neither",
         moved_by="Rollouts with zero advantage, which drop out.",
@@ -156,10 +169,22 @@ NULL_METRICS: tuple[Metric, ...] = (
         title="null 'Gauss'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
         meaning="The rank of rows of the same norms that have nothing in common: the ceiling that unequal norms leave. "
-        "For the gradient of a weight matrix: independent entries, by the law of Marchenko and Pastur.",
+        "For dL/dW of a group the rows are those of its smaller side; for that of a whole step the entries are "
+        "independent, by the law of Marchenko and Pastur.",
         range=_COUNT,
         better="neither",
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
+    ),
+    _rank_metric(
+        name="nulls.ratio",
+        title="ratio",
+        formula="mean effective rank / mean effective rank of null 'Gauss'",
+        meaning="The rank as a share of what unrelated rows of the same norms would have: what is left when the number "
+        "of rows and their unequal norms are taken out. It stands beside every null (nulls.<name>.ratio).",
+        range="[0, N]",
+        better="neither",
+        moved_by="Rows that share directions lower it; 1 where they have nothing in common.",
+        source="Ratio of means; the interval resamples groups.",
     ),
 )

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.difference import difference_of
-from gradscope.results.rank import GradientSpectrum, RankComparison, RankCurvePoint, StepGeometry
-from gradscope.say import interval, with_interval
+from gradscope.results.rank import GradientSpectrum, RankComparison, StepGeometry
+from gradscope.results.rank_curves import RankCurvePoint, SizeChange
+from gradscope.say import interval, percent, with_interval
 
 
 def rank_findings(
@@ -49,6 +50,7 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
         "groups).",
         *_given_prompts(curve, last),
         *_against_nulls(last),
+        *_energy(last),
     ]
 
 
@@ -70,7 +72,8 @@ def _against_nulls(point: RankCurvePoint) -> list[str]:
     scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
     start = (
         f"The score vectors of those groups alone, without advantages, have {_rank(scores.effective_rank)}, and "
-        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}"
+        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}, of which the rank is "
+        f"{_rank(gaussian.ratio)}"
     )
     difference = scores.difference
     if difference.interval is None:
@@ -79,6 +82,17 @@ def _against_nulls(point: RankCurvePoint) -> list[str]:
     if difference.side_of_zero == 0:
         return [f"{start}. What the advantages change ({change}) cannot be told from nothing."]
     return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
+
+
+def _energy(point: RankCurvePoint) -> list[str]:
+    """What two directions hold, which says little without what they hold of unrelated rows."""
+    energy, null = point.two_direction_energy, point.nulls["gaussian"].two_direction_energy
+    if point.group_size <= 2 or energy.value is None or null.value is None:
+        return []
+    return [
+        f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the same "
+        f"norms they would hold {with_interval(null, percent)}."
+    ]
 
 
 def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
@@ -103,6 +117,22 @@ def _change(difference: Estimate) -> str:
     return f"the difference {text} may be zero, so these steps cannot be told apart"
 
 
+def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
+    """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix."""
+    named: dict[str, SizeChange] = {}
+    for change in changes:
+        known = named.setdefault(change.matrix, change)
+        if (change.step, change.second) > (known.step, known.second) and change.advantage == known.advantage:
+            named[change.matrix] = change
+    return tuple(
+        f"On the same {change.difference.num_units} prompts at step {change.step} the rank of {matrix} rows at "
+        f"R = {change.second} is {with_interval(change.difference, '+.2f')} above that at R = {change.first} "
+        f"(advantage {change.advantage})."
+        for matrix, change in named.items()
+        if change.difference.is_defined
+    )
+
+
 def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
     """Which formulations have ranks that can be told from the first one's."""
     apart = [c for c in comparisons if c.difference.side_of_zero != 0]
@@ -111,7 +141,8 @@ def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
     if apart:
         named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in apart)
         sentences.append(
-            f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %."
+            f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %. A rank "
+            "of rows sees how unequal the advantages are, never their signs."
         )
     if alike:
         sentences.append(

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.results.rank_tokens import TokenRankPoint
+from gradscope.results.rank import RowKind
+from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint
+from gradscope.say import with_interval
+
+_SPACES: dict[RowKind, str] = {
+    "hidden": "the gradient of a live group by the last hidden state",
+    "logit": "the gradient of a live group by the logits",
+    "advantage": "the advantage matrix of a live group, rollouts by tokens,",
+}
 
 
 def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
@@ -19,7 +27,7 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
     sentences = [
         f"At step {last.step} the {rows:.0f} tokens of a live group span {rank:.1f} directions by effective rank, "
         f"{rank / rows:.0%} of what they could (advantage {last.advantage}, mean over "
-        f"{last.num_groups - last.num_dead} live groups)."
+        f"{last.num_groups - last.num_dead} live groups){_against_unrelated(last)}."
     ]
     if last.method == "sampled":
         sentences.append(
@@ -32,3 +40,36 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
             f"the ranks count that error in. --sketch K with a K four times as large halves it."
         )
     return tuple(sentences)
+
+
+def signal_findings(
+    kind: RowKind, curve: Sequence[RankCurvePoint], tokens: Sequence[TokenRankPoint]
+) -> tuple[str, ...]:
+    """The last step's ranks of rollouts and of tokens in another space than that of the parameters.
+
+    Args:
+        kind: ``hidden``, ``logit`` or ``advantage``.
+        curve: Rows that are rollouts.
+        tokens: Rows that are tokens; empty for advantages.
+
+    Returns:
+        One sentence for each kind of rows that has a rank.
+    """
+    by_rollout = [point for point in curve if point.effective_rank.is_defined and point.advantage == curve[0].advantage]
+    sentences = []
+    if by_rollout:
+        last = max(by_rollout, key=lambda point: (point.step, point.group_size))
+        gaussian, scores = last.nulls["gaussian"], last.nulls["unweighted"]
+        alone = "where every rollout has the advantage 1" if kind == "advantage" else "without advantages"
+        sentences.append(
+            f"At step {last.step} {_SPACES[kind]} has effective rank {with_interval(last.effective_rank, '.2f')} of at "
+            f"most {last.group_size} rollouts (advantage {last.advantage}); {alone} it has "
+            f"{with_interval(scores.effective_rank, '.2f')}, and unrelated rows of the same norms "
+            f"{with_interval(gaussian.effective_rank, '.2f')}."
+        )
+    return (*sentences, *(token_findings(tokens) if tokens else ()))
+
+
+def _against_unrelated(point: TokenRankPoint) -> str:
+    ratio = point.nulls["gaussian"].ratio if "gaussian" in point.nulls else None
+    return "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"

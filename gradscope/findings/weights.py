@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradscope.results.rank_curves import WeightRankPoint
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.say import with_interval
 
 
 def weight_update_findings(
@@ -40,6 +42,34 @@ def weight_update_findings(
             f"change would have {null:.1%} there."
         )
     return tuple(sentences)
+
+
+def weight_rank_findings(points: Sequence[WeightRankPoint]) -> tuple[str, ...]:
+    """Whether the rank of one group's dL/dW depends on the group size, at the last step, beside unrelated rows."""
+    over_all = [point for point in points if point.tensor is None and point.effective_rank.is_defined]
+    last = [point for point in over_all if point.step == over_all[-1].step]
+    by_advantage = {name: [p for p in last if p.advantage == name] for name in dict.fromkeys(p.advantage for p in last)}
+    courses = [course for course in by_advantage.values() if len(course) > 1]
+    if not courses:
+        return tuple(_of_one_size(points[0]) for points in list(by_advantage.values())[:1])
+    course = sorted(courses[0], key=lambda point: point.group_size)
+    ranks = ", ".join(f"{point.effective_rank.value:.2f} at R = {point.group_size}" for point in course)
+    return (
+        f"dL/dW of one group, mean over its weights, has effective rank {ranks} (advantage {course[0].advantage}, step "
+        f"{course[0].step}); that is {_ratio(course[-1])} of unrelated rows of the same norms at the largest R.",
+    )
+
+
+def _of_one_size(point: WeightRankPoint) -> str:
+    return (
+        f"dL/dW of one group of {point.group_size} rollouts, mean over its weights, has effective rank "
+        f"{with_interval(point.effective_rank, '.2f')} (advantage {point.advantage}, step {point.step}), "
+        f"{_ratio(point)} of unrelated rows of the same norms."
+    )
+
+
+def _ratio(point: WeightRankPoint) -> str:
+    return with_interval(point.nulls["gaussian"].ratio, ".2f")
 
 
 def gradient_update_findings(pairs: Sequence[GradientAndUpdate]) -> tuple[str, ...]:

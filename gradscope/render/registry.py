@@ -88,7 +88,7 @@ SPECS = (
         arrays="files.arrays:write_spectra",
         csv=csv_rows.attributes(
             *("curve", "token_curve", "spectra", "steps", "formulations", "shares", "baselines", "comparisons"),
-            *("sparsity", "updates", "gradient_updates"),
+            *("weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
         ),
     ),
     ResultSpec(

@@ -8,12 +8,16 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import FLATTENED
-from gradscope.results.rank_tokens import GradientSparsity, TokenRankPoint, TokenRows
+from gradscope.results.rank_curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank_tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 
-RowKind = Literal["rollout", "group", "token", "weight", "update"]
+RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
+"""Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
+outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidden state and by the logits, of tokens
+and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change of a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,46 +82,6 @@ class GradientSpectrum:
     """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
     tokens: TokenRows | None = None
     """For ``rows = token``: how the rows were had, and what share of the tokens they are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullRank:
-    """The effective rank under one null model, on the same live sub-groups."""
-
-    effective_rank: Estimate
-    """Mean over the live sub-groups, interval by resampling groups; each sub-group's own is a mean over draws."""
-    difference: Estimate
-    """Effective rank minus that of the null, paired by sub-group."""
-    profile: tuple[float, ...] = ()
-    """Mean over the live sub-groups of s / sum s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCurvePoint:
-    """A rank averaged over the groups of one step."""
-
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
-    group_size: int
-    """Rows of each matrix."""
-    num_groups: int
-    """Sub-groups of this size at the step."""
-    num_dead: int
-    """Those whose advantages are all zero: their matrix is zero and has no rank."""
-    effective_rank: Estimate
-    """Mean over the live sub-groups, interval by resampling groups."""
-    given_prompts: Estimate
-    """The same mean with the interval of other rollouts of the same prompts, by leaving each rollout out once."""
-    stable_rank: Estimate
-    """As ``effective_rank``."""
-    participation_ratio: Estimate
-    """Likewise."""
-    profile: tuple[float, ...] = ()
-    """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
-    nulls: Mapping[str, NullRank] = field(default_factory=dict)
-    """The same under each null model; empty where every sub-group is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +219,11 @@ class RankReport:
     comparisons: tuple[RankComparison, ...] = ()
     """Each distinct formulation against the first one, at the last step and the largest group size."""
     token_curve: tuple[TokenRankPoint, ...] = ()
-    """For ``rows = token``: ranks of token rows over checkpoints, one point per step, advantage and group size."""
+    """For rows that are tokens: their ranks over checkpoints, one point per step, advantage and group size."""
+    weight_curve: tuple[WeightRankPoint, ...] = ()
+    """For ``rows = weight``: ranks of dL/dW of one group, one point per step, advantage, group size and weight."""
+    size_changes: tuple[SizeChange, ...] = ()
+    """With paired groups: how the effective rank changes with the group size, on the same prompts."""
     sparsity: tuple[GradientSparsity, ...] = ()
     """For ``rows = token`` and ``rows = weight``: how much of each step's gradient is (near) zero."""
     updates: tuple[WeightUpdate, ...] = ()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from gradscope.estimate import Estimate
@@ -33,38 +32,6 @@ class TokenRows:
     energy_error: float | None = None
     """Of a sketch sqrt((1 + 1/PR) / k), PR the participation ratio: the root mean square of |K~ - K|_F over tr K. It
     bounds the error of every squared singular value, over their sum."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRankPoint:
-    """Ranks of token rows, averaged over the groups of one step."""
-
-    step: int
-    """The trainer's step."""
-    advantage: str
-    """``logged``, or the formulation."""
-    group_size: int
-    """Rollouts over which an advantage was computed."""
-    method: TokenMethod
-    """How the rows were had; ``sampled`` where any group was."""
-    num_groups: int
-    """Groups, or parts of them, of this size at the step."""
-    num_dead: int
-    """Those whose token weights are all zero: their matrix is zero and has no rank."""
-    num_rows: Estimate
-    """Token rows of a live group, N: the most that a rank can be. Mean over live groups."""
-    frac_seen: float
-    """Share of the step's tokens that are rows."""
-    effective_rank: Estimate
-    """Mean over live groups, interval by resampling groups."""
-    stable_rank: Estimate
-    """Likewise."""
-    participation_ratio: Estimate
-    """Likewise."""
-    energy_error: float | None = None
-    """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
-    nulls: Mapping[str, Estimate] = field(default_factory=dict)
-    """Mean effective rank of the same groups under each null model; empty where no group is live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

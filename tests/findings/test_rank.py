@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_findings
-from gradscope.results.rank import RankComparison, RankCurvePoint
+from gradscope.results.rank import RankComparison
+from gradscope.results.rank_curves import RankCurvePoint
 from tests.render.examples import rank_report, weight_report
 
 REPORT = rank_report()
@@ -71,7 +72,10 @@ def test_formulations_are_told_apart_by_their_paired_difference() -> None:
         )
     ]
     apart, alike = rank_findings([], [], [], comparisons)
-    assert apart == "Paired by group, the rank under logged differs from that under sign (+1.00), each at 95 %."
+    assert apart == (
+        "Paired by group, the rank under logged differs from that under sign (+1.00), each at 95 %. A rank of rows "
+        "sees how unequal the advantages are, never their signs."
+    )
     assert alike == "The ranks under logged and under rloo cannot be told apart at step 9."
 
 

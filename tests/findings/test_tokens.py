@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from gradscope.estimate import Estimate
 from gradscope.findings.tokens import token_findings
-from gradscope.results.rank_tokens import TokenMethod, TokenRankPoint
+from gradscope.results.rank_curves import TokenRankPoint
+from gradscope.results.rank_tokens import TokenMethod
 
 
 def point(
@@ -26,6 +27,7 @@ def point(
         effective_rank=known,
         stable_rank=known,
         participation_ratio=known,
+        two_direction_energy=known,
         energy_error=energy_error,
     )
 

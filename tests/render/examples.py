@@ -25,15 +25,8 @@ from gradscope.results.passk import (
     PassAtKTable,
     Solved,
 )
-from gradscope.results.rank import (
-    GradientSpectrum,
-    NullRank,
-    RankCurvePoint,
-    RankReport,
-    Ranks,
-    SpectrumLabel,
-    StepGeometry,
-)
+from gradscope.results.rank import GradientSpectrum, RankReport, Ranks, SpectrumLabel, StepGeometry
+from gradscope.results.rank_curves import NullRank, RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
@@ -356,6 +349,8 @@ def _nulls(size: int) -> dict[str, NullRank]:
         name: NullRank(
             effective_rank=around(1 + share * (size - 1)),
             difference=Estimate(value=-0.2, low=-0.4, high=-0.05, num_units=11),
+            ratio=Estimate(value=0.8, low=0.7, high=0.95, num_units=11),
+            two_direction_energy=Estimate(value=0.7, low=0.6, high=0.8, num_units=11),
             profile=profile(size, 1 - share / 2),
         )
         for name, share in (("unweighted", 0.7), ("shuffled", 0.75), ("signs", 0.7), ("gaussian", 0.95))
@@ -386,6 +381,7 @@ def _curve() -> tuple[RankCurvePoint, ...]:
             given_prompts=Estimate.undefined_because("leaving one of 2 out leaves too little"),
             stable_rank=around(1 + 0.2 * size, 0.1),
             participation_ratio=around(1 + 0.3 * size, 0.1),
+            two_direction_energy=Estimate(value=0.9, low=0.8, high=0.95, num_units=11),
             profile=profile(size, 0.55),
             nulls=_nulls(size),
         )

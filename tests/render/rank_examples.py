@@ -6,6 +6,7 @@ import dataclasses
 
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
+from gradscope.results.rank_curves import WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
@@ -137,3 +138,38 @@ def gradient_update_report() -> RankReport:
     )
     pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
     return dataclasses.replace(examples.weight_report(), gradient_updates=pairs)
+
+
+def weight_rank_report() -> RankReport:
+    """dL/dW of one group under two formulations that are the same and one that is not, and a dead step."""
+    return dataclasses.replace(
+        examples.rank_report(),
+        rows="weight",
+        curve=(),
+        weight_curve=tuple(
+            weight_point(name, size, tensor)
+            for name in NAMES
+            for size in (2, 8, 32)
+            for tensor in (None, f"model.layers.0.{examples.HOSTILE}.weight", *(f"layers.{i}.w" for i in range(30)))
+        ),
+    )
+
+
+def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
+    known = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
+    rank = Estimate.undefined_because("dead") if size == 32 and name == "sign" else known
+    nulls = examples.rank_report().curve[0].nulls
+    return WeightRankPoint(
+        step=41,
+        advantage=name,
+        group_size=size,
+        tensor=tensor,
+        shape=None if tensor is None else (160, 64),
+        num_groups=16,
+        num_dead=4 if rank.is_defined else 16,
+        effective_rank=rank,
+        stable_rank=rank,
+        participation_ratio=rank,
+        two_direction_energy=Estimate.exact(0.9),
+        nulls=nulls if rank.is_defined else {},
+    )

@@ -26,9 +26,10 @@ EXAMPLES = (
 RowsOption = Annotated[
     RowKind,
     typer.Option(
-        metavar="rollout|group|token|weight|update",
-        help="What a row of the matrix is: a rollout's gradient, a group's sum, one token's, an output of each "
-        "weight's gradient, or of its change between checkpoints.",
+        metavar="rollout|group|token|weight|hidden|logit|advantage|update",
+        help="Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; "
+        "gradients by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each "
+        "weight between checkpoints.",
         rich_help_panel="Measure",
     ),
 ]
@@ -55,7 +56,16 @@ MaxTokensOption = Annotated[
     typer.Option(
         "--max-tokens",
         metavar="N",
-        help="For --rows token: most tokens of a group, drawn at random where it has more; 512 by default.",
+        help="For rows that are tokens: most tokens of a group, drawn at random where it has more; 512 by default.",
+        rich_help_panel="Measure",
+    ),
+]
+PairGroupsOption = Annotated[
+    bool,
+    typer.Option(
+        "--pair-groups",
+        help="Count only prompts that have a gradient at every group size, each the same: then the size is all that "
+        "changes.",
         rich_help_panel="Measure",
     ),
 ]
@@ -80,6 +90,7 @@ def rank(
     rows: RowsOption = "rollout",
     advantage: AdvantagesOption = None,
     group_size: GroupSizesOption = None,
+    pair_groups: PairGroupsOption = False,
     center: CenterOption = False,
     max_tokens: MaxTokensOption = None,
     sketch: SketchOption = None,
@@ -106,6 +117,7 @@ def rank(
                 advantages=tuple(advantage) if advantage else None,
                 group_sizes=tuple(group_size or ()),
                 centered=center,
+                pair_groups=pair_groups,
                 tokens=max_tokens,
                 sketch=sketch,
                 seed=seed,

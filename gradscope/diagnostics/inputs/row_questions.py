@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.weight_spectra import WeightSpectrum
     from gradscope.gradients.tokens.measure import TokenGram
+    from gradscope.gradients.tokens.signals import Signal, StepSignals
 
 
 class RowQuestion(Protocol):
@@ -21,17 +21,6 @@ class RowQuestion(Protocol):
 
     def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[Any, ...]:
         """The answer at one step, whose rollouts' Gram matrix is there already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightQuestion:
-    """Rows are those of each weight's gradient."""
-
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[WeightSpectrum, ...]:
-        """The spectrum of dL/dW of each weight matrix."""
-        from gradscope.gradients.step.weight_spectra import measure_weight_spectra
-
-        return measure_weight_spectra(prepared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +39,21 @@ class TokenQuestion:
         from gradscope.gradients.tokens.measure import measure_tokens
 
         return measure_tokens(prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalQuestion:
+    """Rows are the gradients by the last hidden state or by the logits, of tokens and of rollouts."""
+
+    signal: Signal
+    """Which of the two."""
+    most: int
+    """Token rows of a group; of more tokens, as many are drawn."""
+    seed: int = 0
+    """Decides which tokens are drawn."""
+
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[StepSignals]:
+        """The Gram matrices of both."""
+        from gradscope.gradients.tokens.signals import measure_signals
+
+        return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed),)

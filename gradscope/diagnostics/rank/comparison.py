@@ -1,13 +1,15 @@
-"""Whether two ranks differ: formulations paired by group, checkpoints by their intervals."""
+"""Whether two ranks differ: formulations paired by group, group sizes paired by prompt."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.results.rank import GradientSpectrum, RankComparison
+from gradscope.results.rank_curves import SizeChange
 
 _SAME = 1e-6
 """Ranks whose relative difference is below this differ by arithmetic."""
@@ -42,6 +44,37 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
         for second in others
         if not _are_same(ranks[first], ranks[second])
     )
+
+
+def compare_sizes(spectra: Sequence[GradientSpectrum]) -> tuple[SizeChange, ...]:
+    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts.
+
+    Returns:
+        One per step, advantage, kind of rows and larger size.
+    """
+    ranks: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    for spectrum in spectra:
+        label, rank = spectrum.label, spectrum.ranks.effective_rank.value
+        if label.group_id is not None and rank is not None:
+            of_size = ranks.setdefault((label.step, label.advantage, label.rows), {}).setdefault(label.group_size, {})
+            of_size.setdefault(label.group_id, []).append(rank)
+    changes = []
+    for (step, advantage, rows), by_size in ranks.items():
+        smallest, *larger = sorted(by_size)
+        for size in larger:
+            first, second = by_size[smallest], by_size[size]
+            apart = [fmean(second[group]) - fmean(first[group]) for group in first if group in second]
+            changes.append(
+                SizeChange(
+                    step=step,
+                    advantage=advantage,
+                    matrix=rows,
+                    first=smallest,
+                    second=size,
+                    difference=bootstrap_mean(apart, share=False),
+                )
+            )
+    return tuple(changes)
 
 
 def _difference(first: _Ranks, second: _Ranks) -> Estimate:

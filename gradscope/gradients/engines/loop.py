@@ -6,7 +6,7 @@ Shapes: N rows, P parameters.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,20 @@ ROW_BYTES = 2**30
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
     """Bytes that keeping N rows of all parameters takes."""
     return num_rows * sum(p.numel() * _row_dtype(p).itemsize for p in trainable.values())
+
+
+def parameter_blocks(
+    parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int
+) -> Iterator[dict[str, nn.Parameter]]:
+    """Parameters a few at a time, so that their rows fit; one alone where even that does not."""
+    block: dict[str, nn.Parameter] = {}
+    for name, parameter in parameters.items():
+        if block and row_bytes(num_rows, {**block, name: parameter}) > max_bytes:
+            yield block
+            block = {}
+        block[name] = parameter
+    if block:
+        yield block
 
 
 def loop_gram(

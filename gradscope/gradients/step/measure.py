@@ -8,7 +8,7 @@ backward pass. What does not fit the memory is tried again in smaller batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 from gradscope.errors import UsageError, VerificationError
 from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.engines.loop import ROW_BYTES, loop_gram, row_bytes
+from gradscope.gradients.engines.loop import ROW_BYTES, loop_gram, parameter_blocks, row_bytes
 from gradscope.gradients.engines.prefix import can_share
 from gradscope.gradients.engines.prompt import prompt_gram
 from gradscope.gradients.engines.shared_prompts import is_worth_sharing
@@ -141,7 +141,7 @@ class _Attempt:
     def _add_slowly(self, slow: frozenset[str]) -> None:
         self.slow = slow
         parameters = {name: self._policy.trainable[name] for name in sorted(slow)}
-        for block in _blocks(parameters, len(self._plan.rows), self._max_bytes):
+        for block in parameter_blocks(parameters, len(self._plan.rows), self._max_bytes):
             self._loop(block)
 
     def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -176,18 +176,6 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
-
-
-def _blocks(parameters: Mapping[str, nn.Parameter], num_rows: int, max_bytes: int) -> Iterator[dict[str, nn.Parameter]]:
-    """Parameters a few at a time, so that their rows fit; one alone where even that does not."""
-    block: dict[str, nn.Parameter] = {}
-    for name, parameter in parameters.items():
-        if block and row_bytes(num_rows, {**block, name: parameter}) > max_bytes:
-            yield block
-            block = {}
-        block[name] = parameter
-    if block:
-        yield block
 
 
 def _advantages(rollouts: Sequence[Rollout]) -> Array | None:

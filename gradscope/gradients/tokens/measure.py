@@ -36,7 +36,7 @@ class TokenGram:
     """The tokens and their weights, [N]."""
     gram: Array
     """Inner products of grad log pi(token), float64, [N, N]."""
-    num_parameters: int
+    num_columns: int
     """P."""
     slow_parameters: tuple[str, ...]
     """Parameters without a layer rule, computed one backward pass a row."""
@@ -80,7 +80,7 @@ def measure_tokens(
             TokenGram(
                 table=table,
                 gram=gram,
-                num_parameters=prepared.policy.num_parameters,
+                num_columns=prepared.policy.num_parameters,
                 slow_parameters=tuple(sorted(slow)),
                 verification=verification,
                 num_buckets=num_buckets,

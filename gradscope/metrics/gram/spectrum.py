@@ -234,6 +234,27 @@ def participation_ratio(singular_values: ArrayLike) -> Estimate:
     return _counted(float(np.sum(scaled**2) ** 2 / np.sum(scaled**4)), scaled)
 
 
+def rank_counts(singular_values: Array) -> Array:
+    """Effective rank, stable rank, participation ratio and the share of sum s^2 in the two largest, of many matrices.
+
+    Args:
+        singular_values: Non-negative, descending, [..., N].
+
+    Returns:
+        [..., 4]; NaN for a zero matrix.
+
+    Example:
+        >>> rank_counts(np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])).round(3).tolist()
+        [[2.0, 2.0, 2.0, 1.0], [4.0, 4.0, 4.0, 0.5]]
+    """
+    largest = singular_values[..., :1]
+    squares = np.divide(singular_values, largest, out=np.zeros(singular_values.shape), where=largest > 0) ** 2
+    total = np.where(largest[..., 0] > 0, squares.sum(axis=-1), np.nan)
+    participation = total**2 / np.maximum(np.sum(squares**2, axis=-1), 1.0)
+    leading = squares[..., :2].sum(axis=-1) / total
+    return np.stack([effective_ranks(singular_values), total, participation, leading], axis=-1)
+
+
 def numerical_rank(singular_values: ArrayLike, floor: float) -> Estimate:
     """The number of singular values above a floor.
 

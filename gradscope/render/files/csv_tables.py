@@ -50,7 +50,8 @@ def _columns(name: str, value: Any) -> Row:
             return {name if key == "value" else f"{name}_{key}": value[key] for key in value}
         return {column: item for key in value for column, item in _columns(f"{name}.{key}", value[key]).items()}
     if name == "shape":
-        return {"num_rows": value[0], "num_columns": value[1]}
+        num_rows, num_columns = value or ("", "")
+        return {"num_rows": num_rows, "num_columns": num_columns}
     if isinstance(value, list):
         return {}
     return {name: value}

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
-from gradscope.results.rank import RankCurvePoint
+from gradscope.results.rank_curves import RankCurvePoint, WeightRankPoint
 
 _TOLERANCE = 1e-6
+_Point = TypeVar("_Point", bound=RankCurvePoint | WeightRankPoint)
 
 
-def merge_same(points: Sequence[RankCurvePoint]) -> list[tuple[tuple[str, ...], list[RankCurvePoint]]]:
+def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Point]]]:
     """Rank curves with the names of all formulations that share them, in the order of first appearance."""
-    curves: dict[str, list[RankCurvePoint]] = {}
+    curves: dict[str, list[_Point]] = {}
     for point in points:
         curves.setdefault(point.advantage, []).append(point)
-    merged: list[tuple[tuple[str, ...], list[RankCurvePoint]]] = []
+    merged: list[tuple[tuple[str, ...], list[_Point]]] = []
     for name, curve in curves.items():
-        index = next((index for index, (_, shared) in enumerate(merged) if _are_same(shared, curve)), None)
-        if index is None:
-            merged.append(((name,), curve))
+        places = [place for place, (_, shared) in enumerate(merged) if _are_same(shared, curve)]
+        if places:
+            names, shared = merged[places[0]]
+            merged[places[0]] = ((*names, name), shared)
         else:
-            merged[index] = ((*merged[index][0], name), merged[index][1])
+            merged.append(((name,), curve))
     return merged
 
 
-def _are_same(first: Sequence[RankCurvePoint], second: Sequence[RankCurvePoint]) -> bool:
+def _are_same(first: Sequence[_Point], second: Sequence[_Point]) -> bool:
     return len(first) == len(second) and all(map(_is_same, first, second))
 
 
-def _is_same(first: RankCurvePoint, second: RankCurvePoint) -> bool:
+def _is_same(first: _Point, second: _Point) -> bool:
     if (first.step, first.group_size, first.num_dead) != (second.step, second.group_size, second.num_dead):
         return False
     one, other = first.effective_rank.value, second.effective_rank.value

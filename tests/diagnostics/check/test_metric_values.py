@@ -6,7 +6,8 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.rank import RankReport, StepGeometry
+from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -55,6 +56,7 @@ def rank_report() -> RankReport:
             given_prompts=estimate,
             stable_rank=estimate,
             participation_ratio=estimate,
+            two_direction_energy=Estimate.exact(0.9),
         )
 
     geometry = StepGeometry(

@@ -49,7 +49,7 @@ def long() -> Long:
     step = measured_step(policy, groups, DAPO)
     rows = step_rows(step)
     (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
-    assert exact.num_parameters == policy.num_parameters
+    assert exact.num_columns == policy.num_parameters
     return policy, groups, step, rows, token_spectra(rows, [exact], "logged", None, seed=0)[0][0]
 
 

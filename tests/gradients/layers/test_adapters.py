@@ -42,7 +42,7 @@ def test_rows_equal_one_float64_backward_each(kind):
         assert (step.coverage, step.num_parameters, step.slow_parameters) == (1.0, rows.shape[1], ())
     (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), step)
     assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
-    assert (tokens.num_parameters, tokens.slow_parameters) == (rows.shape[1], ())
+    assert (tokens.num_columns, tokens.slow_parameters) == (rows.shape[1], ())
 
 
 @pytest.mark.parametrize("kind", ["embedding, scaled", "dora", "dora, conv1d", "dora, embedding"])

@@ -111,5 +111,5 @@ def test_token_rows_equal_one_float64_backward_per_token(name):
     (found,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
     assert relative(found.gram, rows @ rows.T) < 1e-5
     assert found.slow_parameters == ()
-    assert found.num_parameters == rows.shape[1]
+    assert found.num_columns == rows.shape[1]
     assert found.verification.sum_error < 2e-5

@@ -65,5 +65,5 @@ def test_a_bare_parameter_goes_the_slow_way_and_is_named(lora):
     assert relative(step.score_gram, rows @ rows.T) < 1e-5
     assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
     assert step.slow_parameters == tokens.slow_parameters == (bare,)
-    assert (step.coverage, tokens.num_parameters) == (1.0, token_rows.shape[1])
+    assert (step.coverage, tokens.num_columns) == (1.0, token_rows.shape[1])
     assert any(f"1 parameters have no layer rule and took one backward pass a row: {bare}." in n for n in step.notes)

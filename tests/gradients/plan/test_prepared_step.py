@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.diagnostics.inputs.row_questions import TokenQuestion, WeightQuestion
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.errors import InputError
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.plan.objective import Objective
@@ -20,7 +20,7 @@ from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model, tin
 WITH_KL = dataclasses.replace(DAPO, beta=0.1)
 
 
-@pytest.mark.parametrize("question", [TokenQuestion(most=512), WeightQuestion()])
+@pytest.mark.parametrize("question", [TokenQuestion(most=512), SignalQuestion(signal="hidden", most=512)])
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
     reference.register_forward_hook(lambda *_: passes.append(1))

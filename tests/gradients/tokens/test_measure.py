@@ -37,7 +37,7 @@ def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     assert relative(found.gram, rows @ rows.T) < 1e-5
     assert found.table.num_tokens == len(rows)
     assert found.slow_parameters == ()
-    assert found.num_parameters == rows.shape[1]
+    assert found.num_columns == rows.shape[1]
     assert found.verification.row_error < found.verification.tolerance
     assert found.verification.sum_error is not None
 

@@ -17,6 +17,7 @@ from tests.render.rank_examples import (
     sparsity,
     token_report,
     update_report,
+    weight_rank_report,
 )
 
 
@@ -26,8 +27,15 @@ def words(report: RankReport) -> str:
 
 @pytest.mark.parametrize(
     "report",
-    [formulation_report(), gradient_update_report(), sparse_weight_report(), token_report(), update_report()],
-    ids=["formulations", "gradients and updates", "sparse weights", "tokens", "updates"],
+    [
+        formulation_report(),
+        gradient_update_report(),
+        sparse_weight_report(),
+        token_report(),
+        update_report(),
+        weight_rank_report(),
+    ],
+    ids=["formulations", "gradients and updates", "sparse weights", "tokens", "updates", "weights by group"],
 )
 def test_every_kind_of_row_fits_80_columns(report: RankReport) -> None:
     text = printed(render_table(report))
@@ -79,3 +87,12 @@ def test_a_gradient_stands_beside_the_change_that_followed() -> None:
     assert "W_60 - W_40: rank" in text
     assert "8.79  0.463              24.98  0.219  51.53" in text
     assert "11 more pairs of a gradient and a change" in " ".join(text.split())
+
+
+def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
+    text = words(weight_rank_report())
+    assert "logged (1) 2 12/16 2.02 [1.50, 4.00]" in text
+    assert "grpo, " in text
+    assert ": the same, up to one factor a group" in text
+    assert "R = 2 R = 8 R = 32" in text
+    assert "more weights are in the JSON and the CSV" in text

@@ -9,8 +9,8 @@ Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,25 @@ from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RowKind, SpectrumLabel
+from gradscope.results.rank import GradientSpectrum, RowKind, SpectrumLabel
+from gradscope.results.rank_curves import RankCurvePoint
 
 
 def step_spectra(
-    rows: StepRows, advantage: str, group_size: int | None, *, by_group: bool, centered: bool = False
+    rows: StepRows,
+    advantage: str,
+    group_size: int | None,
+    *,
+    by_group: bool,
+    centered: bool = False,
+    only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
     """All spectra of one step for one advantage and one group size.
 
     Args:
         group_size: Regroup into groups of this size; None: as logged.
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
+        only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
 
     Returns:
         The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size:
@@ -44,15 +52,17 @@ def step_spectra(
     parts = sub_groups(rows, group_size)
     if not parts:
         return [], []
-    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts)
+    weights = advantages_of(rows, parts, advantage)
+    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
     whole = step.whole_step(by_group, with_nulls=group_size is None)
     if by_group:
         return [whole], []
-    stacks = step.stacks()
-    spectra = {id(part): spectrum for stack in stacks for part, spectrum in step.spectra(stack)}
-    curve = [curve_point(stack, step=rows.step, advantage=advantage) for stack in stacks]
-    return [whole, *(spectra[id(part)] for part in parts)], curve
+    chosen = step if only is None else step.of_groups(only)
+    stacks = chosen.stacks()
+    spectra = {id(part): spectrum for stack in stacks for part, spectrum in chosen.spectra(stack)}
+    curve = [curve_point(stack, step=rows.step, advantage=advantage, by_group=only is not None) for stack in stacks]
+    return [whole, *(spectra[id(part)] for part in chosen.parts)], curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +73,14 @@ class _AdvantagedStep:
     advantage: str
     centered: bool
     parts: list[SubGroup]
-    weights: list[Array] = field(init=False)
+    weights: list[Array]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", advantages_of(self.rows, self.parts, self.advantage))
+    def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
+        """The parts of some groups alone, under the advantages that they have in the step."""
+        kept = [place for place, part in enumerate(self.parts) if part.group_id in group_ids]
+        return replace(
+            self, parts=[self.parts[place] for place in kept], weights=[self.weights[place] for place in kept]
+        )
 
     @property
     def is_scalar(self) -> bool:

@@ -59,6 +59,26 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
     return parts
 
 
+def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -> frozenset[str]:
+    """Groups with a part that lives at every group size: the same prompts whatever the size.
+
+    Args:
+        sizes: Group sizes; None for the groups as they are.
+
+    Returns:
+        Their ids.
+
+    Raises:
+        InputError: A reward or an advantage that is needed was not logged.
+    """
+    live = []
+    for size in sizes:
+        parts = sub_groups(rows, size)
+        weights = advantages_of(rows, parts, advantage)
+        live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
+    return frozenset.intersection(*live)
+
+
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
     """The advantages of the rollouts of each part.
 

@@ -8,46 +8,66 @@ Shapes: N token rows of a group, G rollouts of a part, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank.mean_ranks import MeanRanks, drawn_counts
 from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import spectrum_of
-from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.gram.null_models import NULLS
+from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
-from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
+from gradscope.results.rank_curves import TokenRankPoint
+from gradscope.results.rank_tokens import TokenRows
 
 if TYPE_CHECKING:
-    from gradscope.gradients.tokens.measure import TokenGram
     from gradscope.gradients.tokens.table import TokenTable
 
 
-_ALL_DEAD = "every token of this step has zero weight, so its gradient matrix is zero"
+class RowGram(Protocol):
+    """The inner products of one group's token rows, by whatever the rows are derivatives."""
+
+    @property
+    def table(self) -> TokenTable:
+        """The tokens and their weights, [N]."""
+
+    @property
+    def gram(self) -> Array:
+        """Without advantages, [N, N]."""
+
+    @property
+    def num_columns(self) -> int:
+        """P."""
+
+    @property
+    def num_buckets(self) -> int | None:
+        """Numbers kept of a sketched row; None where inner products are exact."""
 
 
 def token_spectra(
     rows: StepRows,
-    tokens: Sequence[TokenGram],
+    tokens: Sequence[RowGram],
     advantage: str,
     group_size: int | None,
     *,
     seed: int,
     centered: bool = False,
+    only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
     """The spectra of the token rows of each group under one advantage, and their averages.
 
     Args:
         group_size: Regroup into groups of this size; None: as logged.
         seed: What decided which tokens were drawn.
+        only: The groups that count, each weighing the same; None: all, each part weighing the same.
 
     Returns:
         One spectrum per group, and one point per group size.
@@ -55,11 +75,17 @@ def token_spectra(
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)
-    spectra = [
-        _spectrum(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
+    found = [
+        _token_part(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
         for part, advantages in zip(parts, weights, strict=True)
+        if only is None or part.group_id in only
     ]
-    return spectra, _points(spectra)
+    sizes = sorted({one.spectrum.label.group_size for one in found})
+    points = [
+        _point([one for one in found if one.spectrum.label.group_size == size], by_group=only is not None)
+        for size in sizes
+    ]
+    return [one.spectrum for one in found], points
 
 
 def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -78,45 +104,57 @@ def token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Arr
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-def _points(spectra: Sequence[GradientSpectrum]) -> list[TokenRankPoint]:
-    """Ranks of one step and advantage, averaged over the live groups; one point per group size."""
-    sizes = sorted({spectrum.label.group_size for spectrum in spectra})
-    return [_point([spectrum for spectrum in spectra if spectrum.label.group_size == size]) for size in sizes]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TokenPart:
+    """One part of a group: its spectrum, and the counts of its nulls [4]."""
+
+    spectrum: GradientSpectrum
+    nulls: Mapping[str, Array]
 
 
-def _point(spectra: Sequence[GradientSpectrum]) -> TokenRankPoint:
-    first = spectra[0]
-    live = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
+def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
+    """Ranks of one step, advantage and group size, averaged over the live groups."""
+    spectra = [part.spectrum for part in parts]
+    label = spectra[0].label
+    live = [part for part in parts if part.spectrum.ranks.effective_rank.is_defined]
     seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
-    means = _means(live)
+    group_ids = [str(part.spectrum.label.group_id) for part in live]
+    names = [name for name in NULLS if live and all(np.isfinite(part.nulls.get(name, np.nan)).all() for part in live)]
+    mean = MeanRanks(
+        counts=np.array([rank_counts(np.array(part.spectrum.singular_values)) for part in live]).reshape(-1, 4),
+        nulls={name: np.array([part.nulls[name] for part in live]) for name in names},
+        group_ids=group_ids,
+        most=max(spectrum.label.shape[0] for spectrum in spectra),
+        by_group=by_group,
+    )
+    num_rows = [[float(part.spectrum.label.shape[0])] for part in live]
+    (rows,) = bootstrap_means(num_rows, group_ids, share=False) if live else (mean.means()["effective_rank"],)
     return TokenRankPoint(
-        step=first.label.step,
-        advantage=first.label.advantage,
-        group_size=first.label.group_size,
+        step=label.step,
+        advantage=label.advantage,
+        group_size=label.group_size,
         method=max((rows.method for rows in seen), key=("exact", "sketch", "sampled").index),
         num_groups=len(spectra),
         num_dead=len(spectra) - len(live),
-        num_rows=means[0],
+        num_rows=rows,
         frac_seen=sum(rows.frac_seen * rows.num_tokens for rows in seen) / sum(rows.num_tokens for rows in seen),
-        effective_rank=means[1],
-        stable_rank=means[2],
-        participation_ratio=means[3],
+        **mean.means(),
         energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
-        nulls=_mean_nulls(live),
+        nulls=mean.null_ranks(),
     )
 
 
-def _spectrum(
+def _token_part(
     rows: StepRows,
-    gram: TokenGram,
+    gram: RowGram,
     part: SubGroup,
     advantages: Array,
     advantage: str,
     *,
     seed: int,
     centered: bool,
-) -> GradientSpectrum:
-    """The spectrum of the tokens of one part of a group."""
+) -> _TokenPart:
+    """The tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
     weights = token_weights(gram.table, part.index, advantages, advantage)[inside]
     scores = gram.gram[np.ix_(inside, inside)]
@@ -131,7 +169,7 @@ def _spectrum(
         advantage=advantage,
         group_size=len(part.index),
         samples=part.samples,
-        shape=(len(inside), gram.num_parameters),
+        shape=(len(inside), gram.num_columns),
         centered=centered,
     )
     how = TokenRows(
@@ -144,37 +182,37 @@ def _spectrum(
         energy_error=error,
     )
     scalars = None if advantage == LOGGED and rows.advantages is None else advantages
-    nulls = _null_ranks(gram, inside, part, weights, scalars, centered=centered)
-    return spectrum_of(weighted, label, relative_row_error=value_error, nulls=nulls, tokens=how)
+    drawn = _null_values(gram, inside, part, weights, scalars, centered=centered)
+    spectrum = spectrum_of(weighted, label, relative_row_error=value_error, nulls=mean_null_ranks(drawn), tokens=how)
+    return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
 
 
-def _null_ranks(
-    gram: TokenGram,
+def _null_values(
+    gram: RowGram,
     inside: NDArray[np.intp],
     part: SubGroup,
     weights: Array,
     advantages: Array | None,
     *,
     centered: bool,
-) -> dict[str, Estimate]:
-    """The rank under each null: a shuffle deals the advantages of the part's rollouts, and tokens keep their own's."""
+) -> dict[str, Array]:
+    """Singular values under each null: a shuffle deals the rollouts' advantages, and tokens keep their own's."""
     scores = gram.gram[np.ix_(inside, inside)]
     norms = np.abs(weights) * np.sqrt(np.clip(np.diag(scores), 0.0, None))
     if not norms.any():
-        return mean_null_ranks({})
+        return {}
     spread = np.zeros((len(inside), len(part.index)))
     owners = np.searchsorted(part.index, gram.table.rollouts[inside])
     spread[np.arange(len(inside)), owners] = gram.table.score_weights[inside]
-    values = null_values(
+    return null_values(
         scores[None],
         norms[None],
         None if advantages is None else advantages[None],
         np.zeros((1, len(part.index)), dtype=np.int64),
-        num_columns=gram.num_parameters,
+        num_columns=gram.num_columns,
         centered=centered,
         spread=spread,
     )
-    return mean_null_ranks(values)
 
 
 def sketch_error(gram: Array, num_buckets: int) -> float:
@@ -193,38 +231,3 @@ def sketch_error(gram: Array, num_buckets: int) -> float:
     """
     energy = float(np.trace(gram))
     return ((1.0 + float(np.sum(gram**2)) / energy**2) / num_buckets) ** 0.5 if energy > 0 else 0.0
-
-
-def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
-    """Mean over live groups of the rank under each null; empty where no group is live."""
-    means = {}
-    for name in spectra[0].nulls if spectra else ():
-        ranks = [rank.value for spectrum in spectra if (rank := spectrum.nulls[name]).value is not None]
-        none = spectra[0].nulls[name]
-        means[name] = Estimate.exact(sum(ranks) / len(ranks), num_units=len(ranks)) if ranks else none
-    return means
-
-
-def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
-    """Rows, effective rank, stable rank and participation ratio, averaged over groups."""
-    # Groups differ in their number of tokens, so ranks have no common span [1, G] to be shares of, as those of rollouts
-    # have in curve_point: here the interval is that of the ranks themselves, cut where no rank can be.
-    if not spectra:
-        return (Estimate.undefined_because(_ALL_DEAD),) * 4
-    columns = [
-        [
-            float(s.label.shape[0]),
-            *(e.value or 0.0 for e in (s.ranks.effective_rank, s.ranks.stable_rank, s.ranks.participation_ratio)),
-        ]
-        for s in spectra
-    ]
-    num_rows, *ranks = bootstrap_means(columns, [str(spectrum.label.group_id) for spectrum in spectra], share=False)
-    most = max(spectrum.label.shape[0] for spectrum in spectra)
-    return (num_rows, *(_as_rank(rank, most) for rank in ranks))
-
-
-def _as_rank(mean: Estimate, most: int) -> Estimate:
-    """The mean with its interval kept where a rank can be; few groups know no better."""
-    if mean.value is None or mean.low is None or mean.high is None:
-        return mean
-    return replace(mean, low=max(mean.low, min(1.0, mean.value)), high=max(mean.value, min(mean.high, float(most))))

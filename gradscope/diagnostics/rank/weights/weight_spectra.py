@@ -5,7 +5,7 @@ Shapes: O outputs, I inputs of a weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,19 +17,19 @@ from gradscope.metrics.gram.spectrum import effective_rank
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.inputs.steps import MeasuredStep
     from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.weight_spectra import WeightSpectrum
 
 
-def weight_spectra(measured: MeasuredStep, gram: StepGram) -> Iterator[GradientSpectrum]:
+def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram) -> Iterator[GradientSpectrum]:
     """Spectra of dL/dW as the optimizer saw it, each beside that of a matrix of independent entries."""
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
-    for spectrum in measured.answer:
+    for spectrum in spectra:
         values = spectrum.singular_values
         floor = gram.relative_row_error * float(np.sqrt(np.sum(values**2)))
         yield GradientSpectrum(
             label=SpectrumLabel(
-                step=measured.step,
+                step=step,
                 rows="weight",
                 advantage=LOGGED,
                 group_size=size,

@@ -6,7 +6,9 @@ Letters: G group size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,30 +26,49 @@ from gradscope.render.figures.style import (
     new_figure,
     tick_at,
 )
-from gradscope.results.rank import RankCurvePoint, RankReport
+from gradscope.results.rank import RankReport
+from gradscope.results.rank_curves import RankCurvePoint, WeightRankPoint
 
 _NULLS = ("unweighted", "shuffled", "gaussian")
+_Point = RankCurvePoint | WeightRankPoint
+_Chosen = TypeVar("_Chosen", bound=RankCurvePoint | WeightRankPoint)
 _Known = Sequence[tuple[int, Estimate]]
 
 
 def draw_sizes(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
-    sizes: dict[str, set[int]] = {}
-    for point in report.curve:
-        if point.effective_rank.value is not None:
-            sizes.setdefault(point.advantage, set()).add(point.group_size)
-    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
-    points = [p for p in report.curve if p.advantage == chosen and p.effective_rank.value is not None]
+    points = _of_several_sizes(report.curve)
     steps = first_middle_last(sorted({point.step for point in points}))
-    return {"rank_sizes": _figure(points, steps)} if points else {}
+    return {"rank_sizes": _figure(points, steps, "Effective rank against the number of rollouts", ())} if points else {}
 
 
-def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
-    name = name_of(points[0].advantage)
+def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
+    """The rank of dL/dW of one group against G: each weight, their mean, and its nulls, likewise."""
+    points = _of_several_sizes([point for point in report.weight_curve if point.tensor is None])
+    steps = first_middle_last(sorted({point.step for point in points}))
+    if not points:
+        return {}
+    weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
+    return {"rank_weight_sizes": _figure(points, steps, "Effective rank of dL/dW of one group", weights)}
+
+
+def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
+    """Those of the first formulation with several group sizes."""
+    ranked = [point for point in points if point.effective_rank.value is not None]
+    sizes: dict[str, set[int]] = {}
+    for point in ranked:
+        sizes.setdefault(point.advantage, set()).add(point.group_size)
+    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
+    return [point for point in ranked if point.advantage == chosen]
+
+
+def _figure(points: Sequence[_Point], steps: Sequence[int], heading: str, weights: Sequence[WeightRankPoint]) -> Figure:
+    name = f"mean, {name_of(points[0].advantage)}" if weights else name_of(points[0].advantage)
+    dotted = "the constant 2 that binary rewards have been said to give"
+    dotted = f"dotted: {dotted}; thin: each weight" if weights else f"dotted: the ceiling, G, and {dotted}"
     figure, axes = new_figure(
-        "Effective rank against the number of rollouts",
-        f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n"
-        "dotted: the ceiling, G, and the constant 2 that binary rewards have been said to give",
+        heading,
+        f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         columns=len(steps),
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
@@ -55,25 +76,41 @@ def _figure(points: Sequence[RankCurvePoint], steps: Sequence[int]) -> Figure:
         panel_titles=True,
     )
     sizes = sorted({point.group_size for point in points})
+    highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
     for place, (panel, step) in enumerate(zip(axes, steps, strict=True)):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
-        panel.set_ylim(0.93, sizes[-1] * 1.1)
-        for axis in (panel.xaxis, panel.yaxis):
-            tick_at(axis, [1, 2, *sizes])
+        panel.set_ylim(0.93, highest * 1.1)
+        tick_at(panel.xaxis, [1, 2, *sizes])
+        tick_at(panel.yaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
         panel.set_xlabel("G")
         panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
-        panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
+        if not weights:
+            panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
         panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
-        of_step = sorted((p for p in points if p.step == step), key=lambda point: point.group_size)
-        _panel(panel, of_step, name, last=place == len(steps) - 1)
+        for tensor in dict.fromkeys(point.tensor for point in weights):
+            of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
+            defined = [(size, rank) for size, rank in of_tensor if rank.value is not None]
+            _line(panel, defined, color=MUTED, line="-", marker="", width=0.6)
+        _panel(panel, _at(points, step), name, last=place == len(steps) - 1)
         if place:
             panel.tick_params(labelleft=False)
     return figure
 
 
-def _panel(axes: Axes, points: Sequence[RankCurvePoint], name: str, *, last: bool) -> None:
+def _at(points: Sequence[_Chosen], step: int) -> list[_Chosen]:
+    return sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
+
+
+def _ranks(points: Sequence[_Point], weights: Sequence[WeightRankPoint]) -> list[Estimate]:
+    """All that is drawn."""
+    nulls = [point.nulls[null].effective_rank for point in points for null in _NULLS if null in point.nulls]
+    own = [point.effective_rank for point in (*points, *weights)]
+    return [rank for rank in (*own, *nulls) if rank.is_defined]
+
+
+def _panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) -> None:
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]

@@ -23,7 +23,8 @@ from gradscope.render.figures.style import (
     name_of,
     new_figure,
 )
-from gradscope.results.rank import RankCurvePoint, RankReport
+from gradscope.results.rank import RankReport
+from gradscope.results.rank_curves import RankCurvePoint
 
 _FLOOR = 1e-4
 """Smaller shares of the sum change no effective rank and are not drawn."""

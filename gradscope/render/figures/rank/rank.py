@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures.rank.formulations import draw_updates
-from gradscope.render.figures.rank.group_sizes import draw_sizes
+from gradscope.render.figures.rank.group_sizes import draw_sizes, draw_weight_sizes
 from gradscope.render.figures.rank.layers import draw_layers
 from gradscope.render.figures.rank.null_models import draw_nulls
 from gradscope.render.figures.rank.sparsity import draw_sparsity
@@ -19,7 +19,8 @@ from gradscope.render.figures.rank.spectrum import draw_spectra
 from gradscope.render.figures.rank.weight_updates import draw_gradients_and_updates, draw_weight_updates
 from gradscope.render.figures.style import INK, SERIES, label_lines, name_of, new_figure, tick_at, tick_steps
 from gradscope.render.words.merge_equal_curves import merge_same
-from gradscope.results.rank import RankCurvePoint, RankReport
+from gradscope.results.rank import RankReport
+from gradscope.results.rank_curves import RankCurvePoint
 
 _MOST_PANELS = 12
 
@@ -27,7 +28,8 @@ _MOST_PANELS = 12
 def draw_rank(report: RankReport) -> dict[str, Figure]:
     """Ranks over checkpoints and against G, spectra beside nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
-        return draw_layers(report) | draw_sparsity(report) | draw_gradients_and_updates(report.gradient_updates)
+        figures = draw_weight_sizes(report) | draw_layers(report) | draw_sparsity(report)
+        return figures | draw_gradients_and_updates(report.gradient_updates)
     if report.rows == "update":
         return draw_weight_updates(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}

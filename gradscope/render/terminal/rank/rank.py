@@ -13,6 +13,7 @@ from gradscope.render.terminal.layout import Column, add_row, document, formulas
 from gradscope.render.terminal.rank.formulations import baselines_table, updates_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.tokens import token_rank_table
+from gradscope.render.terminal.rank.weight_ranks import group_sizes_table, weight_ranks_table
 from gradscope.render.terminal.rank.weight_updates import (
     gradients_and_updates_table,
     trajectory_table,
@@ -23,13 +24,17 @@ from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
 from gradscope.render.words.tensor_names import short_tensor
-from gradscope.results.rank import GradientSpectrum, RankCurvePoint, RankReport, StepGeometry
+from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
+from gradscope.results.rank_curves import RankCurvePoint
 
 MOST_ROWS = 24
 """A longer table is cut, and says so; every row is in the JSON and the CSV."""
 
-_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "signs": "signs", "gaussian": "Gauss"}
-"""Columns of the null models: the same matrix without what the rank might be due to."""
+_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
+"""Columns of the null models: the same matrix without what the rank might be due to. ``signs`` is ``scores`` but for
+rollouts of zero advantage, and stands in the JSON."""
+_RATIO_TITLE = "ratio"
+"""Column of the rank over that of unrelated rows of the same norms."""
 
 _SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
 """Catalogue names of the last three columns of a step's geometry."""
@@ -38,6 +43,9 @@ _ROW_WORDS = {
     "group": "the sum of a group's gradients",
     "token": "the gradient of one token of a group",
     "weight": "an output of one weight matrix",
+    "hidden": "the gradient of a rollout or a token by the last hidden state",
+    "logit": "the gradient of a rollout or a token by the logits",
+    "advantage": "the advantages of one rollout, token by token",
     "update": "an output of one weight matrix's change between checkpoints",
 }
 
@@ -56,6 +64,8 @@ def rank_table(report: RankReport) -> Group:
     whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
     if whole:
         blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
+    if report.weight_curve:
+        blocks[:0] = [weight_ranks_table(report.weight_curve, notes), group_sizes_table(report.weight_curve, notes)]
     if report.gradient_updates:
         blocks += [gradients_and_updates_table(report.gradient_updates, notes), formulas("top_energy")]
     if report.sparsity:
@@ -77,7 +87,7 @@ def rank_table(report: RankReport) -> Group:
     if report.rows == "update":
         blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
     if report.rows not in {"weight", "update"}:
-        blocks.append(formulas(*(f"nulls.{name}" for name in _NULL_TITLES)))
+        blocks.append(formulas(*(f"nulls.{name}" for name in (*_NULL_TITLES, "ratio"))))
     if report.formulations:
         blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
     return document(head, blocks, notes, report.findings)
@@ -140,7 +150,7 @@ def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
         ("G", "right"),
         ("live", "right"),
         (f"rank, step {last_step}", "left"),
-        *((title, "right") for title in _NULL_TITLES.values()),
+        *((title, "right") for title in (*_NULL_TITLES.values(), _RATIO_TITLE)),
     ]
     table = new_table([*columns, ("steps", "left")] if many else columns)
     for (name, *others), curve in merge_same(points):
@@ -160,13 +170,14 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
     last = curve[-1]
     if last.step != last_step:
         none = notes.mark(f"no group of {last.group_size} at step {last_step}")
-        return (str(last.group_size), "0", none, *[UNDEFINED] * len(_NULL_TITLES), "")
+        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 1), "")
     nulls = {name: null.effective_rank for name, null in last.nulls.items()}
     return (
         str(last.group_size),
         f"{last.num_groups - last.num_dead}/{last.num_groups}",
         format_estimate(last.effective_rank, notes, "rank"),
         *_null_cells(nulls, notes),
+        format_estimate(last.nulls["gaussian"].ratio, notes, "share", interval=False) if last.nulls else UNDEFINED,
         sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(last.group_size), width=5),
     )
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
-from gradscope.results.rank_tokens import TokenRankPoint
+from gradscope.results.rank_curves import TokenRankPoint
 
 MOST_ROWS = 24
 """A longer table is cut to the last step, and says so; every row is in the JSON and the CSV."""
@@ -41,11 +41,14 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
             f"{point.num_groups - point.num_dead}/{point.num_groups}",
             UNDEFINED if point.num_rows.value is None else format_number(point.num_rows.value, "count"),
             format_estimate(point.effective_rank, notes, "rank"),
-            *(
-                format_estimate(point.nulls[name], notes, "rank", interval=False) if name in point.nulls else UNDEFINED
-                for name in _NULLS
-            ),
+            *(_null_cell(point, name, notes) for name in _NULLS),
         )
     if len(shown) < len(points):
         notes.mark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")
     return table
+
+
+def _null_cell(point: TokenRankPoint, name: str, notes: Footnotes) -> str:
+    if name not in point.nulls:
+        return UNDEFINED
+    return format_estimate(point.nulls[name].effective_rank, notes, "rank", interval=False)

@@ -33,7 +33,7 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
     return TokenGram(
         table=table,
         gram=np.eye(count),
-        num_parameters=50,
+        num_columns=50,
         slow_parameters=(),
         verification=TokenVerification(row_error=0.0, num_rows=3, sum_error=None, tolerance=1e-5),
     )
@@ -111,13 +111,13 @@ def test_logged_weights_that_are_missing_are_an_error() -> None:
 def test_groups_that_are_all_dead_have_no_rank() -> None:
     rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
     _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
-    assert "zero weight" in (points[0].effective_rank.undefined or "")
+    assert "zero advantage" in (points[0].effective_rank.undefined or "")
     assert "No token of these steps has a weight" in token_findings(points)[0]
 
 
 @pytest.mark.parametrize("options", [{"rows": "rollout", "tokens": 8}, {"rows": "token", "tokens": 1}])
 def test_a_number_of_tokens_needs_token_rows(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="--max-tokens is a number from 2 on, and goes with --rows token"):
+    with pytest.raises(UsageError, match="--max-tokens is a number from 2 on, and goes with rows that are tokens"):
         measure_rank("no/run", **options)
 
 
@@ -143,10 +143,12 @@ def test_a_sketch_takes_all_tokens(options: dict[str, object]) -> None:
 def test_every_mean_rank_of_tokens_has_its_nulls() -> None:
     spectra, (point,) = token_spectra(ROWS, TOKENS, "dr_grpo", None, seed=0)
     assert set(spectra[0].nulls) == set(point.nulls) == set(NULLS)
-    assert point.nulls["unweighted"].value == pytest.approx(4.0)  # the one live group: four orthogonal tokens
+    assert point.nulls["unweighted"].effective_rank.value == pytest.approx(
+        4.0
+    )  # the one live group: four orthogonal tokens
     rows = rows_of([1, 0, 1, 0], ["a"] * 4)
     _, (halves,) = token_spectra(rows, [tokens_of("a", [0, 1, 1, 2, 3, 3])], "dr_grpo", 2, seed=0)
-    assert halves.nulls["unweighted"].value == pytest.approx(3.0)
+    assert halves.nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
 
 
 def test_tokens_without_weight_have_no_null() -> None:

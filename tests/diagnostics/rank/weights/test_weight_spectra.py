@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.gradients.step.weight_spectra import WeightSpectrum
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
@@ -19,9 +18,8 @@ def test_one_spectrum_a_matrix_beside_that_of_independent_entries() -> None:
         WeightSpectrum(tensor="q", shape=(2, 6), singular_values=np.array([4.0, 3.0]), entries={}),
         WeightSpectrum(tensor="k", shape=(3, 2), singular_values=np.array([0.0, 0.0]), entries={}),
     )
-    measured = MeasuredStep(step=7, groups=(), weights=None, gram=None, reason=None, answer=answer)
     gram = SimpleNamespace(group_ids=("a", "a", "a", "b"), relative_row_error=0.1)
-    query, key = weight_spectra(measured, gram)
+    query, key = weight_spectra(7, answer, gram)
     assert (query.label.step, query.label.tensor, query.label.shape) == (7, "q", (2, 6))
     assert (query.label.rows, query.label.advantage, query.label.group_size) == ("weight", "logged", 3)
     assert query.singular_values == (4.0, 3.0)

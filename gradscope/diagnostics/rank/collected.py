@@ -1,0 +1,139 @@
+"""One step after another: every matrix that was asked for, its spectra and averages, kept until the report is made.
+
+What a formulation cannot be computed from is kept among ``refused``, a step among ``skipped``, each with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
+from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
+from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
+from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.rollouts.advantage_matrix import advantage_rows
+from gradscope.diagnostics.rank.rollouts.geometry import measure_geometry
+from gradscope.diagnostics.rank.rollouts.gram_file import write_gram
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
+from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
+from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
+from gradscope.diagnostics.rank.weights.weight_curve import weight_curve
+from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
+from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
+from gradscope.diagnostics.replay.logprobs import logprob_difference
+from gradscope.errors import GradscopeError
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, StepGeometry
+from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+
+@dataclass(slots=True)
+class Collected:
+    """What has been computed so far, over the steps."""
+
+    spectra: list[GradientSpectrum] = field(default_factory=list)
+    """Of steps, groups, parts of groups and weights."""
+    curve: list[RankCurvePoint] = field(default_factory=list)
+    """Averages of rows that are rollouts."""
+    token_curve: list[TokenRankPoint] = field(default_factory=list)
+    """Averages of rows that are tokens."""
+    weight_curve: list[WeightRankPoint] = field(default_factory=list)
+    """Averages of dL/dW of one group."""
+    steps: list[StepGeometry] = field(default_factory=list)
+    """The geometry of each step's gradient."""
+    skipped: dict[int, str] = field(default_factory=dict)
+    """Steps that could not be computed."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Formulations that could not."""
+    gram: dict[str, str] = field(default_factory=dict)
+    """Files of Gram matrices."""
+    engine: dict[str, object] = field(default_factory=dict)
+    """How gradients were computed."""
+    formulations: list[FormulationUpdate] = field(default_factory=list)
+    """The update that each formulation makes."""
+    shares: list[GroupShare] = field(default_factory=list)
+    """What each group gives to a step's gradient."""
+    baseline_groups: list[BaselineGroup] = field(default_factory=list)
+    """What baselines are judged by."""
+    sparsity: list[GradientSparsity] = field(default_factory=list)
+    """Of tokens and of entries."""
+
+
+def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collected: Collected) -> None:
+    """Everything that is asked of one step whose gradients were recomputed."""
+    gram = measured.gram
+    if gram is None or measured.weights is None:
+        collected.skipped[measured.step] = measured.reason or "unknown"
+        return
+    # what every kind of rows has: the geometry of the step's gradient
+    rows = step_rows(gram)
+    collected.engine = describe_engine(gram, collected.engine)
+    geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
+    collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
+    if request.output:
+        collected.gram[str(measured.step)] = write_gram(request.output, rows)
+    if request.rows == "weight":
+        (answer,) = measured.answer
+        collected.spectra.extend(weight_spectra(measured.step, answer.spectra, gram))
+        _collect_weights(measured.step, answer, request, collected)
+        return
+    if request.rows in ("hidden", "logit"):
+        (signals,) = measured.answer
+        by_signal = replace(
+            rows,
+            gram=signals.score_gram,
+            policy_gram=signals.logged_gram,
+            full_gram=signals.logged_gram,
+            num_parameters=signals.num_columns,
+        )
+        _collect_spectra(by_signal, signals.tokens, request, collected)
+        return
+    # rollouts and tokens, under every advantage and group size
+    collected.formulations.extend(measure_formulations(rows, request.advantages))
+    collected.shares.extend(measure_shares(rows))
+    collected.baseline_groups.extend(baseline_groups(rows))
+    collected.sparsity.extend(token_sparsity(measured.step, measured.answer))
+    _collect_spectra(rows, measured.answer, request, collected)
+
+
+def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankRequest, collected: Collected) -> None:
+    """The advantages of one step as a matrix, for which no gradient is needed."""
+    try:
+        rows = advantage_rows(step, groups)
+    except GradscopeError as error:
+        collected.skipped[step] = error.message
+        return
+    _collect_spectra(rows, (), request, collected)
+
+
+def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, collected: Collected) -> None:
+    collected.weight_curve.extend(weight_curve(step, answer.groups, answer.ranks, by_group=request.paired))
+    collected.sparsity.extend(weight_sparsity(step, answer.spectra))
+    collected.refused.update(answer.refused)
+
+
+def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:
+    """The spectra of one step under every advantage, at every group size."""
+    for advantage, size in request.pairs(rows):
+        if advantage in collected.refused:
+            continue
+        try:
+            only = request.groups(rows, advantage)
+            if tokens:
+                spectra, points = token_spectra(
+                    rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
+                )
+                collected.token_curve.extend(points)
+                collected.spectra.extend(spectra)
+            if request.rows != "token":
+                spectra, curve = step_spectra(
+                    rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
+                )
+                collected.curve.extend(curve)
+                collected.spectra.extend(spectra)
+        except GradscopeError as error:
+            collected.refused[advantage] = error.message

@@ -1,0 +1,117 @@
+"""Ranks averaged over the groups of a step, each beside its nulls: the difference, and the ratio.
+
+Every kind of matrix comes here as four counts of its singular values (``rank_counts``), so that a rank of rollout rows
+and one of dL/dW are averaged, given intervals and held against nulls in the same way.
+
+Shapes: n matrices, N singular values of each, D draws of a null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.spectrum import Array, rank_counts
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_statistics, cluster_sums
+from gradscope.results.rank_curves import NullRank
+
+_EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
+_RANKS = ("effective_rank", "stable_rank", "participation_ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRanks:
+    """The counts of matrices that are not zero, and what they average to."""
+
+    counts: Array
+    """Effective rank, stable rank, participation ratio and energy of two directions, [n, 4]."""
+    nulls: Mapping[str, Array]
+    """Null -> the same, means over its draws, [n, 4]."""
+    group_ids: Sequence[str]
+    """The group of each matrix, which is the unit of resampling, [n]."""
+    most: int
+    """The most that a rank can be."""
+    by_group: bool
+    """Whether each group weighs the same, however many of its parts are ranked; else each part does."""
+
+    def means(self) -> dict[str, Estimate]:
+        """Each of the four; undefined without matrices."""
+        if not len(self.counts):
+            return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
+        ranks = dict(zip(_RANKS, self._mean_ranks(self.counts[:, :3]), strict=True))
+        return {**ranks, "two_direction_energy": self._mean_energy(self.counts[:, 3])}
+
+    def null_ranks(self) -> dict[str, NullRank]:
+        """The same under each null that could be drawn, on the same matrices; empty without matrices."""
+        return {name: self._null(drawn) for name, drawn in self.nulls.items()} if len(self.counts) else {}
+
+    def _null(self, drawn: Array) -> NullRank:
+        own, other = self.counts[:, 0], drawn[:, 0]
+        columns, groups = self._weighed(np.column_stack([own - other, own, other]))
+        (difference,) = bootstrap_means(columns[:, :1], groups, share=False)
+        (ratio,) = bootstrap_statistics(_ratio, cluster_sums(columns[:, 1:], groups), within=(0.0, np.inf))
+        (mean,) = self._mean_ranks(other[:, None])
+        return NullRank(
+            effective_rank=mean,
+            difference=difference,
+            ratio=ratio,
+            two_direction_energy=self._mean_energy(drawn[:, 3]),
+        )
+
+    def _mean_ranks(self, ranks: Array) -> list[Estimate]:
+        """Means of ranks, which lie in [1, most]; so do their intervals."""
+        columns, groups = self._weighed(np.clip(ranks, 1.0, self.most))
+        return [mean.within(1.0, self.most) for mean in bootstrap_means(columns, groups, share=False)]
+
+    def _mean_energy(self, shares: Array) -> Estimate:
+        columns, groups = self._weighed(np.clip(shares, 0.0, 1.0)[:, None])
+        if self.most <= 2:
+            return Estimate.exact(1.0, num_units=len(set(groups)))
+        (mean,) = bootstrap_means(columns, groups)
+        return mean
+
+    def _weighed(self, columns: Array) -> tuple[Array, list[str]]:
+        """Rows to average and their groups: parts as they are, or one row a group."""
+        if not self.by_group:
+            return columns, list(self.group_ids)
+        sums = cluster_sums(np.column_stack([columns, np.ones(len(columns))]), list(self.group_ids))
+        return np.asarray(sums[:, :-1] / sums[:, -1:], dtype=np.float64), list(dict.fromkeys(self.group_ids))
+
+
+def drawn_counts(values: Array) -> Array:
+    """The counts of a null from the singular values of its draws.
+
+    Args:
+        values: [D, n, N]. A shuffle may deal zeros to all live rows of a matrix: that draw is left out.
+
+    Returns:
+        Means over draws, [n, 4].
+    """
+    return np.asarray(np.nanmean(rank_counts(values), axis=0), dtype=np.float64)
+
+
+def profile(values: ArrayLike) -> tuple[float, ...]:
+    """Mean over matrices of each singular value's share of their sum, largest first.
+
+    Args:
+        values: Descending, [..., N]; zero matrices do not count.
+
+    Returns:
+        [N]; empty where all are zero.
+
+    Example:
+        >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+        (0.625, 0.375)
+    """
+    array = np.asarray(values, dtype=np.float64)
+    total = array.sum(axis=-1)
+    shares = array[total > 0] / total[total > 0][:, None]
+    return tuple(float(share) for share in shares.mean(axis=0)) if len(shares) else ()
+
+
+def _ratio(sums: Array) -> Array:
+    return np.asarray(sums[..., :1] / sums[..., 1:], dtype=np.float64)

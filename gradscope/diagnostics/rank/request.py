@@ -1,0 +1,88 @@
+"""What is asked of every step of a run, checked against what the run holds.
+
+Shapes: R rollouts of a step, G group size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.diagnostics.rank.rollouts.sub_groups import paired_groups
+from gradscope.errors import UsageError
+from gradscope.results.rank import RowKind
+from gradscope.rollouts.run import Run
+
+GROUP_SIZES = (2, 4, 8)
+"""Group sizes looked at where none is asked for, as far as the logged groups are large enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRequest:
+    """The matrices, the advantages and the group sizes."""
+
+    rows: RowKind
+    """Which matrix."""
+    advantages: tuple[str, ...]
+    """``logged`` and formulations that exist."""
+    group_sizes: tuple[int, ...]
+    """Sizes to regroup into, beside the logged one."""
+    paired: bool
+    """Whether only groups count that live at every size, each weighing the same."""
+    centered: bool
+    """Whether to subtract the mean row first."""
+    seed: int
+    """Decides which tokens are drawn, and the sketch."""
+    output: Path | None
+    """Folder for the Gram matrices; None: they are not written."""
+
+    def pairs(self, rows: StepRows) -> Iterator[tuple[str, int | None]]:
+        """Advantage and group size, the logged size first. Logged advantages belong to the logged groups alone."""
+        for advantage in self.advantages:
+            yield from ((advantage, size) for size in self.sizes(rows, advantage))
+
+    def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
+        """The group sizes at which one advantage is looked at; None stands for the groups as they are."""
+        if advantage == LOGGED:
+            return (None,)
+        logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
+        fewest = formulation(advantage).min_group_size
+        return (None, *(size for size in self.group_sizes if size >= fewest and logged_sizes != {size}))
+
+    def groups(self, rows: StepRows, advantage: str) -> frozenset[str] | None:
+        """The groups that count under one advantage; None: all of them."""
+        return paired_groups(rows, advantage, self.sizes(rows, advantage)) if self.paired else None
+
+
+def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation."""
+    if names is None or "all" in names:
+        return (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    for name in names:
+        if name != LOGGED:
+            formulation(name)
+    return tuple(dict.fromkeys(names))
+
+
+def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes that some group of the log can give; 2, 4 and 8 as far as it can where none is asked for.
+
+    Returns:
+        The sizes, each once.
+
+    Raises:
+        UsageError: No group is as large as one that is asked for, or it is no group.
+    """
+    largest = max((group.size for group in run.groups), default=0)
+    for size in sizes:
+        if not 2 <= size <= largest:
+            raise UsageError(
+                f"Groups of {size} cannot be taken from this log: its largest group has {largest} rollouts.",
+                hint=f"Choose a --group-size from 2 to {largest}.",
+            )
+    return tuple(dict.fromkeys(sizes)) if sizes else tuple(size for size in GROUP_SIZES if size < largest)

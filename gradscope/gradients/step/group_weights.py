@@ -1,0 +1,201 @@
+"""dL/dW of single groups, tensor by tensor, under many advantages at once.
+
+dL/dW is linear in the advantages, so each rollout's gradient is formed once and every formulation, group size and null
+is a combination of them: the backward passes of one step, whatever is asked of it. Parameters go in blocks whose
+gradients fit the memory; each block costs the step's backward passes again. The squared norms of all blocks must add up
+to the step's Gram matrix, or nothing is returned.
+
+Shapes: G rollouts of a group, C channels, V combinations, O outputs, I inputs of a weight, m = min(O, I).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from gradscope.errors import VerificationError
+from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
+from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.precision import uses_tf32
+from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.verify import tolerance
+from gradscope.metrics.gram.null_models import gaussian_cosines
+from gradscope.metrics.gram.spectrum import Array, rank_counts
+from gradscope.progress import ProgressCallback, no_progress
+
+_CHUNK_BYTES = 2**28
+"""Memory for the combinations of one tensor that are decomposed together."""
+_MANY_ROWS = 64
+"""A matrix of as many rows is its own average: one draw of the random null instead of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combinations:
+    """Sums of the gradients of one group's rollouts."""
+
+    group_id: str
+    """The group."""
+    rollouts: tuple[int, ...]
+    """Its rollouts within the step, [G]."""
+    by_token: bool
+    """Whether a second channel follows, the gradient with the logged advantage of every token: C is 2 or 1."""
+    factors: Array
+    """What multiplies each rollout's gradient, score vectors first, [V, C G]."""
+    has_null: NDArray[np.bool_]
+    """Which combinations are wanted beside unrelated rows of their norms, [V]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWeightRanks:
+    """What the spectra of the combinations of one group count as, for one weight."""
+
+    group_id: str
+    """The group."""
+    tensor: str
+    """The parameter's name."""
+    shape: tuple[int, int]
+    """Its shape, (O, I)."""
+    counts: Array
+    """Effective rank, stable rank, participation ratio and energy of two directions; NaN for a zero matrix, [V, 4]."""
+    gaussian: Array
+    """The same of unrelated rows (of the smaller side) of the same norms; NaN where not wanted, [V, 4]."""
+
+
+def measure_group_weights(
+    prepared: PreparedStep,
+    step: StepGram,
+    groups: Sequence[Combinations],
+    *,
+    max_bytes: int = ROW_BYTES,
+    progress: ProgressCallback = no_progress,
+) -> tuple[GroupWeightRanks, ...]:
+    """The ranks of every combination, group by group and weight by weight.
+
+    Args:
+        step: The step's Gram matrix, whose diagonal the gradients' squared norms must add up to.
+        max_bytes: Memory for the gradients of a group's rollouts; more parameters go in several blocks.
+
+    Returns:
+        One for each group and two-dimensional trainable parameter.
+
+    Raises:
+        VerificationError: The gradients do not add up to the step's Gram matrix.
+    """
+    trainable = prepared.policy.trainable
+    width = max((len(group.rollouts) * (1 + group.by_token) for group in groups), default=0)
+    blocks = list(parameter_blocks(trainable, width, max_bytes))
+    squares = dict.fromkeys((row for group in groups for row in group.rollouts), 0.0)
+    found: list[GroupWeightRanks] = []
+    for number, block in enumerate(blocks):
+        for place, group in enumerate(groups):
+            progress(number * len(groups) + place, len(blocks) * len(groups), "groups")
+            found.extend(_group_ranks(prepared, group, block, squares))
+    _verify(prepared, step, squares)
+    return tuple(found)
+
+
+def _group_ranks(
+    prepared: PreparedStep, group: Combinations, block: Mapping[str, nn.Parameter], squares: dict[int, float]
+) -> Iterator[GroupWeightRanks]:
+    rows = _rollout_gradients(prepared, group, block)
+    while rows:
+        name = next(iter(rows))
+        gradients = rows.pop(name)
+        scores = gradients[: len(group.rollouts)].flatten(1)
+        for rollout, square in zip(group.rollouts, scores.double().square().sum(dim=1).tolist(), strict=True):
+            squares[rollout] += square
+        if gradients.dim() == 3:
+            counts, gaussian = _combined(gradients, group)
+            shape = (gradients.shape[1], gradients.shape[2])
+            yield GroupWeightRanks(group_id=group.group_id, tensor=name, shape=shape, counts=counts, gaussian=gaussian)
+
+
+def _rollout_gradients(
+    prepared: PreparedStep, group: Combinations, block: Mapping[str, nn.Parameter]
+) -> dict[str, torch.Tensor]:
+    """The gradients of each rollout's rows by each parameter of a block, [C G, *shape]."""
+    policy, plan, parameters = prepared.policy, prepared.plan, list(block.values())
+    rows = {
+        name: torch.zeros(
+            (1 + group.by_token) * len(group.rollouts),
+            *parameter.shape,
+            dtype=torch.promote_types(parameter.dtype, torch.float32),
+            device=parameter.device,
+        )
+        for name, parameter in block.items()
+    }
+    with gradients_on(block, on=True):
+        for place, sequence in enumerate(group.rollouts):
+            batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
+            (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
+            channels = [Row(sequence=sequence, channel="score")]
+            if group.by_token:
+                channels.append(Row(sequence=sequence, channel="logged"))
+            for number, row in enumerate(channels):
+                weights = plan.cotangent(row, logprobs.detach())
+                last = number == len(channels) - 1
+                grads = torch.autograd.grad(logprobs, parameters, weights, retain_graph=not last, allow_unused=True)
+                for kept, grad in zip(rows.values(), grads, strict=True):
+                    if grad is not None:
+                        kept[number * len(group.rollouts) + place] = grad.detach()
+    return rows
+
+
+def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:
+    """Counts of all combinations of one tensor and of their nulls, [V, 4] each."""
+    small, large = sorted(gradients.shape[1:])
+    wide = gradients if gradients.shape[1] == small else gradients.transpose(1, 2)
+    factors = torch.as_tensor(group.factors, dtype=torch.float64, device=wide.device)
+    at_once = max(1, _CHUNK_BYTES // (8 * small * large))
+    counts, gaussian = [], np.full((len(factors), 4), np.nan)
+    for first in range(0, len(factors), at_once):
+        part = factors[first : first + at_once]
+        matrices = torch.einsum("vg,gml->vml", part, wide.double())
+        gram = matrices @ matrices.transpose(1, 2)
+        counts.append(rank_counts(_values(gram)))
+        for place in np.flatnonzero(group.has_null[first : first + at_once]).tolist():
+            gaussian[first + place] = _unrelated(gram[place].diagonal(), small, large)
+    return np.concatenate(counts), gaussian
+
+
+def _values(gram: torch.Tensor) -> Array:
+    """Singular values from Gram matrices scaled to their largest entry, descending, [..., m]."""
+    scale = gram.abs().amax(dim=(-2, -1), keepdim=True).clamp(min=torch.finfo(gram.dtype).tiny)
+    squares = torch.linalg.eigvalsh(gram / scale).flip(-1).clamp(min=0.0)
+    return np.asarray(squares.sqrt().cpu().numpy(), dtype=np.float64)
+
+
+def _unrelated(squared_norms: torch.Tensor, small: int, large: int) -> Array:
+    """Mean counts of rows of these norms that have nothing in common, [4]."""
+    norms = squared_norms.clamp(min=0.0).sqrt()
+    if not bool(norms.any()):
+        return np.full(4, np.nan)
+    cosines = gaussian_cosines(small, large, 2 if small < _MANY_ROWS else 1)
+    scaled = norms / norms.max()
+    drawn = torch.as_tensor(cosines, device=norms.device) * scaled[:, None] * scaled
+    return np.asarray(rank_counts(_values(drawn)).mean(axis=0), dtype=np.float64)
+
+
+def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]) -> None:
+    if not squares:
+        return
+    rollouts = list(squares)
+    own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[rollouts]
+    scale = np.maximum(expected, expected.mean())
+    error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
+    limit = tolerance(prepared.policy.dtype, tf32=uses_tf32(prepared.policy.device))
+    if not error <= limit:
+        raise VerificationError(
+            f"The weights' gradients disagree with the rollouts' Gram matrix: relative difference {error:.2e}, at most "
+            f"{limit:.0e} is arithmetic.",
+            hint="Please report this with the model's config.json; its numbers must not be used.",
+        )

@@ -1,0 +1,56 @@
+"""Ranks averaged over groups, beside their nulls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.rank.mean_ranks import MeanRanks, drawn_counts, profile
+from gradscope.metrics.gram.spectrum import rank_counts
+
+
+def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = False, nulls: float = 1.0) -> MeanRanks:
+    counts = rank_counts(np.array(values))
+    return MeanRanks(
+        counts=counts,
+        nulls={"gaussian": counts * nulls},
+        group_ids=groups,
+        most=np.array(values).shape[1],
+        by_group=by_group,
+    )
+
+
+EQUAL, ONE = [1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]
+
+
+def test_parts_weigh_alike_or_groups_do() -> None:
+    parts = [EQUAL, EQUAL, EQUAL, ONE]
+    assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
+    assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
+
+
+def test_energy_of_two_directions_is_a_share_and_of_two_rows_is_one() -> None:
+    energy = mean_of([EQUAL, ONE], ["a", "b"]).means()["two_direction_energy"]
+    assert energy.value == pytest.approx(0.75)
+    both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
+    assert (both.value, both.interval) == (1.0, None)
+
+
+def test_a_null_stands_beside_the_rank_as_difference_and_as_ratio() -> None:
+    groups = [str(place) for place in range(12)]
+    null = mean_of([EQUAL, ONE] * 6, groups, nulls=0.5).null_ranks()["gaussian"]
+    assert null.difference.value == pytest.approx(1.25)
+    assert null.ratio.value == pytest.approx(2.0)
+    assert null.ratio.interval == pytest.approx((2.0, 2.0)) or null.ratio.interval is None
+
+
+def test_without_a_live_matrix_there_is_no_rank() -> None:
+    empty = MeanRanks(counts=np.zeros((0, 4)), nulls={}, group_ids=[], most=4, by_group=False)
+    assert "zero advantage" in str(empty.means()["effective_rank"].undefined)
+    assert empty.null_ranks() == {}
+
+
+def test_draws_without_a_rank_are_left_out() -> None:
+    drawn = np.array([[[1.0, 1.0]], [[0.0, 0.0]]])
+    assert drawn_counts(drawn).tolist() == [[2.0, 2.0, 2.0, 1.0]]
+    assert profile(drawn[1]) == ()
