@@ -14,6 +14,7 @@ from gradscope.version import __version__
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.measure import check_run
+    from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.compare.measure import compare_runs
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "check_run",
     "compare_runs",
+    "measure_claims",
     "measure_degeneracy",
     "measure_pass_at_k",
     "measure_rank",
@@ -50,6 +52,7 @@ _HOMES = {
     "Resampling": "gradscope.metrics.uncertainty.resampling",
     "check_run": "gradscope.diagnostics.check.measure",
     "compare_runs": "gradscope.diagnostics.compare.measure",
+    "measure_claims": "gradscope.diagnostics.claims.measure",
     "measure_degeneracy": "gradscope.diagnostics.degeneracy.measure",
     "measure_pass_at_k": "gradscope.diagnostics.passk.measure",
     "measure_rank": "gradscope.diagnostics.rank.measure",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.cli.commands import check, compare, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli.commands import check, claims, compare, degeneracy, demo, explain, passk, rank, replay, report, train
 from gradscope.cli.output.streams import write_data
 from gradscope.version import __version__
 
@@ -58,6 +58,7 @@ _add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES)
 _add(passk.passk, _DIAGNOSE, passk.EXAMPLES)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES)
 _add(replay.replay, _DIAGNOSE, replay.EXAMPLES)
+_add(claims.claims, _DIAGNOSE, claims.EXAMPLES)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES)
 _add(report.report, _DIAGNOSE, report.EXAMPLES)
 _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)

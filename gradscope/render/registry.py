@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gradscope.catalog.lookup import CATALOG
 from gradscope.render import csv_rows
 from gradscope.results.check import CheckReport
+from gradscope.results.claims import ClaimsReport
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
@@ -56,6 +57,13 @@ SPECS = (
         table="terminal.check:check_table",
         csv=csv_rows.attributes("verdicts"),
         definitions=lambda report: (verdict.metric for verdict in report.verdicts if verdict.metric in CATALOG),
+    ),
+    ResultSpec(
+        result=ClaimsReport,
+        name="claims",
+        table="terminal.claims:claims_table",
+        csv=csv_rows.attributes("claims"),
+        definitions=lambda _: (),
     ),
     ResultSpec(
         result=Comparison,

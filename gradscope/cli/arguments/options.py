@@ -39,3 +39,19 @@ StepsOption = Annotated[
         "--step", metavar="N|A:B|all", help="Steps to compute (repeatable); all by default.", rich_help_panel="Measure"
     ),
 ]
+HeldOutOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Samples of held-out prompts, before and after (repeatable); those of the run folder by default.",
+        rich_help_panel="Input",
+    ),
+]
+GradientsOption = Annotated[
+    bool,
+    typer.Option(
+        "--gradients/--no-gradients",
+        help="Whether to load the model and recompute gradients.",
+        rich_help_panel="Measure",
+    ),
+]

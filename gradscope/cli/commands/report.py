@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import StepsOption
+from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -31,22 +31,6 @@ PageOption = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel="Output"),
 ]
-SamplesOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Samples of held-out prompts, before and after (repeatable); those of the run folder by default.",
-        rich_help_panel="Input",
-    ),
-]
-GradientsOption = Annotated[
-    bool,
-    typer.Option(
-        "--gradients/--no-gradients",
-        help="Whether to load the model and recompute gradients.",
-        rich_help_panel="Measure",
-    ),
-]
 MaxTokensOption = Annotated[
     int | None,
     typer.Option(
@@ -66,7 +50,7 @@ def report(
     step: StepsOption = None,
     gradients: GradientsOption = True,
     max_tokens: MaxTokensOption = None,
-    samples: SamplesOption = None,
+    samples: HeldOutOption = None,
     success_threshold: options.SuccessThresholdOption = None,
     *,
     read: ReadOptions,

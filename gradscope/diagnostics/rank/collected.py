@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
+from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.request import RankRequest
@@ -19,7 +20,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.sparsity import token_sparsity, weight_sparsity
 from gradscope.diagnostics.rank.tokens.token_spectra import RowGram, token_spectra
-from gradscope.diagnostics.rank.weights.weight_curve import weight_curve
+from gradscope.diagnostics.rank.weights.weight_curve import weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
@@ -43,6 +44,8 @@ class Collected:
     """Averages of rows that are tokens."""
     weight_curve: list[WeightRankPoint] = field(default_factory=list)
     """Averages of dL/dW of one group."""
+    group_ranks: list[GroupRank] = field(default_factory=list)
+    """The rank of every matrix of one group, from which group sizes and advantages are compared."""
     steps: list[StepGeometry] = field(default_factory=list)
     """The geometry of each step's gradient."""
     skipped: dict[int, str] = field(default_factory=dict)
@@ -61,6 +64,13 @@ class Collected:
     """What baselines are judged by."""
     sparsity: list[GradientSparsity] = field(default_factory=list)
     """Of tokens and of entries."""
+    rows: list[StepRows] = field(default_factory=list)
+    """The rollouts' Gram matrices, where rows are rollouts."""
+
+    def add(self, spectra: Sequence[GradientSpectrum]) -> None:
+        """Keep some spectra, and the ranks of the groups among them."""
+        self.spectra.extend(spectra)
+        self.group_ranks.extend(ranks_of_groups(spectra))
 
 
 def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collected: Collected) -> None:
@@ -93,6 +103,8 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         _collect_spectra(by_signal, signals.tokens, request, collected)
         return
     # rollouts and tokens, under every advantage and group size
+    if request.rows == "rollout":
+        collected.rows.append(rows)
     collected.formulations.extend(measure_formulations(rows, request.advantages))
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
@@ -112,6 +124,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
 
 def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, collected: Collected) -> None:
     collected.weight_curve.extend(weight_curve(step, answer.groups, answer.ranks, by_group=request.paired))
+    collected.group_ranks.extend(weight_group_ranks(step, answer.groups, answer.ranks))
     collected.sparsity.extend(weight_sparsity(step, answer.spectra))
     collected.refused.update(answer.refused)
 
@@ -128,12 +141,12 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankReq
                     rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
                 )
                 collected.token_curve.extend(points)
-                collected.spectra.extend(spectra)
+                collected.add(spectra)
             if request.rows != "token":
                 spectra, curve = step_spectra(
                     rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
                 )
                 collected.curve.extend(curve)
-                collected.spectra.extend(spectra)
+                collected.add(spectra)
         except GradscopeError as error:
             collected.refused[advantage] = error.message

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from gradscope.estimate import Estimate
@@ -46,20 +47,51 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
     )
 
 
-def compare_sizes(spectra: Sequence[GradientSpectrum]) -> tuple[SizeChange, ...]:
-    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRank:
+    """The effective rank of one matrix of one group, or of a part of it."""
 
-    Returns:
-        One per step, advantage, kind of rows and larger size.
-    """
-    ranks: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    matrix: str
+    """Which matrix: a kind of rows, or the name of a weight."""
+    group_size: int
+    """Rollouts of the part."""
+    group_id: str
+    """The group."""
+    rank: float
+    """Its effective rank."""
+
+
+def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
+    """The ranks of the groups among some spectra; those of whole steps and of zero matrices are left out."""
     for spectrum in spectra:
         label, rank = spectrum.label, spectrum.ranks.effective_rank.value
         if label.group_id is not None and rank is not None:
-            of_size = ranks.setdefault((label.step, label.advantage, label.rows), {}).setdefault(label.group_size, {})
-            of_size.setdefault(label.group_id, []).append(rank)
+            yield GroupRank(
+                step=label.step,
+                advantage=label.advantage,
+                matrix=label.rows,
+                group_size=label.group_size,
+                group_id=label.group_id,
+                rank=rank,
+            )
+
+
+def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
+    """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts.
+
+    Returns:
+        One per step, advantage, matrix and larger size.
+    """
+    found: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    for one in ranks:
+        of_size = found.setdefault((one.step, one.advantage, one.matrix), {}).setdefault(one.group_size, {})
+        of_size.setdefault(one.group_id, []).append(one.rank)
     changes = []
-    for (step, advantage, rows), by_size in ranks.items():
+    for (step, advantage, matrix), by_size in found.items():
         smallest, *larger = sorted(by_size)
         for size in larger:
             first, second = by_size[smallest], by_size[size]
@@ -68,7 +100,7 @@ def compare_sizes(spectra: Sequence[GradientSpectrum]) -> tuple[SizeChange, ...]
                 SizeChange(
                     step=step,
                     advantage=advantage,
-                    matrix=rows,
+                    matrix=matrix,
                     first=smallest,
                     second=size,
                     difference=bootstrap_mean(apart, share=False),

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import measure_steps, select_steps
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
 from gradscope.diagnostics.rank.comparison import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.request import RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.several import row_question
 from gradscope.diagnostics.rank.weights.gradient_beside_update import gradients_and_updates
 from gradscope.diagnostics.rank.weights.updates import update_report
-from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.formulations import update_findings
 from gradscope.findings.rank import rank_findings, size_findings
@@ -125,24 +124,13 @@ def measure_rank(
     if steps is None:
         chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
     # step by step, as soon as each is measured
-    question = _row_question(request, tokens or MOST_TOKENS, sketch)
+    question = row_question(request, tokens or MOST_TOKENS, sketch)
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, measured, request, collected)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=_hint(run))
     return _report(run, request, collected)
-
-
-def _row_question(request: RankRequest, most: int, num_buckets: int | None) -> RowQuestion | None:
-    """What needs the weights of a step beside the Gram matrix of its rollouts."""
-    if request.rows == "weight":
-        return WeightQuestion(request=request)
-    if request.rows == "hidden" or request.rows == "logit":
-        return SignalQuestion(signal=request.rows, most=most, seed=request.seed)
-    if request.rows != "token":
-        return None
-    return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
 
 
 def _hint(run: Run) -> str:
@@ -157,7 +145,7 @@ def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
     baselines = measure_baselines(collected.baseline_groups)
     comparisons = compare_formulations(collected.spectra)
     beside = gradients_and_updates(run, collected.spectra) if request.rows == "weight" else ()
-    changes = compare_sizes(collected.spectra) if request.paired else ()
+    changes = compare_sizes(collected.group_ranks) if request.paired else ()
     return RankReport(
         source=run.source,
         rows=request.rows,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup
 from gradscope.metrics.gram.null_models import shuffled_within
 from gradscope.metrics.gram.spectrum import Array
@@ -65,11 +64,12 @@ class CombinedGroup:
     """What they stand for."""
 
 
-def combine_groups(rows: StepRows, asked: Sequence[AdvantagedPart]) -> tuple[CombinedGroup, ...]:
+def combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
     """The combinations of each group.
 
     Args:
         asked: The parts, each under one advantage.
+        by_token: Whether the logged gradient weighs each token on its own: by its advantage, importance ratio or clip.
 
     Returns:
         One for each group of which a part is asked for, in the order of the step.
@@ -77,16 +77,16 @@ def combine_groups(rows: StepRows, asked: Sequence[AdvantagedPart]) -> tuple[Com
     of_group: dict[str, list[AdvantagedPart]] = {}
     for one in asked:
         of_group.setdefault(one.part.group_id, []).append(one)
-    return tuple(_combined(rows, group_id, parts) for group_id, parts in of_group.items())
+    return tuple(_combined(group_id, parts, by_token=by_token) for group_id, parts in of_group.items())
 
 
-def _combined(rows: StepRows, group_id: str, asked: Sequence[AdvantagedPart]) -> CombinedGroup:
+def _combined(group_id: str, asked: Sequence[AdvantagedPart], *, by_token: bool) -> CombinedGroup:
     from gradscope.gradients.step.group_weights import Combinations
 
     rollouts = tuple(sorted({int(row) for one in asked for row in one.part.index}))
-    by_token = rows.advantages is None and any(one.advantage == LOGGED for one in asked)
+    by_token = by_token and any(one.advantage == LOGGED for one in asked)
     bank = _Bank(len(rollouts) * (1 + by_token))
-    parts = tuple(_combine_part(rows, one, rollouts, bank) for one in asked)
+    parts = tuple(_combine_part(one, rollouts, bank, by_token=by_token) for one in asked)
     combinations = Combinations(
         group_id=group_id,
         rollouts=rollouts,
@@ -119,9 +119,9 @@ class _Bank:
         return self.places[key]
 
 
-def _combine_part(rows: StepRows, one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank) -> CombinedPart:
+def _combine_part(one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
     size, columns = len(one.part.index), np.searchsorted(rollouts, one.part.index)
-    of_tokens = one.advantage == LOGGED and rows.advantages is None
+    of_tokens = by_token and one.advantage == LOGGED
     if not np.any(one.weights != 0):
         return CombinedPart(advantage=one.advantage, group_size=size, own=None)
 
@@ -130,7 +130,9 @@ def _combine_part(rows: StepRows, one: AdvantagedPart, rollouts: Sequence[int], 
         factors[columns + channel * len(rollouts)] = weights
         return factors
 
-    own = bank.place(spread(one.weights, channel=int(of_tokens)), with_null=True)
+    # the second channel has the advantages in it already
+    factors = spread(np.ones(size), channel=1) if of_tokens else spread(one.weights)
+    own = bank.place(factors, with_null=True)
     nulls: dict[str, tuple[int, ...]] = {"unweighted": (bank.place(spread(np.ones(size))),)}
     if not of_tokens:
         dealt = shuffled_within(one.weights, np.zeros(size, dtype=np.int64), _SHUFFLES)

@@ -6,12 +6,13 @@ Shapes: n parts of one group size under one advantage, U weights.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradscope.diagnostics.rank.comparison import GroupRank
 from gradscope.diagnostics.rank.mean_ranks import MeanRanks
 from gradscope.diagnostics.rank.weights.group_combinations import CombinedGroup, CombinedPart
 from gradscope.metrics.gram.null_models import NULLS
@@ -20,6 +21,10 @@ from gradscope.results.rank_curves import WeightRankPoint
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.group_weights import GroupWeightRanks
+
+
+ALL_WEIGHTS = "all weights"
+"""The name of the mean over weights among the names of weights."""
 
 
 def weight_curve(
@@ -57,6 +62,37 @@ def weight_curve(
                 )
             )
     return points
+
+
+def weight_group_ranks(
+    step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks]
+) -> Iterator[GroupRank]:
+    """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's.
+
+    Args:
+        ranks: What the engine found, by group and weight.
+
+    Yields:
+        One a part and weight that has a rank.
+    """
+    tensors = list(dict.fromkeys(one.tensor for one in ranks))
+    found = {(one.group_id, one.tensor): one for one in ranks}
+    for group in groups:
+        group_id = group.combinations.group_id
+        for part in group.parts:
+            if part.own is None:
+                continue
+            own = np.array([found[group_id, tensor].counts[part.own, 0] for tensor in tensors])
+            for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
+                if np.isfinite(rank):
+                    yield GroupRank(
+                        step=step,
+                        advantage=part.advantage,
+                        matrix=matrix,
+                        group_size=part.group_size,
+                        group_id=group_id,
+                        rank=rank,
+                    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

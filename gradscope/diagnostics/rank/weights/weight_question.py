@@ -49,7 +49,8 @@ class WeightQuestion:
         from gradscope.gradients.step.weight_spectra import measure_weight_spectra
 
         refused: dict[str, str] = {}
-        groups = combine_groups(step_rows(gram), _asked(step_rows(gram), self.request, refused))
+        asked = _asked(step_rows(gram), self.request, refused)
+        groups = combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
         live = [group.combinations for group in groups if len(group.combinations.factors)]
         ranks = measure_group_weights(prepared, gram, live)
         logged = all(advantages is not None for advantages in prepared.plan.advantages)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from gradscope.diagnostics.rank.rollouts.sub_groups import advantages_of, sub_groups
 from gradscope.diagnostics.rank.weights.group_combinations import AdvantagedPart, CombinedGroup, combine_groups
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 
-ROWS, _ = make_rows([0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 2)
+ROWS, _ = make_rows([0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 2, advantages=[-0.5, 1.5, -0.5, -0.5, 0, 0])
 
 
-def combined(*names: str, rows=ROWS, size: int | None = None) -> tuple[CombinedGroup, ...]:
+def combined(*names: str, by_token: bool = False, size: int | None = None) -> tuple[CombinedGroup, ...]:
     asked = []
     for name in names:
-        parts = sub_groups(rows, size)
-        weights = advantages_of(rows, parts, name)
+        parts = sub_groups(ROWS, size)
+        weights = advantages_of(ROWS, parts, name)
         asked += [AdvantagedPart(advantage=name, part=p, weights=w) for p, w in zip(parts, weights, strict=True)]
-    return combine_groups(rows, asked)
+    return combine_groups(asked, by_token=by_token)
 
 
 def test_proportional_advantages_are_combined_once() -> None:
@@ -49,8 +47,9 @@ def test_a_part_is_zero_at_the_other_rollouts() -> None:
 
 
 def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
-    rows = dataclasses.replace(ROWS, advantages=None, policy_gram=np.eye(6))
-    (first, _) = combined("logged", rows=rows)
+    (first, *_) = combined("dr_grpo", by_token=True)
+    assert not first.combinations.by_token
+    (first, *_) = combined("logged", by_token=True)
     assert first.combinations.by_token
     own = first.combinations.factors[first.parts[0].own]
     assert not own[:4].any()

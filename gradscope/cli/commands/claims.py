@@ -1,0 +1,71 @@
+"""`gradscope claims`: what papers say, held against a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradscope.cli.arguments import options
+from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
+from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.steps import parse_steps
+from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.read_options import ReadOptions
+
+EXAMPLES = (
+    "gradscope claims my-run",
+    "gradscope claims my-run --no-gradients",
+    "gradscope claims my-run --samples before.jsonl --samples after.jsonl --output claims",
+    "gradscope claims my-run --claims mine.toml --json",
+)
+
+ClaimsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.", rich_help_panel="Input"
+    ),
+]
+
+
+@with_records(leave_out=("columns",))
+def claims(
+    run: options.RunArgument,
+    step: StepsOption = None,
+    gradients: GradientsOption = True,
+    samples: HeldOutOption = None,
+    claims_file: ClaimsOption = None,
+    success_threshold: options.SuccessThresholdOption = None,
+    *,
+    read: ReadOptions,
+    engine: EngineOptions,
+    out: DeliveryOptions,
+) -> None:
+    """Hold a run against what papers say: a row a claim, with what was measured, what chance gives, and a verdict.
+
+    Effective rank about 2, growing sparsity, the best baseline, dead groups beyond the prediction, Sign and pass@k,
+    search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.
+    """
+    from gradscope.diagnostics.claims.declared import read_claims
+    from gradscope.diagnostics.claims.measure import measure_claims
+    from gradscope.diagnostics.claims.registry import CLAIMS
+
+    steps = parse_steps(step)
+    more = read_claims(claims_file) if claims_file else ()
+    with delivery(out) as result:
+        with result.progress() as progress:
+            report = measure_claims(
+                run,
+                steps=steps,
+                gradients=gradients,
+                samples=tuple(samples or ()),
+                claims=(*CLAIMS, *more),
+                success_threshold=success_threshold,
+                read=read,
+                engine=replace(engine, notice=result.notice),
+                progress=progress,
+            )
+        result.deliver(report)

@@ -1,0 +1,170 @@
+"""The shape of a claim, and the one rule by which a number supports or contradicts it.
+
+A claim says that a number lies in a range. It is supported where the whole 95 % interval lies in the range, and
+contradicted where the whole interval lies outside; else nobody can tell on this run. Where several numbers must lie in
+theirs, their intervals are widened so that all of them together hold with 95 % (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scipy.special import ndtri
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.level import QUANTILES
+from gradscope.results.claims import ClaimVerdict
+
+if TYPE_CHECKING:
+    from gradscope.diagnostics.claims.evidence import Evidence
+
+NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a run says about a claim."""
+
+    estimate: Estimate
+    """The number."""
+    null: Estimate = NO_NULL
+    """What it would be if the claim's cause were absent."""
+    verdict: ClaimVerdict
+    """By the rule."""
+    why: str
+    """In words."""
+    steps: tuple[int, ...] = ()
+    """Steps that were looked at; empty for the whole log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim; a new one is one record and, where its number is new, one function."""
+
+    name: str
+    """A word a topic, then the matrix or the part."""
+    source: str
+    """Who says so."""
+    claim: str
+    """What is said, in one sentence."""
+    metric: str
+    """What is measured."""
+    settle: str
+    """What would settle it."""
+    judge: Callable[[Evidence], Judgement]
+    """Looks at the run; raises a ``GradscopeError`` where the run lacks what it needs."""
+
+
+def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1) -> ClaimVerdict:
+    """The rule for one number.
+
+    Args:
+        low: Least value of the range.
+        high: Greatest.
+        num_tests: Numbers that are judged together.
+
+    Returns:
+        The verdict; without an interval nobody can tell.
+
+    Example:
+        >>> in_range(Estimate(value=2.0, low=1.8, high=2.2), 1.5, 2.5)
+        'supported'
+        >>> in_range(Estimate(value=2.0, low=1.8, high=3.2), 1.5, 2.5)
+        'cannot_tell'
+        >>> in_range(Estimate(value=4.0, low=3.8, high=4.2), 1.5, 2.5)
+        'contradicted'
+    """
+    if estimate.interval is None:
+        return "cannot_tell"
+    first, last = widened(estimate, num_tests).ends
+    if low <= first and last <= high:
+        return "supported"
+    return "contradicted" if last < low or first > high else "cannot_tell"
+
+
+def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
+    """The rule for "it is more than".
+
+    Args:
+        null: What it is said to exceed.
+        margin: The least excess worth the name: an interval that ends below it contradicts the claim.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)
+        'supported'
+        >>> rises(Estimate(value=0.0, low=-0.01, high=0.01), 0.0, 0.02)
+        'contradicted'
+    """
+    if estimate.interval is None:
+        return "cannot_tell"
+    low, high = estimate.ends
+    return "supported" if low > null else "contradicted" if high < null + margin else "cannot_tell"
+
+
+def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
+    """All of several must hold: one that is contradicted decides, and all must be supported.
+
+    Returns:
+        The verdict on the claim.
+
+    Example:
+        >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])
+        ('cannot_tell', 'contradicted')
+    """
+    if "contradicted" in verdicts:
+        return "contradicted"
+    return "supported" if verdicts and all(verdict == "supported" for verdict in verdicts) else "cannot_tell"
+
+
+def widened(estimate: Estimate, num_tests: int) -> Estimate:
+    """An interval that holds with the others of ``num_tests`` together, as a normal one would widen.
+
+    Returns:
+        The estimate with its ends further out; as it was for one test or without an interval.
+
+    Example:
+        >>> wide = widened(Estimate(value=1.0, low=0.0, high=2.0), 2)
+        >>> round(wide.low, 3), round(wide.high, 3)
+        (-0.144, 2.144)
+    """
+    if estimate.value is None or estimate.interval is None:
+        return estimate
+    tail = QUANTILES[0]
+    factor = float(ndtri(tail / num_tests) / ndtri(tail))
+    low, high = (estimate.value + factor * (end - estimate.value) for end in estimate.ends)
+    return Estimate(value=estimate.value, low=low, high=high, num_units=estimate.num_units)
+
+
+def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[int, ...] = ()) -> Judgement:
+    """A judgement where the run lacks what the claim needs.
+
+    Args:
+        reason: Why, without its period; it begins with a capital letter in the row.
+        estimate: The number where there is one all the same.
+        steps: Steps that were looked at.
+
+    Returns:
+        The judgement.
+    """
+    number = estimate or Estimate.undefined_because(reason)
+    return Judgement(estimate=number, verdict="cannot_tell", why=f"{reason[:1].upper()}{reason[1:]}.", steps=steps)
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A number in a sentence; ``-0.00`` reads as ``0.00``.
+
+    Returns:
+        The number with so many decimals.
+
+    Example:
+        >>> number(-0.001), number(1.234)
+        ('0.00', '1.23')
+    """
+    rounded = round(value, digits)
+    return f"{0.0 if math.isclose(rounded, 0.0) else rounded:.{digits}f}"

@@ -1,0 +1,82 @@
+"""A user's own claims, from a TOML file: a metric that `gradscope check` knows, and the range it is said to have."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell, in_range
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.errors import InputError, UsageError
+
+_TEXTS = ("name", "source", "claim", "metric", "settle")
+_EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and between, as docs/claims.md shows."
+
+
+def read_claims(path: str | Path) -> tuple[Claim, ...]:
+    """The claims of a file.
+
+    Args:
+        path: A TOML file with tables ``[[claims]]``: the texts of a claim, and ``between``, the least and the greatest
+            value that the metric is said to have.
+
+    Returns:
+        The claims, in order.
+
+    Raises:
+        InputError: The file cannot be read or is not TOML.
+        UsageError: It holds no claim, or one lacks something.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
+    except ValueError as error:
+        raise InputError(f"{file} is not TOML: {error}.", hint="Repair the line that it names.") from error
+    tables = document.get("claims", [])
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{file} holds no claim.", hint=_EXAMPLE)
+    return tuple(_claim(table, file, number) for number, table in enumerate(tables, start=1))
+
+
+def _claim(table: Any, file: Path, number: int) -> Claim:
+    given = table if isinstance(table, dict) else {}
+    texts = {key: text for key in _TEXTS if isinstance(text := given.get(key), str) and text.strip()}
+    missing = [key for key in _TEXTS if key not in texts]
+    if missing:
+        raise UsageError(f"Claim {number} of {file} has no text {missing[0]!r}.", hint=_EXAMPLE)
+    between = given.get("between")
+    if not (isinstance(between, list) and len(between) == 2 and all(map(_is_number, between))):
+        raise UsageError(f"Claim {number} of {file} has no range `between` of two numbers.", hint=_EXAMPLE)
+    low, high = (float(end) for end in between)
+    if low > high:
+        raise UsageError(f"The range of claim {number} of {file} ends before it begins.", hint=_EXAMPLE)
+    return Claim(**texts, judge=partial(_judge, texts["metric"], low, high))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
+    values = MetricValues(
+        run=evidence.run,
+        success_threshold=evidence.success_threshold,
+        resampling=evidence.resampling,
+        engine=evidence.engine,
+    )
+    found = values.value(metric)
+    if found.estimate.undefined is not None:
+        return cannot_tell(found.estimate.undefined)
+    without = "" if found.estimate.interval else "; without an interval nobody can tell"
+    return Judgement(
+        estimate=found.estimate,
+        verdict=in_range(found.estimate, low, high),
+        why=f"{found.subject} is said to lie in [{low:g}, {high:g}]{without}.",
+    )

@@ -1,0 +1,210 @@
+"""What claims look at: each thing is read or computed once, when the first claim asks for it, and shared.
+
+Shapes: R rollouts of a step, G rollouts of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gradscope.advantages.token import return_to_go
+from gradscope.diagnostics.degeneracy.course import group_table
+from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.inputs.steps import missing_weights
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.request import RankRequest
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.diagnostics.rank.several import collect_kinds
+from gradscope.diagnostics.rank.weights.updates import update_report
+from gradscope.errors import GradscopeError, InputError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.metrics.outcomes.degeneracy import GroupTable
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankReport, RowKind
+from gradscope.results.update import WeightUpdate
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+ADVANTAGE = "dr_grpo"
+"""Ranks are compared between group sizes under the reward minus the group's mean, which every reward has. Grpo's rows
+are its multiples within a group, so their ranks are the same."""
+MOST_TOKENS = 256
+"""Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
+_KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """A run, and what was computed of it so far."""
+
+    run: Run
+    """The run."""
+    steps: tuple[int, ...]
+    """Steps whose gradients are recomputed, ascending; none where none can be or none is wanted."""
+    no_gradients: str = ""
+    """Why there are no such steps, without the period."""
+    samples: tuple[str, ...] = ()
+    """Files of held-out samples, before and after; empty: those of the run folder."""
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    """How to compute gradients."""
+    progress: ProgressCallback = no_progress
+    """Told about each step."""
+    resampling: Resampling = RESAMPLING
+    """How often, and from which seed."""
+    cache: dict[str, Any] = field(default_factory=dict)
+    """What was computed, or the error that it ended in."""
+
+    @property
+    def largest_group(self) -> int:
+        """G of the largest group."""
+        return max((group.size for group in self.run.groups), default=0)
+
+    def degeneracy(self) -> DegeneracyReport:
+        """Groups without a gradient, over the whole log."""
+        found: DegeneracyReport = self._once(
+            "degeneracy", lambda: degeneracy_of_run(self.run, success_threshold=self.success_threshold)
+        )
+        return found
+
+    def groups(self) -> GroupTable:
+        """The groups as a table, whether their rewards are equal among it."""
+        return group_table(group_rewards(self.run, None), None)
+
+    def gradients(self, kind: RowKind) -> Collected:
+        """One kind of matrix at each of the steps.
+
+        Returns:
+            What was found.
+
+        Raises:
+            InputError: No step could be recomputed.
+        """
+        found = self._measured()[kind]
+        if not found.steps:
+            raise InputError(f"{self._why_none(found)}.")
+        return found
+
+    def rows(self, step: int) -> StepRows:
+        """The rollouts' Gram matrices of one of the steps."""
+        return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
+
+    def credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
+        """dL/dW and token rows of the last step under advantages of single tokens, and where those come from.
+
+        Returns:
+            In words, and what was found, by kind.
+
+        Raises:
+            InputError: The log has neither advantages nor rewards of single tokens, or they say no more than the
+                outcome.
+        """
+        self.gradients("rollout")
+        found: tuple[str, Mapping[RowKind, Collected]] = self._once("credited", self._credited)
+        return found
+
+    def updates(self) -> tuple[WeightUpdate, ...]:
+        """What training did to each weight, from checkpoints."""
+        found: RankReport = self._once("updates", lambda: update_report(self.run, no_progress))
+        return found.updates
+
+    def held_out(self) -> PassAtKReport:
+        """pass@k of held-out prompts, before and after.
+
+        Returns:
+            Both tables and their comparison.
+
+        Raises:
+            InputError: There are not two files of samples.
+        """
+        found: PassAtKReport = self._once("held_out", self._held_out)
+        return found
+
+    def computed(self) -> Collected | None:
+        """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
+        found = self.cache.get("gradients")
+        return found["rollout"] if isinstance(found, Mapping) else None
+
+    def _measured(self) -> Mapping[RowKind, Collected]:
+        if not self.steps:
+            raise InputError(f"{self.no_gradients}.")
+        sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < self.largest_group)
+        requests = [_request(kind, (ADVANTAGE,), sizes) for kind in _KINDS]
+        collect = partial(collect_kinds, self.run, self.steps, requests, self.engine, self.progress, most=MOST_TOKENS)
+        found: Mapping[RowKind, Collected] = self._once("gradients", collect)
+        return found
+
+    def _why_none(self, found: Collected) -> str:
+        return next(iter(found.skipped.values()), missing_weights(self.run, self.run.steps[0])).rstrip(".")
+
+    def _credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
+        step = self.gradients("rollout").steps[-1].step
+        origin, groups = token_credit(self.run.groups_at(step))
+        run = replace(self.run, groups=groups)
+        requests = [_request(kind, ("logged", ADVANTAGE), ()) for kind in ("weight", "token")]
+        return origin, collect_kinds(run, [step], requests, self.engine, self.progress, most=MOST_TOKENS)
+
+    def _held_out(self) -> PassAtKReport:
+        files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
+        if len(files) < 2:
+            raise InputError("The run has no samples of held-out prompts before and after training.")
+        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files[:2]]
+        return pass_at_k_of_samples(read, resampling=self.resampling)
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.cache:
+            try:
+                self.cache[name] = make()
+            except GradscopeError as error:
+                self.cache[name] = error
+        if isinstance(self.cache[name], GradscopeError):
+            raise self.cache[name]
+        return self.cache[name]
+
+
+def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:
+    return RankRequest(
+        rows=kind, advantages=advantages, group_sizes=sizes, paired=True, centered=False, seed=0, output=None
+    )
+
+
+def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGroup, ...]]:
+    """Groups whose rollouts have an advantage of every token: the logged ones, else what each token led to.
+
+    Returns:
+        Where the advantages come from, in words, and the groups.
+
+    Raises:
+        InputError: There are neither advantages nor rewards of single tokens, or only last tokens have a reward.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if rollouts and all(rollout.token_advantages is not None for rollout in rollouts):
+        return "the logged advantages of tokens", tuple(groups)
+    if not rollouts or any(rollout.token_rewards is None for rollout in rollouts):
+        raise InputError("The log has neither advantages nor rewards of single tokens.")
+    if all(not any((rollout.token_rewards or ())[:-1]) for rollout in rollouts):
+        raise InputError("Only last tokens have a reward, so that of single tokens says no more than the outcome.")
+    return "what each token's rewards add up to from there on, minus the group's mean", tuple(map(_credited, groups))
+
+
+def _credited(group: RolloutGroup) -> RolloutGroup:
+    advantages = return_to_go([np.array(rollout.token_rewards or (0.0,)) for rollout in group.rollouts])
+    return replace(
+        group,
+        rollouts=tuple(
+            replace(rollout, token_advantages=tuple(own.tolist()))
+            for rollout, own in zip(group.rollouts, advantages, strict=True)
+        ),
+    )

@@ -1,0 +1,158 @@
+"""Claims about a step's gradient: sparser over training, the best baseline, and what its parts by kind of group climb.
+
+Shapes: R rollouts of a step, J groups, G rollouts of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, number, rises
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
+from gradscope.diagnostics.rank.formulations.updates import group_index
+from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
+from gradscope.estimate import Estimate
+from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.trend import trend
+from gradscope.say import with_interval
+
+SPARSER = 0.02
+"""The least change of an index from 0 to 1 over training that is called growth."""
+SAME_DIRECTION = 0.9
+"""Cosines of expected updates from here on are one direction: within 26 degrees."""
+SAME_BASELINE = 0.05
+"""A baseline as near to the mean reward as this share of the rewards' range is no other."""
+GroupKind = Literal["all_fail", "mixed", "all_pass"]
+
+
+def rows_grow_sparser(evidence: Evidence) -> Judgement:
+    """Gini of the rollouts' row norms over the checkpoints."""
+    return _sparser({step.step: step.sparsity["gini"] for step in evidence.gradients("rollout").steps})
+
+
+def tokens_grow_sparser(evidence: Evidence) -> Judgement:
+    """Gini of the tokens' row norms over the checkpoints."""
+    return _sparser({row.step: row.gini for row in evidence.gradients("token").sparsity})
+
+
+def entries_grow_sparser(evidence: Evidence) -> Judgement:
+    """Gini of the entries of each weight's gradient, mean over weights, over the checkpoints."""
+    by_step: dict[int, list[float]] = {}
+    for row in evidence.gradients("weight").sparsity:
+        if row.gini.value is not None:
+            by_step.setdefault(row.step, []).append(row.gini.value)
+    return _sparser({step: Estimate.exact(fmean(values)) for step, values in by_step.items()})
+
+
+def groups_grow_sparser(evidence: Evidence) -> Judgement:
+    """Share of groups without a gradient over all steps of the log."""
+    return _sparser({row.step: row.frac_reward_zero_std for row in evidence.degeneracy().by_step})
+
+
+def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
+    known = {step: index.value for step, index in sorted(by_step.items()) if index.value is not None}
+    steps = tuple(known)
+    if not known:
+        return cannot_tell("No step has such a gradient")
+    change = trend(steps, list(known.values()))
+    if change.undefined is not None:
+        return cannot_tell(change.undefined, estimate=change, steps=steps)
+    first, last = (number(known[step]) for step in (steps[0], steps[-1]))
+    return Judgement(
+        estimate=change,
+        null=Estimate.exact(0.0),
+        verdict=rises(change, 0.0, SPARSER),
+        why=f"From {first} at step {steps[0]} to {last} at step {steps[-1]}; the change is along the line through "
+        f"{len(steps)} steps.",
+        steps=steps,
+    )
+
+
+def group_mean_is_optimal(evidence: Evidence) -> Judgement:
+    """Whether the least noisy constant, E[|s|^2 r] / E[|s|^2], is the mean reward of the same groups."""
+    found = evidence.gradients("rollout")
+    steps = tuple(step.step for step in found.steps)
+    rows = [row for row in measure_baselines(found.baseline_groups) if row.step is None and row.group_id is None]
+    if not rows or rows[0].optimal_baseline.undefined is not None:
+        reason = rows[0].optimal_baseline.undefined if rows else "no group with unequal rewards has a gradient"
+        return cannot_tell(str(reason), steps=steps)
+    whole, margin = rows[0], SAME_BASELINE * float(np.ptp(_rewards(evidence)))
+    optimum, without = whole.optimal_baseline, whole.relative_noise["optimal_leave_one_out"]
+    return Judgement(
+        estimate=optimum,
+        null=Estimate.exact(whole.pass_rate, num_units=whole.num_groups),
+        verdict=in_range(optimum, whole.pass_rate - margin, whole.pass_rate + margin),
+        why=f"Correlation of reward and squared norm {_or_unknown(whole.reward_norm_correlation)}; taken from the "
+        f"other rollouts the least noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
+        steps=steps,
+    )
+
+
+def _rewards(evidence: Evidence) -> list[float]:
+    return [reward for group in evidence.run.groups for reward in group.rewards if reward is not None]
+
+
+def sign_part_climbs(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Callable[[Evidence], Judgement]:
+    """Whether what Sign makes of one kind of group points where pass@1 or pass@G rises.
+
+    Args:
+        part: The kind of group.
+        target: What the direction is held against.
+
+    Returns:
+        A judge, at the step with most groups of that kind.
+    """
+
+    def judge(evidence: Evidence) -> Judgement:
+        rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
+        known = [one for one in rows if one is not None]
+        if not known:
+            return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
+        chosen = max(known, key=lambda one: int(_of_kind(one)[part].sum()))
+        groups, mine = group_index(chosen), _of_kind(chosen)[part]
+        num_groups, size = len(np.unique(groups[mine])), int(np.sum(groups == 0))
+        if not num_groups:
+            return cannot_tell(f"No group of these steps is {part.replace('_', '-')}", steps=(chosen.step,))
+        climbs = _in_groups(chosen, lambda rewards: pass_at_k_weights(rewards, 1 if target == "pass@1" else size))
+        own = np.where(mine, 2 * chosen.rewards - 1, 0.0)
+        cosine = expected_updates(chosen.gram, [own, climbs], groups).cosine(0, 1)
+        return Judgement(
+            estimate=cosine,
+            null=Estimate.exact(0.0),
+            verdict=in_range(cosine, SAME_DIRECTION, 1.0),
+            why=f"{num_groups} such groups of {groups.max() + 1}, G = {size}"
+            f"{'' if cosine.undefined is None else f': {cosine.undefined}'}.",
+            steps=(chosen.step,),
+        )
+
+    return judge
+
+
+def _or_unknown(estimate: Estimate) -> str:
+    return with_interval(estimate, ".2f") if estimate.is_defined else "unknown"
+
+
+def _binary_rows(evidence: Evidence, step: int) -> StepRows | None:
+    rows = evidence.rows(step)
+    sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
+    return rows if np.isin(rows.rewards, (0.0, 1.0)).all() and len(sizes) == 1 and sizes != {1} else None
+
+
+def _of_kind(rows: StepRows) -> dict[GroupKind, np.ndarray]:
+    """Which rollouts are of a group of each kind, [R]."""
+    mean = _in_groups(rows, lambda rewards: np.full(len(rewards), rewards.mean()))
+    return {"all_fail": mean == 0.0, "mixed": (mean > 0.0) & (mean < 1.0), "all_pass": mean == 1.0}
+
+
+def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:
+    """A function of each group's rewards, in the order of the step's rollouts, [R]."""
+    groups, values = group_index(rows), np.empty(len(rows.rewards))
+    for group in range(int(groups.max()) + 1):
+        values[groups == group] = function(rows.rewards[groups == group])
+    return values

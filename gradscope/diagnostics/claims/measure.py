@@ -1,0 +1,132 @@
+"""`gradscope claims`: what papers say, held against one run, a row a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.claims.registry import CLAIMS
+from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
+from gradscope.errors import GradscopeError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.results.claims import ClaimRow, ClaimsReport
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+
+MOST_STEPS = 5
+"""Steps whose gradients are recomputed where none are named: first, last, and evenly between. A trend needs three."""
+_NOT_ASKED = "Gradients were not recomputed, as asked (--no-gradients)"
+
+
+def measure_claims(
+    path: str | Path,
+    *,
+    steps: Sequence[int] | None = None,
+    gradients: bool = True,
+    samples: Sequence[str | Path] = (),
+    claims: Sequence[Claim] = CLAIMS,
+    success_threshold: float | None = None,
+    progress: ProgressCallback = no_progress,
+    read: ReadOptions | None = None,
+    engine: EngineOptions | None = None,
+) -> ClaimsReport:
+    """Hold a run against claims.
+
+    Args:
+        path: A run folder or a log.
+        steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
+        gradients: Whether to recompute gradients at all; without, claims about them cannot be told.
+        samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
+        claims: The claims; those of the package and any others of their kind.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        progress: Told after each recomputed step.
+        read: How to read the run; None: recognize everything.
+        engine: How to compute the gradients; None: the defaults.
+
+    Returns:
+        One row a claim; a claim that this run cannot tell says why.
+    """
+    run = read_run(path, read)
+    chosen, reason = _steps(run, steps, gradients=gradients)
+    evidence = Evidence(
+        run=run,
+        steps=chosen,
+        no_gradients=reason,
+        samples=tuple(map(str, samples)),
+        success_threshold=success_threshold,
+        engine=engine or EngineOptions(),
+        progress=progress,
+    )
+    return claims_of(evidence, claims)
+
+
+def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsReport:
+    """Judge claims by evidence that may be there already.
+
+    Returns:
+        One row a claim.
+    """
+    rows = tuple(_row(claim, _judged(claim, evidence)) for claim in claims)
+    collected = evidence.computed()
+    return ClaimsReport(
+        source=evidence.run.source,
+        claims=rows,
+        steps=tuple(step.step for step in collected.steps) if collected else (),
+        skipped=collected.skipped if collected else {},
+        engine=collected.engine if collected else {},
+        findings=_findings(rows),
+    )
+
+
+def _judged(claim: Claim, evidence: Evidence) -> Judgement:
+    try:
+        return claim.judge(evidence)
+    except GradscopeError as error:
+        return cannot_tell(error.message.rstrip("."))
+
+
+def _row(claim: Claim, judged: Judgement) -> ClaimRow:
+    return ClaimRow(
+        name=claim.name,
+        source=claim.source,
+        claim=claim.claim,
+        metric=claim.metric,
+        steps=judged.steps,
+        estimate=judged.estimate,
+        null=judged.null,
+        verdict=judged.verdict,
+        why=judged.why,
+        settle=claim.settle,
+    )
+
+
+def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
+    """The steps to recompute, and why there are none."""
+    if not gradients:
+        return (), _NOT_ASKED
+    if steps is not None:
+        return select_steps(run, steps), ""
+    usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
+    if not usable:
+        reason = missing_weights(run, run.steps[0]) if run.steps else "the log holds no steps"
+        return (), f"No gradient was recomputed: {reason}"
+    if len(usable) <= MOST_STEPS:
+        return tuple(usable), ""
+    return tuple(usable[round(place * (len(usable) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)), ""
+
+
+def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
+    """How many claims hold, and which do not."""
+    names = {verdict: [row.name for row in rows if row.verdict == verdict] for verdict in ("supported", "contradicted")}
+    told = sum(map(len, names.values()))
+    sentences = [
+        f"Of {len(rows)} claims this run supports {len(names['supported'])}, contradicts "
+        f"{len(names['contradicted'])} and cannot tell {len(rows) - told}."
+    ]
+    if told:
+        sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")
+    return tuple(sentences)

@@ -1,0 +1,99 @@
+"""Claims about rewards alone: dead groups, their excess and its origin, their return, and what training reaches."""
+
+from __future__ import annotations
+
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, rises
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.persistence import dead_persistence
+from gradscope.results.claims import ClaimVerdict
+from gradscope.say import percent, points, with_interval
+
+EXCESS = 0.01
+"""The least share of groups beyond the prediction that is called an excess."""
+PERSISTENT = 0.05
+"""The least excess of dead groups after a dead one that is called persistence."""
+
+
+def dead_beyond_prediction(evidence: Evidence) -> Judgement:
+    """The share of dead groups minus that of independent flips of one coin."""
+    report = evidence.degeneracy()
+    gap, dead = report.jensen_gap, report.frac_reward_zero_std
+    if gap.undefined is not None:
+        return cannot_tell(gap.undefined)
+    return Judgement(
+        estimate=gap,
+        null=Estimate.exact(0.0),
+        verdict=rises(gap, 0.0, EXCESS),
+        why=f"{with_interval(dead, percent)} of the groups are dead; one pass rate for all would give "
+        f"{with_interval(report.iid_prediction, percent)}.",
+    )
+
+
+def excess_from_prompts(evidence: Evidence) -> Judgement:
+    """Whether prompts that differ within a step make more of the gap than a pass rate that moves between steps."""
+    split = evidence.degeneracy().gap_decomposition
+    between, over_time = split.between_prompts, split.over_time
+    if between.undefined is not None or over_time.undefined is not None:
+        return cannot_tell(str(between.undefined or over_time.undefined))
+    return Judgement(
+        estimate=between,
+        null=over_time,
+        verdict=_larger(between, over_time),
+        why=f"{with_interval(between, points)} points from prompts that differ within a step, "
+        f"{with_interval(over_time, points)} from a pass rate that moves between steps.",
+    )
+
+
+def dead_groups_return(evidence: Evidence) -> Judgement:
+    """Whether a prompt whose group was dead is dead at its next visit more often than one whose group was alive."""
+    table = evidence.groups()
+    found = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
+    if found.excess.undefined is not None:
+        return cannot_tell(found.excess.undefined)
+    return Judgement(
+        estimate=found.after_dead,
+        null=found.after_live,
+        verdict=rises(found.excess, 0.0, PERSISTENT),
+        why=f"{with_interval(found.excess, points)} points more after a dead group than after a live one, over "
+        f"{found.num_returns} returns.",
+    )
+
+
+def search_not_capacity(evidence: Evidence) -> Judgement:
+    """Whether held-out prompts are found with fewer samples and no more of them are solved."""
+    comparison = evidence.held_out().comparison
+    known = [row for row in comparison.rows if row.difference.is_defined] if comparison else []
+    if comparison is None or not known:
+        return cannot_tell("No budget is within the samples of every prompt, before and after")
+    verdicts: dict[str, ClaimVerdict] = {"search compression": "supported", "capacity expansion": "contradicted"}
+    return Judgement(
+        estimate=known[-1].difference,
+        null=Estimate.exact(0.0),
+        verdict=verdicts.get(comparison.verdict, "cannot_tell"),
+        why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}.",
+    )
+
+
+def dead_groups_are_failures(evidence: Evidence) -> Judgement:
+    """Whether more groups all fail, which a negative advantage would revive, than all pass, which it would not."""
+    report = evidence.degeneracy()
+    failing, passing = report.frac_all_fail, report.frac_all_pass
+    if failing.undefined is not None or passing.undefined is not None:
+        return cannot_tell(str(failing.undefined or passing.undefined))
+    return Judgement(
+        estimate=failing,
+        null=passing,
+        verdict=_larger(failing, passing),
+        why=f"All fail in {with_interval(failing, percent)} of the groups, all pass in "
+        f"{with_interval(passing, percent)}.",
+    )
+
+
+def _larger(one: Estimate, other: Estimate) -> ClaimVerdict:
+    """Whether one number is larger, by intervals that do not meet."""
+    if one.interval is None or other.interval is None:
+        return "cannot_tell"
+    if one.ends[0] > max(other.ends[1], 0.0):
+        return "supported"
+    return "contradicted" if one.ends[1] < other.ends[0] else "cannot_tell"

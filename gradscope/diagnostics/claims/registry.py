@@ -1,0 +1,209 @@
+"""The claims, one record each: what is said, by whom, how it is measured, and what would settle it.
+
+The definitions of the first source are not known to us, so its "effective rank" is held against every matrix that it
+could mean; none of these formulas is the paper's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gradscope.diagnostics.claims import gradients, outcomes, ranks, weights
+from gradscope.diagnostics.claims.claim import Claim
+
+_FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
+_STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
+_SUMMARY = "A research summary of five GRPO experiments"
+_MORE_ROLLOUTS = (
+    "32 or 64 rollouts of the same prompts at one step: gradscope train --group-size 32, or the trainer's own."
+)
+_SAME_RUN = "The same run with only the advantage exchanged: gradscope train with two advantages and --seeds."
+_CHECKPOINTS = "Checkpoints at five or more steps of the run: --checkpoint-every."
+
+_about_two = partial(
+    Claim,
+    source=_FOUNDATIONS,
+    claim="The gradient of a group has effective rank about 2, whatever the group size.",
+    settle=_MORE_ROLLOUTS,
+)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    _about_two(
+        name="rank_two.rollouts",
+        metric="effective rank, a row a rollout's gradient by all parameters",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_rollouts("rollout")),
+    ),
+    _about_two(
+        name="rank_two.tokens",
+        metric="effective rank, a row a token's gradient by all parameters",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("token")),
+    ),
+    _about_two(
+        name="rank_two.weights",
+        metric="effective rank of dL/dW of one group, mean over weights",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_weights),
+    ),
+    _about_two(
+        name="rank_two.output_head",
+        metric="effective rank of dL/dW of one group, output head",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_head),
+    ),
+    _about_two(
+        name="rank_two.hidden_rollouts",
+        metric="effective rank, a row a rollout's gradient by the last hidden state",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_rollouts("hidden")),
+    ),
+    _about_two(
+        name="rank_two.hidden_tokens",
+        metric="effective rank, a row a token's gradient by the last hidden state",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("hidden")),
+    ),
+    _about_two(
+        name="rank_two.logits",
+        metric="effective rank, a row a token's gradient by the logits",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_tokens("logit")),
+    ),
+    _about_two(
+        name="rank_two.advantages",
+        metric="effective rank of the advantages, rollouts by tokens",
+        judge=partial(ranks.two_whatever_the_size, ranks.of_advantages),
+    ),
+    Claim(
+        name="rank_rises.token_credit",
+        source=_FOUNDATIONS,
+        claim="Advantages of single tokens raise the rank of the gradient.",
+        metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
+        settle="Rewards of single tokens in the log: gradscope train --task steps --advantage per_step.",
+        judge=ranks.higher_with_token_credit,
+    ),
+    Claim(
+        name="sparser.groups",
+        source=_FOUNDATIONS,
+        claim="The gradient grows sparser over training.",
+        metric="share of groups without a gradient, change over the log",
+        settle="A longer log.",
+        judge=gradients.groups_grow_sparser,
+    ),
+    Claim(
+        name="sparser.rollouts",
+        source=_FOUNDATIONS,
+        claim="The gradient grows sparser over training.",
+        metric="Gini of rollouts' row norms, change over the checkpoints",
+        settle=_CHECKPOINTS,
+        judge=gradients.rows_grow_sparser,
+    ),
+    Claim(
+        name="sparser.tokens",
+        source=_FOUNDATIONS,
+        claim="The gradient grows sparser over training.",
+        metric="Gini of tokens' row norms, change over the checkpoints",
+        settle=_CHECKPOINTS,
+        judge=gradients.tokens_grow_sparser,
+    ),
+    Claim(
+        name="sparser.entries",
+        source=_FOUNDATIONS,
+        claim="The gradient grows sparser over training.",
+        metric="Gini of the entries of dL/dW, mean over weights, change over the checkpoints",
+        settle=_CHECKPOINTS,
+        judge=gradients.entries_grow_sparser,
+    ),
+    Claim(
+        name="optimal_baseline.group_mean",
+        source=_FOUNDATIONS,
+        claim="The group mean is the optimal baseline.",
+        metric="least noisy constant baseline, beside the mean reward",
+        settle="More groups with unequal rewards at the recomputed steps.",
+        judge=gradients.group_mean_is_optimal,
+    ),
+    Claim(
+        name="dead_groups.excess",
+        source=_STARVATION,
+        claim="More groups are dead than one pass rate for all prompts predicts.",
+        metric="Jensen gap",
+        settle="More groups.",
+        judge=outcomes.dead_beyond_prediction,
+    ),
+    Claim(
+        name="dead_groups.origin",
+        source=_STARVATION,
+        claim="The excess comes from prompts of unequal difficulty.",
+        metric="part of the Jensen gap between prompts, beside the part over time",
+        settle="More groups a step.",
+        judge=outcomes.excess_from_prompts,
+    ),
+    Claim(
+        name="dead_groups.failures",
+        source=_SUMMARY,
+        claim="Dead groups are mostly all-fail groups, which a negative advantage would revive.",
+        metric="share of groups that all fail, beside the share that all pass",
+        settle=_SAME_RUN,
+        judge=outcomes.dead_groups_are_failures,
+    ),
+    Claim(
+        name="dead_groups.persist",
+        source=_SUMMARY,
+        claim="A prompt whose group is dead stays dead, so its budget is better spent elsewhere.",
+        metric="share of dead groups whose prompt is dead at its next visit, beside that of live groups",
+        settle="More visits of the same prompts: several epochs in the log.",
+        judge=outcomes.dead_groups_return,
+    ),
+    Claim(
+        name="sign.all_fail",
+        source=_STARVATION,
+        claim="Sign climbs pass@G, by its all-fail part.",
+        metric="cosine of expected updates, Sign on all-fail groups with pass@G",
+        settle="More groups at one step, with G small enough that lone successes occur.",
+        judge=gradients.sign_part_climbs("all_fail", "pass@G"),
+    ),
+    Claim(
+        name="sign.mixed",
+        source=_STARVATION,
+        claim="Sign climbs pass@G, by its mixed part.",
+        metric="cosine of expected updates, Sign on mixed groups with pass@G",
+        settle="More groups at one step.",
+        judge=gradients.sign_part_climbs("mixed", "pass@G"),
+    ),
+    Claim(
+        name="sign.all_pass",
+        source=_STARVATION,
+        claim="Sign climbs pass@G, by its all-pass part.",
+        metric="cosine of expected updates, Sign on all-pass groups with pass@G",
+        settle="More groups at one step.",
+        judge=gradients.sign_part_climbs("all_pass", "pass@G"),
+    ),
+    Claim(
+        name="negative.all_fail",
+        source=_SUMMARY,
+        claim="A negative advantage for all-fail groups climbs the pass rate.",
+        metric="cosine of expected updates, -1 on all-fail groups with pass@1",
+        settle=_SAME_RUN,
+        judge=gradients.sign_part_climbs("all_fail", "pass@1"),
+    ),
+    Claim(
+        name="reach.compression",
+        source=_STARVATION,
+        claim="Training compresses the search and does not expand what can be solved.",
+        metric="difference of held-out pass@k at the largest budget",
+        settle="64 or more samples of each held-out prompt, before and after: gradscope train --heldout-samples 64.",
+        judge=outcomes.search_not_capacity,
+    ),
+    Claim(
+        name="weights.off_principal",
+        source="arXiv 2511.08567",
+        claim="Updates avoid the principal directions of the weights.",
+        metric="principal overlap beyond that of a random change, mean over weights",
+        settle="The weights before the first update: --initial.",
+        judge=weights.avoids_principal_directions,
+    ),
+    Claim(
+        name="weights.few_change",
+        source="arXiv 2505.11711 (Reinforcement learning finetunes small subnetworks)",
+        claim="At most 30 % of the parameters change.",
+        metric="share of entries that change in bfloat16, mean over weights",
+        settle="The weights before the first update: --initial.",
+        judge=weights.few_parameters_change,
+    ),
+)
+"""In the order of tables: the first source, the second, and what others say."""
