@@ -17,6 +17,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.null_models import NULLS
 from gradscope.metrics.gram.spectrum import Array, effective_ranks
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import NullRank, RankCurvePoint
 
 _ALL_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
@@ -68,23 +69,10 @@ def _nulls(stack: PartStack, ranks: Array, is_ranked: NDArray[np.bool_]) -> Mapp
     return {name: null_ranks.get(name, NullRank(effective_rank=none, difference=none)) for name in NULLS}
 
 
-def _mean_ranks(ranks: Array, stack: PartStack, is_ranked: NDArray[np.bool_]) -> list[Estimate]:
-    """Means of ranks of G rows, which lie in [1, G], taken as shares of that span: so do their intervals."""
-    span = max(stack.weights.shape[1] - 1.0, 1.0)
-    means = bootstrap_means(np.clip((ranks - 1.0) / span, 0.0, 1.0), _clusters(stack, is_ranked))
-    return [_from_share(mean, span) for mean in means]
-
-
-def _from_share(mean: Estimate, span: float) -> Estimate:
-    """A share of the span from 1 to G as a rank."""
-    if mean.value is None:
-        return mean
-    return Estimate(
-        value=1 + span * mean.value,
-        low=None if mean.low is None else 1 + span * mean.low,
-        high=None if mean.high is None else 1 + span * mean.high,
-        num_units=mean.num_units,
-    )
+def _mean_ranks(ranks: Array, stack: PartStack, is_ranked: NDArray[np.bool_]) -> tuple[Estimate, ...]:
+    """Means of ranks of G rows, which lie in [1, G]."""
+    size = stack.weights.shape[1]
+    return bounded_means(ranks, _clusters(stack, is_ranked), low=1.0, high=float(size))
 
 
 def _clusters(stack: PartStack, is_ranked: NDArray[np.bool_]) -> list[str]:

@@ -9,7 +9,6 @@ Shapes: N token rows of a group, G rollouts of a part, P parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import GradientSpectrum, SpectrumLabel
 from gradscope.results.rank_tokens import TokenRankPoint, TokenRows
 
@@ -207,8 +206,6 @@ def _mean_nulls(spectra: Sequence[GradientSpectrum]) -> dict[str, Estimate]:
 
 def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
     """Rows, effective rank, stable rank and participation ratio, averaged over groups."""
-    # Groups differ in their number of tokens, so ranks have no common span [1, G] to be shares of, as those of rollouts
-    # have in curve_point: here the interval is that of the ranks themselves, cut where no rank can be.
     if not spectra:
         return (Estimate.undefined_because(_ALL_DEAD),) * 4
     columns = [
@@ -218,13 +215,6 @@ def _means(spectra: Sequence[GradientSpectrum]) -> tuple[Estimate, ...]:
         ]
         for s in spectra
     ]
-    num_rows, *ranks = bootstrap_means(columns, [str(spectrum.label.group_id) for spectrum in spectra], share=False)
-    most = max(spectrum.label.shape[0] for spectrum in spectra)
-    return (num_rows, *(_as_rank(rank, most) for rank in ranks))
-
-
-def _as_rank(mean: Estimate, most: int) -> Estimate:
-    """The mean with its interval kept where a rank can be; few groups know no better."""
-    if mean.value is None or mean.low is None or mean.high is None:
-        return mean
-    return replace(mean, low=max(mean.low, min(1.0, mean.value)), high=max(mean.value, min(mean.high, float(most))))
+    # Groups differ in their number of tokens: no mean of ranks lies beyond that of the longest.
+    longest = float(max(spectrum.label.shape[0] for spectrum in spectra))
+    return bounded_means(columns, [str(spectrum.label.group_id) for spectrum in spectra], low=1.0, high=longest)
