@@ -1,8 +1,8 @@
-"""How often the test of one pass rate rejects when there is one, and when there is not; and how far its sentence reaches.
+"""How often the test of one pass rate rejects, where there is one and where there is not, and what it leaves open.
 
-`python benchmarks/referee/one_rate.py` prints three tables: the level at rare and at usual pass rates, the power against
-Beta populations, and how often the standard deviation that is said not to be excluded is at least the true one. Two
-minutes.
+`python benchmarks/referee/one_rate.py` prints three tables: the level at rare and at usual pass rates, the power
+against Beta populations, and how often the standard deviation that is said not to be excluded is at least the true one.
+Two minutes.
 """
 
 from __future__ import annotations
