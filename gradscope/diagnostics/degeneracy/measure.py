@@ -131,6 +131,7 @@ def degeneracy_of_run(
         pass_rate=overall.pass_rate,
         iid_prediction=overall.iid_prediction,
         jensen_gap=overall.jensen_gap,
+        relative_gap=overall.relative_gap,
         predictions=_predictions(table, overall, options),
         overdispersion=_overdispersion(table, options),
         by_group_size=sizes.rows(group_sizes),

@@ -76,6 +76,8 @@ class DegeneracyEstimates:
     """Mean over groups of p^G + (1-p)^G."""
     jensen_gap: Estimate
     """frac_reward_zero_std - iid_prediction."""
+    relative_gap: Estimate
+    """jensen_gap / iid_prediction."""
     between_prompts: Estimate
     """The gap within steps."""
     over_time: Estimate
@@ -118,8 +120,8 @@ def estimate_degeneracy(
     rate = table.num_passing / table.size
     zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
     draws = Draws(step=table.step, prompt=table.prompt, size=table.size, equal=dead, rate=rate)
-    gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate, resampling)
-    between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate, resampling)
+    gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate)
+    between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,
         frac_all_pass=passed,
@@ -128,6 +130,7 @@ def estimate_degeneracy(
         pass_rate=pass_rate,
         iid_prediction=gap.prediction,
         jensen_gap=gap.gap,
+        relative_gap=gap.relative,
         between_prompts=between,
         over_time=over_time,
     )
@@ -168,7 +171,7 @@ def estimate_at_size(
     degenerate, pass_rate = _shares([equal, rate], table, resampling)
     sizes = np.full(len(equal), group_size)
     draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
-    gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate, resampling)
+    gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate)
     return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
 
 
@@ -190,6 +193,7 @@ def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
         pass_rate=unknown,
         iid_prediction=unknown,
         jensen_gap=unknown,
+        relative_gap=unknown,
         between_prompts=unknown,
         over_time=unknown,
     )
