@@ -31,6 +31,9 @@ Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
 """The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
 
+_ALIKE = 1e-12
+"""Rounding: numbers closer than this are one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
@@ -190,5 +193,7 @@ def _without_each(draws: Draws, values: Array) -> Array:
 
 
 def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
-    """A statistic of the whole log, then without each prompt, as an estimate."""
+    """A statistic of the whole log, then without each prompt, as an estimate; no interval where no prompt moves it."""
+    if np.ptp(values) <= _ALIKE:
+        return Estimate.exact(float(values[0]), num_units=len(values) - 1)
     return jackknife(float(values[0]), [values[1:]], low=low, high=1.0)
