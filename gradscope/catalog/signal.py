@@ -102,7 +102,7 @@ SIGNAL_METRICS: tuple[Metric, ...] = (
         title="variance of pass rates",
         formula="Var(c/n) with J - 1 - mean of (c/n)(1 - c/n) / (n - 1)",
         meaning="Var(p_x): how much prompts differ in difficulty, without the noise of few rollouts.",
-        range="[-1/2, 1/2]",
+        range="[-1/4, 1/2]",
         better="neither",
         moved_by="The mix of prompts; learning, where steps are pooled.",
         source="Method of moments, unbiased; the Jensen gap of the population is twice it at G = 2.",

@@ -16,13 +16,19 @@ how many groups have c passes so far matters, so a deal costs the square of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import (
+    FEW_INFORMATIVE,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_sums,
+)
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
@@ -100,7 +106,8 @@ def estimate_rate_variance(
         resampling: How often, and from which seed.
 
     Returns:
-        The estimate; undefined for a single group.
+        The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,
+        the interval is that of the mean of their pairs, by Wilson's score.
 
     Example:
         >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
@@ -117,8 +124,16 @@ def estimate_rate_variance(
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap_statistics(variance, units, resampling=resampling)
-    return estimate
+    (estimate,) = bootstrap_statistics(variance, units, within=(-0.25, 0.5), resampling=resampling)
+    rarer = x if x.mean() <= 0.5 else 1 - x
+    pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
+    if len(np.unique(np.asarray(prompts)[pairs > 0])) >= FEW_INFORMATIVE:
+        return estimate
+    # Too few prompts pass (or fail) twice for resamples to know how often that happens: Var = E p^2 - (E p)^2.
+    square, mean = bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
+    low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
+    value = estimate.value or 0.0
+    return replace(estimate, low=min(low, value), high=max(high, value))
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:

@@ -194,6 +194,6 @@ def _without_each(draws: Draws, values: Array) -> Array:
 
 def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
     """A statistic of the whole log, then without each prompt, as an estimate; no interval where no prompt moves it."""
-    if np.ptp(values) <= _ALIKE:
+    if np.ptp(values[1:]) <= _ALIKE:
         return Estimate.exact(float(values[0]), num_units=len(values) - 1)
     return jackknife(float(values[0]), [values[1:]], low=low, high=1.0)

@@ -70,6 +70,21 @@ def test_variance_estimate_is_the_unbiased_one_with_an_interval() -> None:
     assert estimate.low < 0.05 < estimate.high
 
 
+@pytest.mark.parametrize("flipped", [False, True])
+def test_rare_passes_leave_room_for_prompts_that_differ(flipped: bool) -> None:
+    """Pass rates of Beta(1, 200), whose deviation is 0.005: hardly a prompt passes twice, and 0 is not all there is."""
+    for seed in range(20):
+        passed = np.random.default_rng(seed).binomial(4, np.random.default_rng(seed).beta(1, 200, 300))
+        estimate = estimate_rate_variance(
+            np.full(300, 4),
+            4 - passed if flipped else passed,
+            np.arange(300),
+            resampling=Resampling(num_resamples=100),
+        )
+        assert estimate.high is not None
+        assert 0.005 < estimate.high**0.5 < 0.2
+
+
 def deals_by_hand(sizes: list[int], passing: int) -> dict[int, float]:
     """Disagreeing pairs -> chance, over all choices of the passing rollouts."""
     group = np.repeat(np.arange(len(sizes)), sizes)
