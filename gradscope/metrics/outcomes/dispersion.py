@@ -38,6 +38,8 @@ NUM_DEALS = 1999
 """With the deal that was logged 2,000, so that p-values come in steps of 0.0005."""
 FEW_DEALS = 199
 """In steps of 0.005, for logs whose deals are dear."""
+_RANGE = (-0.25, 0.5)
+"""Of the variance: two equal groups of half passes, and a group of passes beside one of fails."""
 _MOST_DRAWS = 10_000_000
 """Random numbers, a second of one core, beyond which deals are few."""
 
@@ -124,7 +126,7 @@ def estimate_rate_variance(
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap_statistics(variance, units, within=(-0.25, 0.5), resampling=resampling)
+    (estimate,) = bootstrap_statistics(variance, units, within=_RANGE, resampling=resampling)
     rarer = x if x.mean() <= 0.5 else 1 - x
     pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
     if len(np.unique(np.asarray(prompts)[pairs > 0])) >= FEW_INFORMATIVE:
@@ -133,7 +135,7 @@ def estimate_rate_variance(
     square, mean = bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
     low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
     value = estimate.value or 0.0
-    return replace(estimate, low=min(low, value), high=max(high, value))
+    return replace(estimate, low=min(low, value), high=max(high, value)).within(*_RANGE)
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:
