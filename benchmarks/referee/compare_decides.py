@@ -125,6 +125,14 @@ def main() -> None:
             cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
             print(f"| {name} | {seeds} | {tests} | {cells} |", flush=True)
     print(
+        "\n| one arm bifurcates, equal means | seeds | tests | t with Holm (before) | decides | decides or suggests |"
+    )
+    print("|---|---|---|---|---|---|")
+    for share in (0.5, 0.2):
+        for seeds, tests in ((5, 1), (5, 5), (8, 1), (10, 5)):
+            cells = " | ".join(f"{100 * value:.1f} %" for value in unequal_arms(share, seeds, tests, trials))
+            print(f"| {share:.0%} of its seeds collapse | {seeds} | {tests} | {cells} |", flush=True)
+    print(
         "\n| two arms, one metric of m better by | 8 seeds, m 1 | 8, m 5 | 10, m 5 | 20, m 5 |\n|---|---|---|---|---|"
     )
     for name, draw, shift in (

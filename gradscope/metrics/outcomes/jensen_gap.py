@@ -82,8 +82,14 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     return Gap(
         prediction=prediction,
         gap=difference_of(prediction, degenerate, correlation=correlation),
-        relative=_relative(prediction, degenerate, correlation),
+        # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
+        relative=_relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation),
     )
+
+
+def _may_be_half(pass_rate: Estimate) -> bool:
+    low, high = pass_rate.ends
+    return low <= 0.5 <= high
 
 
 def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
