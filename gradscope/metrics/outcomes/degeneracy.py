@@ -78,10 +78,6 @@ class DegeneracyEstimates:
     """frac_reward_zero_std - iid_prediction."""
     relative_gap: Estimate
     """jensen_gap / iid_prediction."""
-    between_prompts: Estimate
-    """The gap within steps."""
-    over_time: Estimate
-    """The gap that p makes by moving between steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +115,7 @@ def estimate_degeneracy(
     all_pass = dead * (table.num_passing == table.size)
     rate = table.num_passing / table.size
     zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
-    draws = Draws(step=table.step, prompt=table.prompt, size=table.size, equal=dead, rate=rate)
-    gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate)
-    between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate)
+    gap = estimate_gap(_draws(table, rate), zero_std, pass_rate, base_pass_rate)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,
         frac_all_pass=passed,
@@ -131,9 +125,29 @@ def estimate_degeneracy(
         iid_prediction=gap.prediction,
         jensen_gap=gap.gap,
         relative_gap=gap.relative,
-        between_prompts=between,
-        over_time=over_time,
     )
+
+
+def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate = None) -> tuple[Estimate, Estimate]:
+    """The gap of a table of groups in two parts: between the prompts of a step, and over time.
+
+    Args:
+        table: The groups, at least one.
+        gap: Their ``jensen_gap``.
+        base_pass_rate: The p of the prediction.
+
+    Returns:
+        Both parts, which add up to the gap; undefined where it is.
+    """
+    if table.num_passing is None:
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=gap.num_units)
+        return unknown, unknown
+    return estimate_gap_parts(_draws(table, table.num_passing / table.size), gap, base_pass_rate)
+
+
+def _draws(table: GroupTable, rate: NDArray[np.float64]) -> Draws:
+    equal = table.dead.astype(np.float64)
+    return Draws(step=table.step, prompt=table.prompt, size=table.size, equal=equal, rate=rate)
 
 
 def estimate_at_size(
@@ -194,8 +208,6 @@ def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
         iid_prediction=unknown,
         jensen_gap=unknown,
         relative_gap=unknown,
-        between_prompts=unknown,
-        over_time=unknown,
     )
 
 

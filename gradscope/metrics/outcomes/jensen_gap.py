@@ -155,6 +155,8 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
         Between prompts and over time; they add up to the gap. Undefined where the log has too few prompts for two
         blocks of steps, or for one where the base pass rate is given.
     """
+    if not gap.is_defined:
+        return gap, gap
     if base == "step" or (base is None and np.ptp(draws.step) == 0):
         return gap, Estimate.exact(0.0, num_units=gap.num_units)
     rates = own_rates(draws.step, draws.prompt, draws.size, draws.rate)

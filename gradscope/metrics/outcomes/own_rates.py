@@ -133,17 +133,17 @@ def _products_of_others(values: Array, order: int) -> Array:
     leaves[: len(values), 1] = values
     levels = [leaves]
     while len(levels[-1]) > 1:
-        levels.append(_multiplied(levels[-1][0::2], levels[-1][1::2]))
+        levels.append(_multiplied(levels[-1][0::2], levels[-1][1::2], 1 << (len(levels) - 1)))
     others = np.eye(1, order + 1)
-    for level in reversed(levels[:-1]):
-        siblings = level.reshape(-1, 2, order + 1)[:, ::-1].reshape(level.shape)
-        others = _multiplied(np.repeat(others, 2, axis=0), siblings)
+    for height in reversed(range(len(levels) - 1)):
+        siblings = levels[height].reshape(-1, 2, order + 1)[:, ::-1].reshape(levels[height].shape)
+        others = _multiplied(siblings, np.repeat(others, 2, axis=0), 1 << height)
     return np.concatenate([levels[-1], others[: len(values)]])
 
 
-def _multiplied(first: Array, second: Array) -> Array:
-    """Products of polynomials, cut at their order, [r, 1 + K]."""
+def _multiplied(first: Array, second: Array, degree: int) -> Array:
+    """Products of polynomials, the first of some degree, cut at their order, [r, 1 + K]."""
     product = np.zeros(first.shape)
-    for power in range(first.shape[-1]):
+    for power in range(min(degree + 1, first.shape[-1])):
         product[:, power:] += first[:, power : power + 1] * second[:, : first.shape[-1] - power]
     return product
