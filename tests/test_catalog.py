@@ -1,17 +1,36 @@
-"""The rows of the catalogue: complete, apart from each other, and one for every number that a result holds."""
+"""The rows of the catalogue: complete, apart from each other, one a number, and true to the range that they state."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from operator import attrgetter
 from typing import get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
+from gradscope.advantages.registry import ALL_FORMULATIONS, LOGGED
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG
+from gradscope.diagnostics.compare.judgement import judged
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
+from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
+from gradscope.diagnostics.rank.rollouts.geometry import class_energy
+from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.sparsity import row_sparsity
+from gradscope.metrics.gram.alignment import expected_updates
+from gradscope.metrics.gram.geometry import batch_norm, cancellation
+from gradscope.metrics.gram.row_shares import cosine_of_updates, cosines_to_sum, top_share
+from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
+from gradscope.metrics.gram.weight_update import linear_growth, principal_overlap
+from gradscope.metrics.outcomes.incoherence import frac_incoherent
+from gradscope.metrics.outcomes.passk import estimate_pass_table
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,
@@ -26,6 +45,9 @@ from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.update import WeightUpdate
+from tests.diagnostics.compare.test_judgement import pair_of
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 
 DIFFERENCES = {"difference"}
 """Differences of two metrics of the catalogue are no metric of their own."""
@@ -107,3 +129,162 @@ def test_a_path_leads_to_a_number_of_the_commands_result(entry: Metric) -> None:
 def test_no_two_metrics_share_a_title_or_formula() -> None:
     assert len({entry.title for entry in CATALOG.values()}) == len(CATALOG)
     assert len({entry.formula for entry in CATALOG.values()}) == len(CATALOG)
+
+
+Found = tuple[str, Estimate | float | None, float]
+"""A metric, a value of it, and the rows N or R of its matrix, or pairs n."""
+FEW = Resampling(num_resamples=60)
+EDGES = (
+    [[(0.0, 0.0), (1.0, 1.0)]],
+    [[(0.0, 1.0), (0.0, 1.0)]],
+    [[(1.0, 1.0)], [(0.0, 0.0)]],
+    [[(0.0, 0.0, 0.0, 1.0)] * 3, [(1.0, 1.0, 1.0, 1.0)] * 6],
+    [[(0.0,) * 8] * 9 + [(1.0,) * 7 + (0.0,)]],
+    [[(0.5, 0.25, 1.0)] * 2, [(0.0, 0.0)] * 4],
+)
+"""Logs by step and group at which a number reaches an end of its range."""
+
+
+def degenerate_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    size, shape = int(rng.integers(2, 7)), rng.choice([0.05, 0.3, 1.0, 5.0], 2)
+    drawn = [
+        [tuple(rng.binomial(1, rng.beta(*shape), size).astype(float)) for _ in range(rng.integers(1, 9))]
+        for _ in range(rng.integers(1, 5))
+    ]
+    steps = EDGES[seed] if seed < len(EDGES) else drawn
+    groups = [
+        group_of(list(rewards), step=step, prompt=f"p{rng.integers(30)}-{place}")
+        for step, of_step in enumerate(steps)
+        for place, rewards in enumerate(of_step)
+    ]
+    base = [None, "step", 0.0, 1.0, 0.3][seed % 5]
+    report = degeneracy_of_run(run_of(*groups), base_pass_rate=base, group_sizes=(2,), resampling=FEW)
+    for name, entry in CATALOG.items():
+        if entry.command == "degeneracy" and entry.path:
+            yield name, attrgetter(entry.path)(report), 0
+    for row in (*report.by_step, *report.by_group_size):
+        yield from ((name, getattr(row, name), 0) for name in estimates_of(type(row)))
+    for mass in report.advantages:
+        yield from ((f"advantages.{name}", getattr(mass, name), 0) for name in estimates_of(AdvantageMass))
+
+
+def rank_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    size, groups = int(rng.integers(2, 7)), int(rng.integers(1, 13))
+    rewards = rng.binomial(1, rng.choice([0.0, 0.3, 0.9]), size * groups).astype(float)
+    ids = [f"g{group}" for group in range(groups) for _ in range(size)]
+    advantages = rewards - (0.3 if seed % 2 else rewards.mean())
+    rows, _ = make_rows(rewards.tolist(), ids, seed=seed, advantages=advantages.tolist())
+    if seed % 3 == 0:  # all score vectors alike, or some of them zero
+        pulls = rng.choice([0.0, 1.0, -3.0], len(rewards))
+        alike = np.outer(pulls, pulls)
+        rows = dataclasses.replace(rows, gram=alike, policy_gram=np.outer(advantages, advantages) * alike)
+    for spectrum in (point for name in (LOGGED, "sign") for point in step_spectra(rows, name, None, by_group=False)[0]):
+        yield "noise_floor", spectrum.noise_floor, 0
+        yield from ((name, getattr(spectrum.ranks, name), spectrum.label.shape[0]) for name in estimates_of(Ranks))
+    for point in step_spectra(rows, "reinforce", None, by_group=False)[1]:
+        yield from ((name, getattr(point, name), size) for name in estimates_of(RankCurvePoint))
+        yield from ((f"nulls.{name}", null.effective_rank, size) for name, null in point.nulls.items())
+    for update in measure_formulations(rows, (LOGGED, "sign", "pass_at_2")):
+        yield from ((name, getattr(update, name), 0) for name in estimates_of(FormulationUpdate))
+        yield from (("alignment.pass@k", estimate, 0) for estimate in update.alignment.values())
+        yield from (("update_cosine", estimate, 0) for estimate in update.cosines.values())
+    for noise in measure_baselines(baseline_groups(rows)):
+        yield from ((name, getattr(noise, name), 0) for name in ("optimal_baseline", "reward_norm_correlation"))
+        yield from (("relative_noise", estimate, 0) for estimate in noise.relative_noise.values())
+    gram = rows.policy_gram
+    assert gram is not None
+    norms = np.sqrt(np.clip(np.diag(gram), 0.0, None))
+    yield from (("projection_share", share.projection_share, 0) for share in measure_shares(rows))
+    yield from (("cosine_to_sum", cosine, 0) for cosine in cosines_to_sum(gram) if np.isfinite(cosine))
+    yield from ((f"sparsity.{name}", estimate, len(gram)) for name, estimate in row_sparsity(norms).items())
+    yield "sparsity.zero_groups", zero_groups(norms, ids), 0
+    yield from (("top_share", top_share(gram), 0), ("grad_norm", batch_norm(gram), 0))
+    yield from (("cancellation", cancellation(gram), 0), ("class_subspace_energy", class_energy(rows, gram), 0))
+    yield "update_cosine", cosine_of_updates(rows.gram, rewards, advantages), 0
+
+
+def other_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    count, samples = int(rng.integers(1, 20)), int(rng.integers(2, 9))
+    passed = rng.binomial(samples, rng.beta(0.3, 0.3), count)
+    at, hat = estimate_pass_table(np.full(count, samples), passed, [1, samples], resampling=FEW)
+    yield from (("pass_at_k", estimate, 0) for estimate in at)
+    yield from (("pass_hat_k", estimate, 0) for estimate in hat)
+    yield "frac_incoherent", frac_incoherent(int(passed.sum()), int(rng.integers(0, passed.sum() + 1))), 0
+    before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
+    yield "principal_overlap", principal_overlap(before, change if seed % 2 else before)[0], 0
+    path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
+    yield "linear_growth", linear_growth(path @ path.T, [1, 2, 3, 4]), 0
+    pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]
+    for pair in judged([*pairs, pair_of([0.0] * 8)]):
+        names = ("p_value", "p_holm", "sign_flip_p_value", "sign_flip_p_holm", "least_detectable")
+        yield from ((name, getattr(pair, name), pair.num_pairs) for name in names)
+
+
+def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
+    """Both ends of a range and whether they belong to it; None where words name it."""
+    whole = re.fullmatch(r"(\d) \.\. N, whole", text)
+    if whole:
+        return float(whole[1]), rows, True, True
+    interval = re.fullmatch(r"([\[(])(.+), (.+)([\])])", text)
+    names = {"inf": math.inf, "-inf": -math.inf, "N": rows, "(R-1)/R": (rows - 1) / max(rows, 1)}
+    names |= {f"{a}/{b}": int(a) / int(b) for a, b in re.findall(r"(-?\d)/(\d)", text)}
+    names |= {number: float(number) for number in re.findall(r"-?\d(?:\.\d)?", text)}
+    if interval is None or not {interval[2], interval[3]} <= names.keys():
+        return None
+    return names[interval[2]], names[interval[3]], interval[1] == "[", interval[4] == "]"
+
+
+@cache
+def found_values() -> tuple[Found, ...]:
+    made = (degenerate_values, rank_values, other_values)
+    return tuple(found for seed in range(40) for values in made for found in values(seed))
+
+
+def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
+    if isinstance(value, Estimate):
+        return () if value.value is None else (value.value, *value.ends)
+    return () if value is None else (float(value),)
+
+
+RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
+UNTRIED = {
+    *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "logprob_gap", "reward_share"),
+    *("mean_frac_reward_zero_std", "kilotokens_per_step", "replay_grad_norm_error", "replay_advantage_error"),
+    *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
+    *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
+    *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),
+}
+"""Ratios and norms that need a model, token ids or a trainer's log; their own tests make them."""
+
+
+@pytest.mark.parametrize("name", [name for name in RANGED if name not in UNTRIED])
+def test_no_value_and_no_interval_leaves_its_range(name: str) -> None:
+    """On random and extreme runs; ends belong to the range up to rounding."""
+    tried = [(number, rows) for found, value, rows in found_values() if found == name for number in numbers_of(value)]
+    assert tried
+    for number, rows in tried:
+        low, high, _, _ = ends_of(CATALOG[name].range, rows) or (0.0, 0.0, False, False)
+        assert low - 1e-9 <= number <= high + 1e-9, (number, rows)
+
+
+def test_ranges_are_as_narrow_as_they_can_be() -> None:
+    """Ends that some run reaches."""
+    unlike = run_of(group_of([0.0, 0.0], prompt="a"), group_of([1.0, 1.0], prompt="b"))
+    alone = degeneracy_of_run(unlike, resampling=FEW)
+    assert alone.overdispersion.rate_variance.value == 0.5
+    even = degeneracy_of_run(run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc")), resampling=FEW)
+    assert even.overdispersion.rate_variance.value == -0.25
+    assert even.relative_gap.value == -1.0
+    # three groups whose sums cancel: |sum of S|^2 = 0
+    towards = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
+    noise = expected_updates(towards @ towards.T, [[1.0, 1.0, 1.0]], [0, 1, 2]).signal_to_noise(0)
+    assert (noise.value, noise.low) == (pytest.approx(-1.0), pytest.approx(-1.0))
+
+
+def test_no_source_points_nowhere() -> None:
+    sources = [*(entry.source for entry in CATALOG.values()), *(entry.source for entry in ALL_FORMULATIONS.values())]
+    assert not [source for source in sources if "as stated" in source.lower()]
+    assert "2605.07689" in ALL_FORMULATIONS["sign"].source

@@ -76,9 +76,10 @@ def negative_only(rewards: Array) -> Array:
 
 
 def tasa(rewards: Array) -> Array:
-    """+1/n_pos for a pass, -1/n_neg for a fail: each class has a total weight of one.
+    """+G/n_pos for a pass, -G/n_neg for a fail: the mean over passes minus the mean over fails.
 
-    Sums to zero in a mixed group; a group of one class keeps that class's total of +1 or -1.
+    Each class weighs one in the mean over the group that training takes. Sums to zero in a mixed group; a group of one
+    class keeps that class's mean of +1 or -1.
 
     Args:
         rewards: 0 or 1, [..., G].
@@ -88,8 +89,9 @@ def tasa(rewards: Array) -> Array:
 
     Example:
         >>> tasa(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
-        [1.0, -0.3333, -0.3333, -0.3333]
+        [4.0, -1.3333, -1.3333, -1.3333]
     """
+    size = rewards.shape[-1]
     num_pass = rewards.sum(axis=-1, keepdims=True)
-    num_fail = rewards.shape[-1] - num_pass
-    return np.asarray(rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(num_fail, 1), dtype=np.float64)
+    of_class = rewards / np.maximum(num_pass, 1) - (1 - rewards) / np.maximum(size - num_pass, 1)
+    return np.asarray(size * of_class, dtype=np.float64)

@@ -122,9 +122,10 @@ def grpo_negative(rewards: Array) -> Array:
 def pass_weights(k: int) -> Callable[[Array], Array]:
     """The weights that make the policy gradient one of pass@k, without bias and without a baseline.
 
-    A pass gets k/G, for every set of k rollouts that it is in has a success; a fail gets the share of such sets that
-    another rollout saves, k/G (1 - C(G-1-c, k-1) / C(G-1, k-1)) with c passes. Source: Walder and Karkhanis 2025
-    (Pass@k policy optimization), arXiv 2505.15201.
+    A pass gets k, for every set of k rollouts that it is in has a success; a fail gets k times the share of such sets
+    that another rollout saves, k (1 - C(G-1-c, k-1) / C(G-1, k-1)) with c passes. The mean over the group of A_i s_i is
+    then the gradient, as it is with ``reinforce`` at k = 1. Source: Walder and Karkhanis 2025 (Pass@k policy
+    optimization), arXiv 2505.15201, whose weights are for sums over the group: 1/G of these.
 
     Args:
         k: The budget, at least 1 and at most G.
@@ -134,13 +135,13 @@ def pass_weights(k: int) -> Callable[[Array], Array]:
 
     Example:
         >>> pass_weights(2)(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
-        [0.5, 0.1667, 0.1667, 0.1667]
+        [2.0, 0.6667, 0.6667, 0.6667]
     """
 
     def weights(rewards: Array) -> Array:
         size = rewards.shape[-1]
         num_pass = rewards.sum(axis=-1, keepdims=True).astype(np.int64)
         saved = pass_at_k(size - 1, np.minimum(num_pass, size - 1), k - 1)  # used where a fail leaves c <= G - 1
-        return np.asarray(k / size * np.where(rewards == 1.0, 1.0, saved), dtype=np.float64)
+        return np.asarray(k * np.where(rewards == 1.0, 1.0, saved), dtype=np.float64)
 
     return weights

@@ -25,6 +25,8 @@ LOGGED = "logged"
 """The name of the advantage that the optimizer saw."""
 
 _DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO), arXiv 2503.20783."
+_STARVATION_PAPER = "Nie et al. 2026, Gradient starvation in binary-reward GRPO, arXiv 2605.07689."
+_SUMMARY = "The research summary that this project started from; no publication of it is known to us."
 _PSR_PAPER = "Zhu et al. 2025, The surprising effectiveness of negative reinforcement, arXiv 2506.01347"
 
 _ENTRIES: tuple[Formulation, ...] = (
@@ -67,7 +69,7 @@ _ENTRIES: tuple[Formulation, ...] = (
     Formulation(
         name="sign",
         formula="2 r - 1",
-        source="The reward as +1 or -1, without a baseline.",
+        source=_STARVATION_PAPER,
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
@@ -93,8 +95,9 @@ _ENTRIES: tuple[Formulation, ...] = (
     ),
     Formulation(
         name="tasa",
-        formula="1/n_pos if r = 1 else -1/n_neg",
-        source="As stated; no publication is known to us.",
+        formula="G/n_pos if r = 1 else -G/n_neg",
+        source="Name and weights by class are those of the request that this project started from; no publication of "
+        "it is known to us.",
         needs_binary=True,
         min_group_size=1,
         zero_sum=False,
@@ -122,7 +125,7 @@ _ENTRIES: tuple[Formulation, ...] = (
     *(
         Formulation(
             name=f"pass_at_{k}",
-            formula=f"{k}/G if r = 1 else {k}/G (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
+            formula=f"{k} if r = 1 else {k} (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
             source=f"Walder and Karkhanis 2025 (PKPO), arXiv 2505.15201, for k = {k} without a baseline.",
             needs_binary=True,
             min_group_size=k,
@@ -175,7 +178,7 @@ _ENTRIES: tuple[Formulation, ...] = (
     Formulation(
         name="compensation",
         formula="grpo x (2 - p_t/p_max), p_max the probability of the most likely token there",
-        source="As stated; no publication is known to us.",
+        source=_SUMMARY,
         needs_binary=False,
         min_group_size=1,
         zero_sum=False,
@@ -184,7 +187,7 @@ _ENTRIES: tuple[Formulation, ...] = (
     Formulation(
         name="compensation_clipped",
         formula="grpo x min(2 - p_t/p_max, 1.5)",
-        source="As stated; no publication is known to us. The limit is ours.",
+        source=f"{_SUMMARY} The limit is ours.",
         needs_binary=False,
         min_group_size=1,
         zero_sum=False,
@@ -193,7 +196,7 @@ _ENTRIES: tuple[Formulation, ...] = (
     Formulation(
         name="token_critic",
         formula="grpo + b_t, b a linear head on the policy's hidden state at token t, trained on -grpo x b_t",
-        source="As stated; no publication is known to us. The head's form and its start at zero are ours.",
+        source=f"{_SUMMARY} The head's form and its start at zero are ours.",
         needs_binary=False,
         min_group_size=1,
         zero_sum=False,

@@ -92,9 +92,20 @@ GROUP_METRICS: tuple[Metric, ...] = (
         path="jensen_gap",
     ),
     _degeneracy_metric(
+        name="relative_gap",
+        title="gap over prediction",
+        formula="jensen_gap / iid_prediction",
+        meaning="How many times the prediction the gap is: 1 where twice as many groups are dead as coin flips make.",
+        range="[-1, inf)",
+        better="lower",
+        moved_by="As the Jensen gap; p near 1/2 and large groups, where the prediction is next to nothing.",
+        source="A ratio of the two; interval as of a difference of logarithms (Zou & Donner 2008).",
+        path="relative_gap",
+    ),
+    _degeneracy_metric(
         name="gap_between_prompts",
         title="gap between prompts",
-        formula="sum over steps s of w_s (frac_reward_zero_std at s - iid_prediction at p_s), w_s its share of groups",
+        formula="jensen_gap - gap_over_time",
         meaning="The part of the Jensen gap within steps: prompts of one step differ in difficulty.",
         range="[-1, 1]",
         better="lower",
@@ -105,12 +116,14 @@ GROUP_METRICS: tuple[Metric, ...] = (
     _degeneracy_metric(
         name="gap_over_time",
         title="gap over time",
-        formula="sum over steps s of w_s iid_prediction at p_s - iid_prediction at p, w_s its share of groups",
-        meaning="The part of the Jensen gap that pooling makes: the pass rate moves between steps.",
+        formula="(J-1)/J (sum over steps s of w_s u_s - u), u the mean over choices of G different prompts of prod x + "
+        "prod (1 - x), w_s a step's share of the J groups",
+        meaning="The part of the Jensen gap that pooling makes: the pass rate moves between steps. Steps with too few "
+        "prompts for G different ones are taken together.",
         range="[-1, 1]",
         better="neither",
-        moved_by="Learning, a curriculum, few groups a step.",
-        source="Exact decomposition: adds up to jensen_gap with gap_between_prompts.",
+        moved_by="Learning, a curriculum.",
+        source="U-statistic (Hoeffding 1948): p^G at the mean of few groups is biased upward, this is not.",
         path="gap_decomposition.over_time",
     ),
     _degeneracy_metric(

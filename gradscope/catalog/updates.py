@@ -35,7 +35,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
         meaning="Squared norm of the expected update over the variance of the step's update. Above 1 the update is "
         "mostly signal; negative where chance made the estimate so.",
-        range="(-J/(J-1), inf)",
+        range="[-1, inf)",
         better="higher",
         moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",

@@ -2,62 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import with_interval
-
-LEVEL = 0.05
-"""A corrected p-value below this decides."""
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
-        *_decisions(comparison),
+        *_claims(comparison),
         *_open(comparison),
         *_caution(comparison),
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
     )
 
 
-def is_decided(pair: ComparedPair) -> bool:
-    """Whether a difference is one after correction."""
-    return pair.p_holm is not None and pair.p_holm < LEVEL
-
-
-def _decisions(comparison: Comparison) -> Iterator[str]:
-    decided = [pair for pair in comparison.pairs if is_decided(pair)]
-    yield from map(_decided, decided)
+def _claims(comparison: Comparison) -> Iterator[str]:
+    decided = [pair for pair in comparison.pairs if pair.verdict == "decides"]
+    yield from (f"{_difference(pair)}, corrected p = {pair.sign_flip_p_holm:.2g} by sign flips)." for pair in decided)
+    suggested = [pair for pair in comparison.pairs if pair.verdict == "suggests"]
+    yield from (f"{_difference(pair)}, {_suggestion(pair)}." for pair in suggested)
     if comparison.num_tests and not decided:
         yield f"None of the {comparison.num_tests} tests decides after Holm's correction."
-    fewest = min((pair.num_pairs for pair in decided), default=0)
-    if decided and 2 / 2**fewest > LEVEL:
-        yield (
-            f"With {fewest} pairs sign flips cannot give a p-value below {2 / 2**fewest:g}: what is decided rests on "
-            "the t test, which takes differences for normal."
-        )
 
 
-def _decided(pair: ComparedPair) -> str:
-    difference = pair.difference
-    value, corrected = difference.value or 0.0, pair.p_holm or 0.0
-    word = "above" if value > 0 else "below"
+def _difference(pair: ComparedPair) -> str:
+    value = pair.difference.value or 0.0
+    verb = "is" if pair.verdict == "decides" else "seems"
     return (
-        f"{pair.metric}: {pair.second} is {word} {pair.first} by {abs(value):.3f} "
-        f"({with_interval(difference, '+.3f')}, {pair.num_pairs} pairs, corrected p = {corrected:.2g})."
+        f"{pair.metric}: {pair.second} {verb} {'above' if value > 0 else 'below'} {pair.first} by {abs(value):.3f} "
+        f"({with_interval(pair.difference, '+.3f')}, {pair.num_pairs} pairs"
     )
+
+
+def _suggestion(pair: ComparedPair) -> str:
+    by_t = f"corrected p = {pair.p_holm:.2g} if differences are normal)"
+    if pair.sign_flip_p_holm is None:
+        return f"{by_t}, which so few pairs do not decide"
+    return f"{by_t}, which sign flips do not decide (corrected p = {pair.sign_flip_p_holm:.2g})"
 
 
 def _open(comparison: Comparison) -> Iterator[str]:
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
-        undecided = [pair for pair in comparison.pairs if pair.metric == metric and not is_decided(pair)]
-        if not undecided:
-            continue
-        ends = [abs(end) for pair in undecided for end in pair.difference.interval or ()]
-        reach = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
-        yield f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{reach}: no evidence of equality."
+        undecided = [pair for pair in comparison.pairs if pair.metric == metric and pair.verdict != "decides"]
+        if undecided:
+            yield (
+                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{_not_excluded(undecided)}"
+                f"{_detectable(undecided)}: no evidence of equality."
+            )
+
+
+def _not_excluded(pairs: Sequence[ComparedPair]) -> str:
+    ends = [abs(end) for pair in pairs for end in pair.difference.interval or ()]
+    return f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
+
+
+def _detectable(pairs: Sequence[ComparedPair]) -> str:
+    """The difference that would have been decided in most such comparisons, or why none would."""
+    known = [pair.least_detectable.value for pair in pairs if pair.least_detectable.value is not None]
+    if not known:
+        return f"; none could be decided ({pairs[0].least_detectable.undefined})"
+    span = f"{min(known):.3f}" + (f" to {max(known):.3f}" if max(known) - min(known) >= 0.0005 else "")
+    return f"; one of {span} would be decided four times in five"
 
 
 def _caution(comparison: Comparison) -> Iterator[str]:

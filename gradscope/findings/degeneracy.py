@@ -97,15 +97,20 @@ def _gap(report: DegeneracyReport) -> str:
         return f"Pass rate and prediction are undefined: {predicted.undefined}."
     text = (
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
-        f"of groups degenerate; the gap is {points(gap.value)} points"
+        f"of groups degenerate; the gap is {with_interval(gap, points)} points"
     )
-    between, over_time = parts.between_prompts.value, parts.over_time.value
-    if between is None or over_time is None or len(report.by_step) < 2:
+    if report.relative_gap.is_defined:
+        text += f", {with_interval(report.relative_gap, _times)} times the prediction"
+    if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.by_step) < 2:
         return f"{text}."
     return (
-        f"{text}, {points(between)} from prompts that differ within a step and {points(over_time)} from a pass "
-        "rate that moves between steps."
+        f"{text}: {with_interval(parts.between_prompts, points)} from prompts that differ within a step and "
+        f"{with_interval(parts.over_time, points)} from a pass rate that moves between steps."
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if abs(ratio) >= 10 else f"{ratio:.2g}"
 
 
 def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:

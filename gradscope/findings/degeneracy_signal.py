@@ -1,7 +1,8 @@
-"""Sentences about the signal: what dead groups cost, whether chance explains them, and what would bring it back."""
+"""Sentences about the signal: what dead groups cost, whether prompts differ, and what would bring the signal back."""
 
 from __future__ import annotations
 
+from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 from gradscope.results.signal import RewardTies, TargetDegeneracy, TargetPlan
 from gradscope.say import amount, percent, points, with_interval
@@ -30,7 +31,7 @@ def cost_finding(report: DegeneracyReport) -> str:
 
 
 def dispersion_finding(report: DegeneracyReport) -> str:
-    """Whether chance explains the dead groups; empty where the test is undefined."""
+    """Whether prompts of a step are seen to differ in pass rate; empty where the test is undefined."""
     tested = report.overdispersion
     if tested.z.value is None or tested.p_value.value is None:
         return ""
@@ -41,8 +42,18 @@ def dispersion_finding(report: DegeneracyReport) -> str:
             "dead groups before they were logged, and the share is then a lower bound."
         )
     if tested.p_value.value > _SIGNIFICANT:
-        return f"Chance explains them: one pass rate for all prompts of a step is not refuted ({evidence})."
+        return (
+            "Whether prompts of a step differ in pass rate cannot be told: one rate for all is not refuted "
+            f"({evidence}){_not_excluded(tested.rate_variance)}."
+        )
     return f"Chance does not explain them: the prompts of a step differ in pass rate ({evidence})."
+
+
+def _not_excluded(rate_variance: Estimate) -> str:
+    """How far pass rates may differ all the same; their variance over the whole log is at least that within steps."""
+    if rate_variance.high is None:
+        return ""
+    return f", nor is a standard deviation of {max(rate_variance.high, 0.0) ** 0.5:.2f} between pass rates"
 
 
 def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+
+CompareVerdict = Literal["decides", "suggests", "open"]
+
+_NOT_JUDGED = Estimate.undefined_because("the pair is not judged yet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,14 @@ class ComparedPair:
     """The same, corrected for all tests of the comparison."""
     sign_flip_p_value: float | None
     """Of the permutation test that flips signs."""
+    sign_flip_p_holm: float | None = None
+    """The same, corrected for all tests of 8 pairs or more; None where there are fewer pairs."""
+    verdict: CompareVerdict = "open"
+    """``decides`` where the corrected sign flips do, ``suggests`` where only the corrected t test would."""
+    least_detectable: Estimate = _NOT_JUDGED
+    """The difference that would be decided in 80 % of such comparisons, at the spread seen."""
+    spread: float | None = None
+    """Standard deviation of the paired differences; None where nothing tells it."""
     num_pairs: int
     """Seeds that both cells have."""
     test: str

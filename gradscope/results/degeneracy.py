@@ -64,10 +64,10 @@ class GapDecomposition:
     """The Jensen gap in two parts that add up to it."""
 
     between_prompts: Estimate
-    """Within a step, prompts differ: mean over steps of (degeneracy - prediction at the step's own p)."""
+    """Within a step, prompts differ: the gap minus the part over time."""
     over_time: Estimate
-    """Between steps, p moves: mean over steps of the prediction at the step's p, minus the prediction at the pooled
-    p."""
+    """Between steps, p moves: mean over steps of the prediction at the step's p, minus that at the p of the log, both
+    without bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +157,8 @@ class DegeneracyReport:
     """p^G + (1-p)^G."""
     jensen_gap: Estimate
     """frac_reward_zero_std - iid_prediction."""
+    relative_gap: Estimate
+    """jensen_gap / iid_prediction."""
     predictions: tuple[IidPrediction, ...]
     """The prediction from each p that can be had: the mean of the log, each step's own, the given one."""
     overdispersion: Overdispersion

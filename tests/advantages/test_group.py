@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.advantages.registry import (
-    compute_advantages,
-)
+from gradscope.advantages.group import pass_weights
+from gradscope.advantages.registry import compute_advantages
 from gradscope.errors import UsageError
 
 
@@ -53,5 +53,27 @@ def test_pass_weights_are_those_of_all_sets_of_k(k: int, num_pass: int) -> None:
     """Each rollout's mean over all sets of k of whether it is in the set and the set has a success."""
     rewards = np.array([1.0] * num_pass + [0.0] * (6 - num_pass))
     sets = list(itertools.combinations(range(6), k))
-    expected = [np.mean([i in chosen and rewards[list(chosen)].max() == 1 for chosen in sets]) for i in range(6)]
+    expected = [6 * np.mean([i in chosen and rewards[list(chosen)].max() == 1 for chosen in sets]) for i in range(6)]
     np.testing.assert_allclose(compute_advantages(f"pass_at_{k}", rewards), expected, atol=1e-12)
+
+
+def expected_update(weights: Callable[[np.ndarray], np.ndarray], size: int, p: float) -> float:
+    """Mean over all 2^G outcomes of the mean over rollouts of A_i s_i, s_i = d log P(r_i) / dp of a coin."""
+    update = 0.0
+    for outcome in itertools.product((0.0, 1.0), repeat=size):
+        rewards = np.array(outcome)
+        scores = np.where(rewards == 1.0, 1 / p, -1 / (1 - p))
+        chance = np.prod(np.where(rewards == 1.0, p, 1 - p))
+        update += float(chance * np.mean(weights(rewards) * scores))
+    return update
+
+
+@pytest.mark.parametrize(("size", "k"), [(2, 1), (2, 2), (4, 2), (5, 3), (6, 2), (6, 4), (6, 6), (9, 4), (10, 8)])
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.7])
+def test_the_mean_over_rollouts_is_the_gradient_of_pass_at_k(size: int, k: int, p: float) -> None:
+    assert expected_update(pass_weights(k), size, p) == pytest.approx(k * (1 - p) ** (k - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("reinforce", 1.0), ("rloo", 1.0), ("dr_grpo", 5 / 6), ("sign", 2.0)])
+def test_the_others_are_on_the_same_scale(name: str, scale: float) -> None:
+    assert expected_update(lambda rewards: compute_advantages(name, rewards), 6, 0.3) == pytest.approx(scale)

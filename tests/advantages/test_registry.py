@@ -32,13 +32,13 @@ NAMES = sorted(FORMULATIONS)
         ("sign", [1.0, -1.0, -1.0, -1.0]),
         ("positive_only", [1.0, 0.0, 0.0, 0.0]),
         ("negative_only", [0.0, -1.0, -1.0, -1.0]),
-        ("tasa", [1.0, -1 / 3, -1 / 3, -1 / 3]),
+        ("tasa", [4.0, -4 / 3, -4 / 3, -4 / 3]),
         ("max_rl", [3.0, -1.0, -1.0, -1.0]),
         ("grpo_negative", [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]),
-        # k = 2 of G = 4: a pass is in half of the pairs; a fail is saved in the one of its three pairs with the pass
-        ("pass_at_2", [1 / 2, 1 / 6, 1 / 6, 1 / 6]),
+        # k = 2 of G = 4: all pairs of the pass have one; a fail is saved in the one of its three pairs with the pass
+        ("pass_at_2", [2.0, 2 / 3, 2 / 3, 2 / 3]),
         # the only set of four holds the pass
-        ("pass_at_4", [1.0, 1.0, 1.0, 1.0]),
+        ("pass_at_4", [4.0, 4.0, 4.0, 4.0]),
     ],
 )
 def test_hand_worked_group(name: str, advantages: list[float]) -> None:
@@ -56,10 +56,10 @@ def test_hand_worked_group(name: str, advantages: list[float]) -> None:
         ("sign", 1.0, -1.0),
         ("positive_only", 1.0, 0.0),
         ("negative_only", 0.0, -1.0),
-        ("tasa", 0.25, -0.25),
+        ("tasa", 1.0, -1.0),
         ("grpo_negative", 0.0, -1.0),
-        ("pass_at_2", 0.5, 0.0),
-        ("pass_at_4", 1.0, 0.0),
+        ("pass_at_2", 2.0, 0.0),
+        ("pass_at_4", 4.0, 0.0),
     ],
 )
 def test_what_a_degenerate_group_feeds_to_the_optimizer(name: str, all_pass: float, all_fail: float) -> None:

@@ -38,15 +38,22 @@ def test_live_groups_only_need_no_advice() -> None:
 
 def test_the_gap_is_split_over_several_steps() -> None:
     assert (
-        "the gap is +40.4 points, +39.0 from prompts that differ within a step and +1.4 from a pass rate that moves "
-        "between steps."
+        "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from prompts "
+        "that differ within a step and +1.4 [-0.4, +3.2] from a pass rate that moves between steps."
     ) in said(degeneracy_report(num_steps=2))
 
 
 def test_a_single_step_has_nothing_to_move_between() -> None:
     text = said(degeneracy_report(num_steps=1))
-    assert "the gap is +40.4 points." in text
+    assert "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction." in text
     assert "from prompts that differ within a step" not in text
+
+
+def test_a_gap_over_a_prediction_of_zero_has_no_ratio() -> None:
+    report = replace(degeneracy_report(num_steps=1), relative_gap=Estimate.undefined_because("it is relative to zero"))
+    assert "the gap is +40.4 [+32.0, +48.0] points." in said(report)
+    small = replace(report, relative_gap=Estimate(value=0.062, low=-0.01, high=0.134))
+    assert "[+32.0, +48.0] points, 0.062 [-0.01, 0.13] times the prediction." in said(small)
 
 
 @pytest.mark.parametrize("part", ["between_prompts", "over_time"])
@@ -57,7 +64,7 @@ def test_a_gap_without_one_of_its_parts_is_not_split(part: str) -> None:
         "over_time": Estimate.exact(0.1),
         part: Estimate.undefined_because("no"),
     }
-    assert "the gap is +40.4 points." in said(replace(report, gap_decomposition=GapDecomposition(**parts)))
+    assert "47 [31, 61] times the prediction." in said(replace(report, gap_decomposition=GapDecomposition(**parts)))
 
 
 def test_an_undefined_prediction_says_why() -> None:

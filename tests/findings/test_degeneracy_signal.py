@@ -48,13 +48,30 @@ def test_the_cost_names_what_was_measured() -> None:
     ("z", "p_value", "words"),
     [
         (21.5, 0.0005, "Chance does not explain them: the prompts of a step differ in pass rate (z = 21.5, p = 0.0005"),
-        (0.4, 0.3, "Chance explains them: one pass rate for all prompts of a step is not refuted (z = 0.4, p = 0.3"),
+        (
+            0.4,
+            0.3,
+            "prompts of a step differ in pass rate cannot be told: one rate for all is not refuted (z = 0.4",
+        ),
         (-3.5, 0.0005, "a filter may have dropped dead groups before they were logged"),
     ],
 )
-def test_chance_explains_dead_groups_or_does_not(z: float, p_value: float, words: str) -> None:
+def test_prompts_differ_or_it_cannot_be_told(z: float, p_value: float, words: str) -> None:
     tested = replace(REPORT.overdispersion, z=Estimate.exact(z), p_value=Estimate.exact(p_value))
     assert words in dispersion_finding(replace(REPORT, overdispersion=tested))
+
+
+@pytest.mark.parametrize(
+    ("variance", "end"),
+    [
+        (Estimate(value=0.01, low=-0.01, high=0.0225), "), nor is a standard deviation of 0.15 between pass rates."),
+        (Estimate(value=-0.02, low=-0.03, high=-0.01), "), nor is a standard deviation of 0.00 between pass rates."),
+        (Estimate.exact(0.01), "p = 0.3, 1999 deals of the outcomes within steps)."),
+    ],
+)
+def test_what_is_not_refuted_comes_with_what_is_not_excluded(variance: Estimate, end: str) -> None:
+    tested = replace(REPORT.overdispersion, z=Estimate.exact(0.4), p_value=Estimate.exact(0.3), rate_variance=variance)
+    assert dispersion_finding(replace(REPORT, overdispersion=tested)).endswith(end)
 
 
 def test_an_untested_hypothesis_is_not_spoken_of() -> None:

@@ -15,7 +15,7 @@ def _name(cell: tuple[str, float]) -> str:
 
 
 def _around(value: float) -> Estimate:
-    return Estimate(value=value, low=value - 0.04, high=value + 0.04, num_units=5)
+    return Estimate(value=value, low=value - 0.04, high=value + 0.04, num_units=8)
 
 
 def _cell(place: int) -> ComparedCell:
@@ -24,7 +24,7 @@ def _cell(place: int) -> ComparedCell:
         name=_name(CELLS[place]),
         advantage=advantage,
         settings={"learning_rate": rate},
-        seeds=(0, 1, 2, 3, 4),
+        seeds=tuple(range(8)),
         metrics={name: _around(0.5 + 0.05 * place) for name in METRICS},
     )
 
@@ -41,8 +41,12 @@ def _pair(first: int, second: int, metric: str) -> ComparedPair:
         difference=Estimate.exact(0.02) if undefined else _around(0.1 if decided else -0.01),
         p_value=p_value,
         p_holm=None if undefined else 0.007 if decided else 1.0,
-        sign_flip_p_value=1.0 if undefined else 0.0625,
-        num_pairs=1 if undefined else 5,
+        sign_flip_p_value=1.0 if undefined else 0.0078 if decided else 0.3,
+        sign_flip_p_holm=None if undefined else 0.016 if decided else 1.0,
+        verdict="decides" if decided else "open",
+        least_detectable=Estimate.undefined_because(undefined) if undefined else Estimate.exact(0.12, num_units=8),
+        spread=None if undefined else 0.08,
+        num_pairs=1 if undefined else 8,
         test="paired t",
         undefined=undefined,
     )

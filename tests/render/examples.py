@@ -101,6 +101,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         pass_rate=around(0.47, 0.06, 128),
         iid_prediction=Estimate(value=0.0086, low=0.0079, high=0.0141, num_units=128),
         jensen_gap=Estimate(value=0.4039, low=0.32, high=0.48, num_units=128),
+        relative_gap=Estimate(value=46.97, low=31.2, high=60.8, num_units=128),
         predictions=(
             IidPrediction(
                 pass_rate_origin="the mean pass rate of this log",
@@ -146,7 +147,8 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             ),
         ),
         gap_decomposition=GapDecomposition(
-            between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128), over_time=Estimate.exact(0.0139)
+            between_prompts=Estimate(value=0.39, low=0.31, high=0.46, num_units=128),
+            over_time=Estimate(value=0.0139, low=-0.004, high=0.0318, num_units=128),
         ),
         by_policy=(
             PolicyDegeneracy(

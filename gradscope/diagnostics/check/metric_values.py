@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradscope.results.replay import ReplayReport
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
-_OF_GROUPS = _OF_EACH_STEP | {"gap_decomposition"}
+_OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
 

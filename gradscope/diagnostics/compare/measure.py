@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
-from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
@@ -87,7 +88,7 @@ def compare_runs(
         for cell, of_seed in cells.items()
     }
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
-    pairs = _corrected([pair for first, second in asked for pair in _compare(first, second, values)])
+    pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
     comparison = Comparison(
         source=_source(paths, runs),
         cells=tuple(_cell(cell, of_seed, metrics) for cell, of_seed in values.items()),
@@ -193,6 +194,7 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
             num_pairs=len(seeds),
             test="paired t",
             undefined=why if p_value is None else None,
+            spread=None if p_value is None else float(differences.std(ddof=1)),
         )
 
 
@@ -201,11 +203,6 @@ def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dic
     runs = [run for cell in (first, second) for run in values[cell].values()]
     unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
     return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]
-
-
-def _corrected(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
-    corrected = holm([pair.p_value for pair in pairs])
-    return tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, corrected, strict=True))
 
 
 def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[str]) -> ComparedCell:

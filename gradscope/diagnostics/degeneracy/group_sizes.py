@@ -11,7 +11,7 @@ from gradscope.diagnostics.degeneracy.forecast import forecast_at_size, plan_for
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.forecast import PassRates
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, predict_at
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import TargetDegeneracy
@@ -80,9 +80,14 @@ class GroupSizes:
     def _predicted(self, group_size: int) -> Estimate:
         if self.table.num_passing is None:
             return Estimate.undefined_because(NO_THRESHOLD, num_units=len(self.table.size))
-        return predict_at(
-            group_size, self.table.step, self.table.num_passing / self.table.size, self.overall.pass_rate, self.base
+        drawn = Draws(
+            step=self.table.step,
+            prompt=self.table.prompt,
+            size=np.full(len(self.table.size), group_size),
+            equal=self.table.dead.astype(np.float64),
+            rate=self.table.num_passing / self.table.size,
         )
+        return estimate_prediction(drawn, self.overall.pass_rate, self.base)
 
 
 def pass_rate_origin(base_pass_rate: BasePassRate, num_groups: int) -> str:

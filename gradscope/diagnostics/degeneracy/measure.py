@@ -19,7 +19,7 @@ from gradscope.diagnostics.degeneracy.reward_ties import measure_reward_ties
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
-from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable
+from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -112,6 +112,7 @@ def degeneracy_of_run(
     table = group_table(chosen, threshold)
     options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
     overall = options.estimate(table)
+    between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=base_pass_rate)
     rates = pass_rates_of(table, seed=resampling.seed)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
     starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
@@ -131,10 +132,11 @@ def degeneracy_of_run(
         pass_rate=overall.pass_rate,
         iid_prediction=overall.iid_prediction,
         jensen_gap=overall.jensen_gap,
+        relative_gap=overall.relative_gap,
         predictions=_predictions(table, overall, options),
         overdispersion=_overdispersion(table, options),
         by_group_size=sizes.rows(group_sizes),
-        gap_decomposition=GapDecomposition(between_prompts=overall.between_prompts, over_time=overall.over_time),
+        gap_decomposition=GapDecomposition(between_prompts=between, over_time=over_time),
         by_policy=policies,
         policy_gap=policy_gap,
         by_step=course(run, table, by, reward, options),

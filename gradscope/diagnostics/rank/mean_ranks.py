@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array, rank_counts
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank_curves import NullRank
 
 _EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"
@@ -62,16 +63,13 @@ class MeanRanks:
             two_direction_energy=self._mean_energy(drawn[:, 3]),
         )
 
-    def _mean_ranks(self, ranks: Array) -> list[Estimate]:
-        """Means of ranks, which lie in [1, most]; so do their intervals."""
-        columns, groups = self._weighed(np.clip(ranks, 1.0, self.most))
-        return [mean.within(1.0, self.most) for mean in bootstrap_means(columns, groups, share=False)]
+    def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
+        columns, groups = self._weighed(ranks)
+        return bounded_means(columns, groups, low=1.0, high=float(self.most))
 
     def _mean_energy(self, shares: Array) -> Estimate:
-        columns, groups = self._weighed(np.clip(shares, 0.0, 1.0)[:, None])
-        if self.most <= 2:
-            return Estimate.exact(1.0, num_units=len(set(groups)))
-        (mean,) = bootstrap_means(columns, groups)
+        columns, groups = self._weighed(shares[:, None])
+        (mean,) = bounded_means(columns, groups, low=min(2.0 / self.most, 1.0), high=1.0)
         return mean
 
     def _weighed(self, columns: Array) -> tuple[Array, list[str]]:

@@ -91,7 +91,8 @@ class ExpectedUpdates:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
 
         Returns:
-            The ratio, negative where chance made the estimate of the signal so; undefined without a gradient.
+            The ratio, at least -1, negative where chance made the estimate of the signal so; undefined without a
+            gradient.
         """
         if self.num_groups < MIN_GROUPS:
             return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
@@ -102,7 +103,7 @@ class ExpectedUpdates:
             return Estimate.undefined_because(
                 "at most one group of this step has a gradient", num_units=self.num_groups
             )
-        return _jackknifed(counts * signal / variance)
+        return _jackknifed(counts * signal / variance, bounds=(-1.0, np.inf))
 
 
 def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayLike) -> ExpectedUpdates:

@@ -45,7 +45,7 @@ def principal_overlap(initial: ArrayLike, update: ArrayLike) -> tuple[Estimate, 
         return none, none
     k = int(rank)
     inside = left[:, :k].T @ change @ right[:k].T
-    return Estimate.exact(float(np.sum(inside**2)) / energy), Estimate.exact(k * k / weights.size)
+    return Estimate.exact(min(float(np.sum(inside**2)) / energy, 1.0)), Estimate.exact(k * k / weights.size)
 
 
 def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:

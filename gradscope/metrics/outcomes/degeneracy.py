@@ -76,10 +76,8 @@ class DegeneracyEstimates:
     """Mean over groups of p^G + (1-p)^G."""
     jensen_gap: Estimate
     """frac_reward_zero_std - iid_prediction."""
-    between_prompts: Estimate
-    """The gap within steps."""
-    over_time: Estimate
-    """The gap that p makes by moving between steps."""
+    relative_gap: Estimate
+    """jensen_gap / iid_prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +115,7 @@ def estimate_degeneracy(
     all_pass = dead * (table.num_passing == table.size)
     rate = table.num_passing / table.size
     zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
-    draws = Draws(step=table.step, prompt=table.prompt, size=table.size, equal=dead, rate=rate)
-    gap = estimate_gap(draws, zero_std, pass_rate, base_pass_rate, resampling)
-    between, over_time = estimate_gap_parts(draws, gap.gap, base_pass_rate, resampling)
+    gap = estimate_gap(_draws(table, rate), zero_std, pass_rate, base_pass_rate)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,
         frac_all_pass=passed,
@@ -128,9 +124,30 @@ def estimate_degeneracy(
         pass_rate=pass_rate,
         iid_prediction=gap.prediction,
         jensen_gap=gap.gap,
-        between_prompts=between,
-        over_time=over_time,
+        relative_gap=gap.relative,
     )
+
+
+def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate = None) -> tuple[Estimate, Estimate]:
+    """The gap of a table of groups in two parts: between the prompts of a step, and over time.
+
+    Args:
+        table: The groups, at least one.
+        gap: Their ``jensen_gap``.
+        base_pass_rate: The p of the prediction.
+
+    Returns:
+        Both parts, which add up to the gap; undefined where it is.
+    """
+    if table.num_passing is None:
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=gap.num_units)
+        return unknown, unknown
+    return estimate_gap_parts(_draws(table, table.num_passing / table.size), gap, base_pass_rate)
+
+
+def _draws(table: GroupTable, rate: NDArray[np.float64]) -> Draws:
+    equal = table.dead.astype(np.float64)
+    return Draws(step=table.step, prompt=table.prompt, size=table.size, equal=equal, rate=rate)
 
 
 def estimate_at_size(
@@ -168,7 +185,7 @@ def estimate_at_size(
     degenerate, pass_rate = _shares([equal, rate], table, resampling)
     sizes = np.full(len(equal), group_size)
     draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
-    gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate, resampling)
+    gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate)
     return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
 
 
@@ -190,8 +207,7 @@ def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
         pass_rate=unknown,
         iid_prediction=unknown,
         jensen_gap=unknown,
-        between_prompts=unknown,
-        over_time=unknown,
+        relative_gap=unknown,
     )
 
 

@@ -6,19 +6,29 @@ The test asks for the pairs of rollouts of one group that disagree: prompts of u
 If every rollout of a step were a flip of the same coin, the outcomes of the step could be dealt to its groups in any
 order; so the outcomes are dealt anew, within steps. It is exact given the step totals, whatever p was, and a prompt
 that returns at several steps does it no harm: under the hypothesis prompts do not matter. Mean and variance over all
-deals are known in closed form (factorial moments of the multivariate hypergeometric distribution).
+deals are known in closed form (factorial moments of the multivariate hypergeometric distribution), and give z; the
+p-value is always dealt, for where passes or fails are rare few pairs can disagree at all, and a normal p-value is then
+too small however many groups there are.
+
+A step with many groups is dealt column by column: the passes of the r-th rollouts fall on groups at random, and only
+how many groups have c passes so far matters, so a deal costs the square of the group size and not the number of groups.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import (
+    FEW_INFORMATIVE,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_sums,
+)
+from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import Resampling
 
 Array = NDArray[np.float64]
@@ -26,10 +36,12 @@ Counts = NDArray[np.int64]
 
 NUM_DEALS = 1999
 """With the deal that was logged 2,000, so that p-values come in steps of 0.0005."""
-MANY_GROUPS = 1000
-"""With more groups the normal distribution is as good as dealing, and faster."""
-DEALT = f"{NUM_DEALS} deals of the outcomes within steps"
-NORMAL = "normal approximation, exact moments within steps"
+FEW_DEALS = 199
+"""In steps of 0.005, for logs whose deals are dear."""
+_RANGE = (-0.25, 0.5)
+"""Of the variance: two equal groups of half passes, and a group of passes beside one of fails."""
+_MOST_DRAWS = 10_000_000
+"""Random numbers, a second of one core, beyond which deals are few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +82,15 @@ def dispersion_test(
     if variance <= 1e-9:
         reason = "no other deal of the outcomes of a step would change how many pairs of a group disagree"
         undefined = Estimate.undefined_because(reason, num_units=len(n))
-        return DispersionTest(z=undefined, p_value=undefined, test=NORMAL)
+        return DispersionTest(z=undefined, p_value=undefined, test="none")
     observed = int(np.sum(c * (n - c)))
-    z = (mean - observed) / variance**0.5
-    if len(n) > MANY_GROUPS:
-        return _tested(z, float(ndtr(-z)), NORMAL, len(n))
     dealt = _deal(strata, seed)
-    return _tested(z, (1 + int(np.sum(dealt <= observed))) / (1 + NUM_DEALS), DEALT, len(n))
+    p_value = (1 + int(np.sum(dealt <= observed))) / (1 + len(dealt))
+    return DispersionTest(
+        z=Estimate.exact((mean - observed) / variance**0.5, num_units=len(n)),
+        p_value=Estimate.exact(p_value, num_units=len(n)),
+        test=f"{len(dealt)} deals of the outcomes within steps",
+    )
 
 
 def estimate_rate_variance(
@@ -94,7 +108,8 @@ def estimate_rate_variance(
         resampling: How often, and from which seed.
 
     Returns:
-        The estimate; undefined for a single group.
+        The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,
+        the interval is that of the mean of their pairs, by Wilson's score.
 
     Example:
         >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
@@ -111,8 +126,16 @@ def estimate_rate_variance(
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap_statistics(variance, units, resampling=resampling)
-    return estimate
+    (estimate,) = bootstrap_statistics(variance, units, within=_RANGE, resampling=resampling)
+    rarer = x if x.mean() <= 0.5 else 1 - x
+    pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
+    if len(np.unique(np.asarray(prompts)[pairs > 0])) >= FEW_INFORMATIVE:
+        return estimate
+    # Too few prompts pass (or fail) twice for resamples to know how often that happens: Var = E p^2 - (E p)^2.
+    square, mean = bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
+    low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
+    value = estimate.value or 0.0
+    return replace(estimate, low=min(low, value), high=max(high, value)).within(*_RANGE)
 
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:
@@ -150,15 +173,43 @@ def _falling_sizes(sizes: Array, order: int) -> Array:
 
 
 def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:
+    """Disagreeing pairs in each deal."""
     rng = np.random.default_rng(seed)
-    disagreeing = np.zeros(NUM_DEALS, dtype=np.int64)
+    draws = sum(min(len(sizes), _draws_by_column(sizes)) for sizes, _ in strata)
+    num_deals = NUM_DEALS if draws * NUM_DEALS <= _MOST_DRAWS else FEW_DEALS
+    disagreeing = np.zeros(num_deals, dtype=np.int64)
     for sizes, passing in strata:
-        dealt = rng.multivariate_hypergeometric(sizes, passing, size=NUM_DEALS, method="marginals")
-        disagreeing += np.sum(dealt * (sizes - dealt), axis=1)
+        deal = _deal_by_group if len(sizes) <= _draws_by_column(sizes) else _deal_by_column
+        disagreeing += deal(rng, sizes, passing, num_deals)
     return disagreeing
 
 
-def _tested(z: float, p_value: float, test: str, num_groups: int) -> DispersionTest:
-    return DispersionTest(
-        z=Estimate.exact(z, num_units=num_groups), p_value=Estimate.exact(p_value, num_units=num_groups), test=test
-    )
+def _deal_by_group(rng: np.random.Generator, sizes: Counts, passing: int, num_deals: int) -> Counts:
+    dealt = rng.multivariate_hypergeometric(sizes, passing, size=num_deals, method="marginals")
+    return np.asarray(np.sum(dealt * (sizes - dealt), axis=1), dtype=np.int64)
+
+
+def _deal_by_column(rng: np.random.Generator, sizes: Counts, passing: int, num_deals: int) -> Counts:
+    """The same distribution from how many groups of each size have how many passes."""
+    distinct, counts = np.unique(sizes, return_counts=True)
+    tally = {(int(size), 0): np.full(num_deals, count) for size, count in zip(distinct, counts, strict=True)}
+    left, cells = np.full(num_deals, passing), int(sizes.sum())
+    for column in range(int(distinct.max())):
+        width = int(np.sum(sizes > column))
+        cells -= width
+        hits = rng.hypergeometric(width, cells, left)
+        left = left - hits
+        others = np.full(num_deals, width)
+        for size, passed in sorted(key for key in tally if key[0] > column)[::-1]:
+            groups = tally[size, passed]
+            others = others - groups
+            hit = rng.hypergeometric(groups, others, hits)
+            hits = hits - hit
+            tally[size, passed] = groups - hit
+            tally[size, passed + 1] = tally.get((size, passed + 1), 0) + hit
+    return np.asarray(sum(groups * passed * (size - passed) for (size, passed), groups in tally.items()))
+
+
+def _draws_by_column(sizes: Counts) -> int:
+    """Random numbers that one deal by column takes."""
+    return int(sum(1 + size * (size + 1) // 2 for size in np.unique(sizes)))

@@ -1,36 +1,38 @@
 """The Jensen gap: the share of degenerate groups beyond that of independent coin flips, and its two parts.
 
-Legend: J groups, S steps, C cells (a cell is a step and a group size), G group size.
+Legend: J groups, G group size, n prompts.
 
 The prediction takes its interval from that of p, and the gap combines the intervals of its two terms: near p = 1/2 the
 prediction has no slope, and resamples of it would all lie on one side. The prediction for groups of unequal size is the
-mean of p^G + (1-p)^G over the groups' own sizes. Steps weigh by their number of groups; only so do the two parts of the
-gap add up to it exactly.
+mean of p^G + (1-p)^G over the groups' own sizes. Steps weigh by their number of groups.
+
+A step has few groups, and the prediction at its own mean pass rate would be too high; the part of the gap over time is
+made of predictions without that bias (:mod:`gradscope.metrics.outcomes.own_rates`). What is left of the gap is between
+prompts, so the two add up to it exactly. Both have the jackknife's interval over prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_statistics,
-    correlation_of_means,
-)
+from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
+from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
 from gradscope.metrics.uncertainty.closed_form import image_of_interval
-from gradscope.metrics.uncertainty.difference import difference_of
-from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.metrics.uncertainty.studentized import merged_units
+from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
+from gradscope.metrics.uncertainty.jackknife import jackknife
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
 """The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
+
+_ALIKE = 1e-12
+"""Rounding: numbers closer than this are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,65 +59,79 @@ class Gap:
     """p^G + (1-p)^G."""
     gap: Estimate
     """Share of equal groups minus prediction."""
+    relative: Estimate
+    """The gap over the prediction."""
 
 
-def estimate_gap(
-    draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: BasePassRate, resampling: Resampling
-) -> Gap:
+def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: BasePassRate) -> Gap:
     """The prediction of independent coin flips, and the gap to it.
 
     Args:
         draws: The groups.
         degenerate: Their share with equal rewards.
         pass_rate: Their mean pass rate.
-        base: The p of the prediction.
-        resampling: How to resample.
+        base: The p of the prediction; the own one of a single step is the mean of the groups.
 
     Returns:
-        Both estimates.
+        The estimates; undefined where each step's own p is asked for and there are too few prompts.
     """
-    if base == "step":
-        cells = _Cells.of(draws)
-        by_step, gap = cells.bootstrap(
-            lambda parts: [parts.by_step, parts.degenerate - parts.by_step], ([0.0, -1.0], 1.0), resampling
-        )
-        return Gap(prediction=by_step, gap=gap)
+    if base == "step" and np.ptp(draws.step) > 0:
+        return _gap_by_step(draws, degenerate)
     prediction = _prediction(draws.size, pass_rate, base)
-    correlation = _correlation(draws, pass_rate) if base is None else 0.0
-    return Gap(prediction=prediction, gap=difference_of(prediction, degenerate, correlation=correlation))
+    correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
+    return Gap(
+        prediction=prediction,
+        gap=difference_of(prediction, degenerate, correlation=correlation),
+        # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
+        relative=_relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation),
+    )
 
 
-def predict_at(
-    group_size: int, step: NDArray[np.int64], rate: Array, pass_rate: Estimate, base: BasePassRate
-) -> Estimate:
-    """The prediction at a group size that was not drawn.
+def _may_be_half(pass_rate: Estimate) -> bool:
+    low, high = pass_rate.ends
+    return low <= 0.5 <= high
+
+
+def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
+    rates = own_rates(draws.step, draws.prompt, draws.size, draws.rate)
+    if isinstance(rates, str):
+        unknown = Estimate.undefined_because(rates, num_units=degenerate.num_units)
+        return Gap(prediction=unknown, gap=unknown, relative=unknown)
+    prediction = _jackknifed(rates.by_step, low=0.0)
+    gap = _jackknifed(_without_each(draws, draws.equal) - rates.by_step)
+    return Gap(prediction=prediction, gap=gap, relative=_relative(prediction, degenerate, 0.0))
+
+
+def _relative(prediction: Estimate, degenerate: Estimate, correlation: float) -> Estimate:
+    return ratio_of(prediction, degenerate, correlation=correlation).map(lambda ratio: ratio - 1)
+
+
+def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
+    """The prediction alone, for groups of a size that was not drawn.
 
     Args:
-        group_size: G.
-        step: The step of each group, [J].
-        rate: The pass rate of each group, [J].
-        pass_rate: Their mean.
+        draws: The groups; whether they are equal is not looked at.
+        pass_rate: Their mean pass rate.
         base: The p of the prediction.
 
     Returns:
-        The prediction; without an interval where it is each step's own.
+        The prediction; undefined where it is each step's own and there are too few prompts.
     """
-    if base != "step":
-        return _prediction(np.array([group_size]), pass_rate, base)
-    _, index, counts = np.unique(step, return_inverse=True, return_counts=True)
-    at_step = np.bincount(index.reshape(-1), weights=rate) / counts
-    value = float(np.sum(counts * iid_prediction(at_step, group_size)) / counts.sum())
-    return Estimate.exact(value, num_units=pass_rate.num_units)
+    if base == "step" and np.ptp(draws.step) > 0:
+        return _gap_by_step(draws, pass_rate).prediction
+    return _prediction(draws.size, pass_rate, base)
 
 
-def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: float | None) -> Estimate:
-    distinct, counts = np.unique(sizes, return_counts=True)
+def _prediction(sizes: NDArray[np.int64], pass_rate: Estimate, base: BasePassRate) -> Estimate:
+    """At a given p, or at the mean of the groups, which is also that of a single step."""
 
     def predicted(p: float) -> float:
-        return float(np.sum(counts * iid_prediction(p, distinct)) / counts.sum())
+        return _mean_prediction(sizes, p)
 
-    value = predicted((pass_rate.value or 0.0) if base is None else base)
-    if base is not None or pass_rate.interval is None:
+    if isinstance(base, float | int):
+        return Estimate.exact(predicted(base), num_units=pass_rate.num_units)
+    value = predicted(pass_rate.value or 0.0)
+    if pass_rate.interval is None:
         return Estimate.exact(value, num_units=pass_rate.num_units)
     low, high = image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
@@ -127,96 +143,65 @@ def _correlation(draws: Draws, pass_rate: Estimate) -> float:
     return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 
-def estimate_gap_parts(
-    draws: Draws, gap: Estimate, base: BasePassRate, resampling: Resampling
-) -> tuple[Estimate, Estimate]:
+def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple[Estimate, Estimate]:
     """The gap split into prompts that differ within a step, and a pass rate that moves between steps.
 
     Args:
         draws: The groups.
+        gap: Their gap, with the number of prompts behind it.
         base: The p of the prediction.
-        resampling: How to resample.
 
     Returns:
-        Between prompts and over time; they add up to the gap.
+        Between prompts and over time; they add up to the gap. Undefined where the log has too few prompts for two
+        blocks of steps, or for one where the base pass rate is given.
     """
-    none = Estimate.exact(0.0, num_units=gap.num_units)
+    if not gap.is_defined:
+        return gap, gap
     if base == "step" or (base is None and np.ptp(draws.step) == 0):
-        return gap, none
-    cells = _Cells.of(draws)
-    between, over_time = cells.bootstrap(
-        lambda parts: [
-            parts.degenerate - parts.by_step,
-            parts.by_step - (parts.pooled if base is None else parts.at(base)),
-        ],
-        (-1.0, 1.0),
-        resampling,
+        return gap, Estimate.exact(0.0, num_units=gap.num_units)
+    rates = own_rates(draws.step, draws.prompt, draws.size, draws.rate)
+    reason = rates if isinstance(rates, str) else _too_few_blocks(rates, base, draws)
+    if isinstance(rates, str) or reason is not None:
+        unknown = Estimate.undefined_because(str(reason), num_units=gap.num_units)
+        return unknown, unknown
+    over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws.size, base)
+    predicted = _plain_predictions(draws, base)
+    between = _without_each(draws, draws.equal) - predicted - over_time
+    return _jackknifed(between), _jackknifed(over_time)
+
+
+def _too_few_blocks(rates: OwnRates, base: float | None, draws: Draws) -> str | None:
+    if base is not None or rates.num_blocks > 1:
+        return None
+    return (
+        f"a split over time needs two blocks of steps with {int(draws.size.max()) + 1} different prompts each, so that "
+        "p^G is told without bias, and the log is one block"
     )
-    return between, over_time
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What sums over cells say, for one sum or for many resamples at once, [...]."""
-
-    degenerate: Array
-    by_step: Array  # mean prediction at each step's own p
-    pooled: Array  # mean prediction at the p of all
-    count: Array  # groups of each cell, [..., C]
-    size: NDArray[np.int64]  # [C]
-
-    def at(self, pass_rate: float) -> Array:
-        predicted = np.sum(self.count * iid_prediction(pass_rate, self.size), axis=-1) / self.count.sum(axis=-1)
-        return np.asarray(predicted, dtype=np.float64)
+def _mean_prediction(sizes: NDArray[np.int64], rate: float) -> float:
+    distinct, counts = np.unique(sizes, return_counts=True)
+    return float(np.sum(counts * iid_prediction(rate, distinct)) / counts.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Groups sorted into cells, so that sums over cells hold all that the predictions need."""
+def _plain_predictions(draws: Draws, base: float | None) -> Array:
+    """p^G + (1-p)^G at the mean pass rate or a given one, of the whole log and without each prompt, [1 + n]."""
+    rate = _without_each(draws, draws.rate) if base is None else np.array(base)
+    sizes, place = np.unique(draws.size, return_inverse=True)
+    shares = np.stack([_without_each(draws, (place == index).astype(np.float64)) for index in range(len(sizes))])
+    return np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
 
-    units: Array  # [prompts, 3 C]: groups, equal groups, pass rates of each cell
-    size: NDArray[np.int64]  # group size of each cell, [C]
-    step: Array  # whether a cell belongs to a step, [C, S]
-    num_prompts: int  # before prompts were merged
 
-    @classmethod
-    def of(cls, draws: Draws) -> _Cells:
-        keys, index = np.unique(np.column_stack([draws.step, draws.size]), axis=0, return_inverse=True)
-        steps = np.unique(draws.step)
-        # Prompts are merged before they are spread over cells: a long log has many of both.
-        _, prompt = np.unique(draws.prompt, return_inverse=True)
-        num_prompts = int(prompt.max()) + 1
-        unit = merged_units(num_prompts)[prompt.reshape(-1)]
-        place = unit * len(keys) + index.reshape(-1)
-        num_units, num_cells = int(unit.max()) + 1, len(keys)
-        sums = [
-            np.bincount(place, weights=weights, minlength=num_units * num_cells).reshape(num_units, num_cells)
-            for weights in (np.ones(len(draws.rate)), draws.equal, draws.rate)
-        ]
-        in_step = (keys[:, :1] == steps[None, :]).astype(np.float64)
-        return cls(np.concatenate(sums, axis=1), keys[:, 1], in_step, num_prompts)
+def _without_each(draws: Draws, values: Array) -> Array:
+    """Means over groups, of all and without each prompt, [1 + n]."""
+    _, unit = np.unique(draws.prompt, return_inverse=True)
+    left = len(values) - np.concatenate([[0.0], np.bincount(unit)])
+    sums = values.sum() - np.concatenate([[0.0], np.bincount(unit, weights=values)])
+    return np.asarray(sums / left, dtype=np.float64)
 
-    def bootstrap(
-        self, choose: Callable[[_Parts], list[Array]], within: tuple[ArrayLike, ArrayLike], resampling: Resampling
-    ) -> tuple[Estimate, ...]:
-        estimates = bootstrap_statistics(
-            lambda sums: np.stack(choose(self.parts(sums)), axis=-1),
-            self.units,
-            within=within,
-            resampling=resampling,
-        )
-        return tuple(replace(estimate, num_units=self.num_prompts) for estimate in estimates)
 
-    def parts(self, sums: Array) -> _Parts:
-        count, equal, passed = np.split(sums, 3, axis=-1)
-        total = count.sum(axis=-1)
-        # A step that a resample leaves empty has weight zero; its p is then of no account.
-        at_step = (passed @ self.step) / np.maximum(count @ self.step, 1.0)
-        pooled = (passed.sum(axis=-1) / total)[..., None]
-        return _Parts(
-            degenerate=equal.sum(axis=-1) / total,
-            by_step=np.sum(count * iid_prediction(at_step @ self.step.T, self.size), axis=-1) / total,
-            pooled=np.sum(count * iid_prediction(pooled, self.size), axis=-1) / total,
-            count=count,
-            size=self.size,
-        )
+def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
+    """A statistic of the whole log, then without each prompt, as an estimate; no interval where no prompt moves it."""
+    if np.ptp(values[1:]) <= _ALIKE:
+        return Estimate.exact(float(values[0]), num_units=len(values) - 1)
+    return jackknife(float(values[0]), [values[1:]], low=low, high=1.0)

@@ -1,4 +1,4 @@
-"""The difference of two estimates, as an estimate."""
+"""The difference of two estimates, and their ratio, as estimates."""
 
 from __future__ import annotations
 
@@ -39,6 +39,41 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
         high=y - x + _reach(y_high - y, x - x_low, correlation),
         num_units=min(first.num_units, last.num_units),
     )
+
+
+def ratio_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) -> Estimate:
+    """Last over first, both at least 0, from their own intervals: as :func:`difference_of` of their logarithms.
+
+    Args:
+        first: x.
+        last: y.
+        correlation: Of the two estimates; 0 where they are independent.
+
+    Returns:
+        The ratio; without an interval where that of x reaches 0, undefined where x is 0 or either is undefined.
+
+    Example:
+        >>> whole, half = Estimate(value=1.0, low=0.5, high=2.0), Estimate.exact(0.5)
+        >>> ratio_of(whole, half)
+        Estimate(value=0.5, low=0.25, high=1.0, num_units=0, undefined=None)
+        >>> ratio_of(Estimate.exact(0.0), half).undefined
+        'it is relative to zero'
+    """
+    for side in (first, last):
+        if side.undefined is not None:
+            return Estimate.undefined_because(side.undefined)
+    x, y = first.value or 0.0, last.value or 0.0
+    if x == 0.0:
+        return Estimate.undefined_because("it is relative to zero", num_units=first.num_units)
+    num_units = min(first.num_units, last.num_units)
+    (x_low, x_high), (y_low, y_high) = first.ends, last.ends
+    if x_low <= 0.0 or (first.interval is None and last.interval is None):
+        return Estimate.exact(y / x, num_units=num_units)
+    if y == 0.0:
+        return Estimate(value=0.0, low=0.0, high=y_high / x_low, num_units=num_units)
+    high = y / x * math.exp(_reach(math.log(y_high / y), math.log(x / x_low), correlation))
+    below = _reach(math.log(y / y_low), math.log(x_high / x), correlation) if y_low > 0.0 else math.inf
+    return Estimate(value=y / x, low=y / x * math.exp(-below), high=high, num_units=num_units)
 
 
 def _reach(last: float, first: float, correlation: float) -> float:

@@ -8,11 +8,12 @@ the formulas are those of its ``ttest_1samp`` and ``permutation_test``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import nctdtrinc, ndtri, stdtr, stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.level import UPPER_TAIL
@@ -98,6 +99,29 @@ def sign_flip_p_value(differences: ArrayLike, *, seed: int = 0) -> float | None:
         flips[0] = 1.0
     far = np.abs(flips @ numbers) >= abs(numbers.sum()) - _EQUAL * len(numbers)
     return float(far.mean())
+
+
+def least_detectable_mean(num_pairs: int, level: float, power: float) -> float:
+    """The mean difference, in standard deviations, that sign flips find with some power where differences are normal.
+
+    That of the t test, d = delta / sqrt(n) with delta the noncentrality at which P(T > t(1 - level/2)) is the power.
+    Where only differences of one sign all over can reach the level, that is the greater one: Phi(d)^n is the power.
+
+    Args:
+        num_pairs: n, at least 2.
+        level: Of the two-sided test, corrected; at least 2 / 2^n.
+        power: Chance to find it.
+
+    Returns:
+        The difference over the standard deviation of a pair.
+
+    Example:
+        >>> round(least_detectable_mean(10, 0.05, 0.8), 2), round(least_detectable_mean(8, 0.0078125, 0.8), 2)
+        (1.0, 1.92)
+    """
+    free = num_pairs - 1
+    by_t = float(nctdtrinc(free, 1 - power, float(stdtrit(free, 1 - level / 2)))) / math.sqrt(num_pairs)
+    return by_t if 4 / 2**num_pairs <= level else max(by_t, float(ndtri(power ** (1 / num_pairs))))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

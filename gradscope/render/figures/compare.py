@@ -77,8 +77,8 @@ def _forest(comparison: Comparison) -> Figure:
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = new_figure(
         "What changing one thing did",
-        "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: below 0.05 after "
-        f"Holm's correction for {comparison.num_tests} tests" + (f"; {more} more pairs in the tables" if more else ""),
+        "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
+        "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
         rows=len(shown),
         hspace=_GAP / (rows * _ROW),
@@ -112,5 +112,5 @@ def _whisker(axes: Axes, row: int, pair: ComparedPair) -> None:
         return
     if difference.interval is not None:
         axes.plot(difference.interval, [row, row], color=BLUE, linewidth=1.4)
-    decided = pair.p_holm is not None and pair.p_holm < 0.05
-    axes.plot([difference.value], [row], color=BLUE, marker="o", markerfacecolor=BLUE if decided else "white")
+    face = BLUE if pair.verdict == "decides" else "white"
+    axes.plot([difference.value], [row], color=BLUE, marker="o", markerfacecolor=face)

@@ -14,7 +14,6 @@ from gradscope.results.compare import ComparedPair, Comparison
 
 _AT_ONCE = 2
 """Metrics beside each other in 80 columns."""
-_DECIDED = 0.05
 
 
 def compare_table(comparison: Comparison) -> Group:
@@ -28,7 +27,7 @@ def compare_table(comparison: Comparison) -> Group:
         blocks += [_pairs(comparison, metric, notes) for metric in comparison.metrics]
     own = [name for name in comparison.metrics if "@" not in name]
     budgets = ["pass_at_k"] if len(own) < len(comparison.metrics) else []
-    blocks.append(formulas(*budgets, *own, "paired_difference", "p_holm"))
+    blocks.append(formulas(*budgets, *own, "paired_difference", "p_holm", "sign_flip_p_holm"))
     facts = f"{len(comparison.cells)} cells, {comparison.num_tests} tests; means over seeds [95 % interval]"
     return document(heading("Runs compared", source_line(comparison.source), facts), blocks, notes, comparison.findings)
 
@@ -44,7 +43,11 @@ def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
     table = new_table(
-        [(metric_title(metric), "left"), ("difference", "left"), ("p", "right"), ("Holm", "right"), ("flips", "right")]
+        [
+            (metric_title(metric), "left"),
+            ("difference", "left"),
+            *((title, "right") for title in ("p", "Holm", "flips")),
+        ]
     )
     for pair in comparison.pairs:
         if pair.metric == metric:
@@ -54,13 +57,13 @@ def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
                 format_estimate(pair.difference, notes, "gap"),
                 _p(pair.p_value, pair, notes),
                 _p(pair.p_holm, pair, notes),
-                _p(pair.sign_flip_p_value, pair, notes),
-                style="bold" if pair.p_holm is not None and pair.p_holm < _DECIDED else None,
+                _p(pair.sign_flip_p_holm, pair, notes),
+                style="bold" if pair.verdict == "decides" else None,
             )
     return table
 
 
 def _p(value: float | None, pair: ComparedPair, notes: Footnotes) -> str:
     if value is None:
-        return notes.mark(pair.undefined or "there is no pair")
+        return notes.mark(pair.undefined or "fewer than 8 pairs: sign flips cannot decide")
     return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"

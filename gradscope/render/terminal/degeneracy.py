@@ -64,6 +64,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Table:
             for row in report.predictions[1:]
         ),
         ("Jensen gap", report.jensen_gap, "gap", None),
+        ("  over the prediction", report.relative_gap, "rank", None),
         ("  between prompts", split.between_prompts, "gap", None),
         ("  over time", split.over_time, "gap", None),
     ]

@@ -8,7 +8,6 @@ import pytest
 from gradscope import compare_runs
 from gradscope.catalog.lookup import metric
 from gradscope.errors import InputError
-from gradscope.findings.compare import is_decided
 from gradscope.metrics.uncertainty.paired import paired_t_p_value
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.rollouts.run_folder import heldout_path
@@ -79,18 +78,30 @@ def test_corrected_p_values_count_all_tests(grid: Path) -> None:
     assert alike.undefined == "all pairs differ by the same amount, which leaves no spread to judge it by"
 
 
-def test_sentences_claim_what_is_decided_and_bound_what_is_not(grid: Path) -> None:
+def test_three_seeds_suggest_and_decide_nothing(grid: Path) -> None:
     comparison = compare_runs(grid)
-    decided = [pair.metric for pair in comparison.pairs if is_decided(pair)]
-    assert decided == ["train_reward"]
+    assert [pair.metric for pair in comparison.pairs if pair.verdict == "suggests"] == ["train_reward"]
+    assert pair_of(comparison, "train_reward").spread == pytest.approx(0.02)
     first, *rest = comparison.findings
     assert first.startswith(
-        "train_reward: sign is below grpo by 0.120 (-0.120 [-0.170, -0.070], 3 pairs, corrected p = "
+        "train_reward: sign seems below grpo by 0.120 (-0.120 [-0.170, -0.070], 3 pairs, corrected p = "
     )
-    assert any("With 3 pairs sign flips cannot give a p-value below 0.25" in sentence for sentence in rest)
-    assert not any("train_reward leaves" in sentence for sentence in rest)
+    assert rest[0] == "None of the 4 tests decides after Holm's correction."
     assert any("pass@1 leaves 1 of 1 pairs undecided" in sentence for sentence in rest)
     assert any("One task and one model" in sentence for sentence in rest)
+
+
+def test_eight_seeds_decide_what_all_agree_on(grid: Path) -> None:
+    for seed in range(3, 8):
+        write_run(grid / f"grpo-{seed}", seed=seed, rewards=shifted(0.0, seed))
+        write_run(grid / f"sign-{seed}", advantage="sign", seed=seed, rewards=shifted(-0.1 - 0.02 * seed, seed))
+    comparison = compare_runs(grid)
+    pair = pair_of(comparison, "train_reward")
+    assert (pair.verdict, pair.sign_flip_p_value) == ("decides", 2 / 256)
+    assert pair.sign_flip_p_holm == pytest.approx(5 * 2 / 256)
+    assert comparison.findings[0].startswith("train_reward: sign is below grpo by 0.170")
+    assert "8 pairs, corrected p = 0.039 by sign flips" in comparison.findings[0]
+    assert not any("train_reward leaves" in sentence for sentence in comparison.findings)
 
 
 def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:

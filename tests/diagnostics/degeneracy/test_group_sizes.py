@@ -13,11 +13,9 @@ def test_prediction_is_named_for_every_p() -> None:
         "the mean of each step",
         "the mean of this log over 4 groups",
     ]
-    # Step 1: p = 1/2; step 2: p = 1/4.
-    assert report.iid_prediction.value == pytest.approx((2 * 0.5**4 + 0.25**4 + 0.75**4) / 2)
+    assert "need 5 different prompts" in report.iid_prediction.undefined
     assert report.predictions[0].iid_prediction == report.iid_prediction
-    assert report.gap_decomposition.over_time.value == 0.0
-    assert report.gap_decomposition.between_prompts == report.jensen_gap
+    assert report.gap_decomposition.over_time == report.gap_decomposition.between_prompts == report.jensen_gap
 
 
 def test_larger_groups_are_forecast() -> None:
@@ -37,7 +35,7 @@ def test_larger_groups_are_forecast() -> None:
 
 def test_per_step_prediction_reaches_forecasts() -> None:
     report = degeneracy_of_run(two_steps(), group_sizes=(8,), base_pass_rate="step")
-    assert report.by_group_size[1].iid_prediction.value == pytest.approx((2 * 0.5**8 + 0.25**8 + 0.75**8) / 2)
+    assert "groups of 8 rollouts need 9 different prompts" in report.by_group_size[1].iid_prediction.undefined
 
 
 def test_target_names_a_size_and_an_amount_of_resampling() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
@@ -18,10 +20,12 @@ def test_hand_worked_run() -> None:
     assert report.pass_rate.value == 0.375
     assert report.iid_prediction.value == pytest.approx(0.375**4 + 0.625**4)
     assert report.jensen_gap.value == pytest.approx(0.75 - 0.375**4 - 0.625**4)
-    # Step 1: D 1, p .5. Step 2: D .5, p .25.
-    own_prediction = ((0.5**4 * 2) + (0.25**4 + 0.75**4)) / 2
-    assert report.gap_decomposition.between_prompts.value == pytest.approx(0.75 - own_prediction)
-    assert report.gap_decomposition.over_time.value == pytest.approx(own_prediction - report.iid_prediction.value)
+    assert report.relative_gap.value == pytest.approx(0.75 / (0.375**4 + 0.625**4) - 1)
+    parts = report.gap_decomposition
+    assert parts.between_prompts.undefined == parts.over_time.undefined
+    assert parts.over_time.undefined == (
+        "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 4"
+    )
     assert [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in report.by_step] == [
         (1, 2, 1.0),
         (2, 2, 0.5),
@@ -44,8 +48,23 @@ def test_base_pass_rate_is_named() -> None:
     assert report.iid_prediction.value == 0.125
     assert report.pass_rate_origin == "the given base pass rate, 0.5"
     assert report.by_step[1].iid_prediction.value == 0.125
-    parts = report.gap_decomposition
-    assert parts.between_prompts.value + parts.over_time.value == pytest.approx(report.jensen_gap.value)
+    assert "need 5 different prompts" in report.gap_decomposition.over_time.undefined
+
+
+def test_each_steps_own_rate_takes_different_prompts() -> None:
+    """Two steps of six groups of two, by hand: the mean over pairs of different prompts of the product of rates."""
+    rewards = ([0, 0], [1, 1], [1, 0], [1, 1], [1, 1], [0, 1])
+    run = run_of(*(group_of(pair, step=step, prompt=f"{step}{i}") for step in (1, 2) for i, pair in enumerate(rewards)))
+    report = degeneracy_of_run(run, base_pass_rate="step", group_sizes=(4,))
+    rates = [0.0, 1.0, 0.5, 1.0, 1.0, 0.5]
+    products = [x * y + (1 - x) * (1 - y) for x, y in combinations(rates, 2)]
+    assert report.iid_prediction.value == pytest.approx(np.mean(products))
+    assert report.jensen_gap.value == pytest.approx(4 / 6 - np.mean(products))
+    fours = [np.prod(four) + np.prod(1 - np.array(four)) for four in combinations(rates, 4)]
+    assert report.by_group_size[1].iid_prediction.value == pytest.approx(np.mean(fours))
+    assert report.predictions[0].pass_rate_origin == "the mean of each step"
+    # a row of the course is one step: its own rate is the mean of its groups
+    assert report.by_step[0].iid_prediction.value == pytest.approx((2 / 3) ** 2 + (1 / 3) ** 2)
 
 
 def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:

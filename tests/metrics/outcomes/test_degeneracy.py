@@ -5,7 +5,13 @@ from math import comb
 import numpy as np
 import pytest
 
-from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable, estimate_at_size, estimate_degeneracy
+from gradscope.metrics.outcomes.degeneracy import (
+    NO_THRESHOLD,
+    GroupTable,
+    estimate_at_size,
+    estimate_degeneracy,
+    split_gap,
+)
 
 
 def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
@@ -26,8 +32,8 @@ def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
     found = estimate_degeneracy(table_of(rows), base_pass_rate="step")
     assert 0.0 <= found.iid_prediction.low < found.iid_prediction.value < found.iid_prediction.high <= 1.0
-    parts = estimate_degeneracy(table_of(rows))
-    for part in (found.jensen_gap, parts.between_prompts, parts.over_time):
+    parts = split_gap(table_of(rows), estimate_degeneracy(table_of(rows)).jensen_gap)
+    for part in (found.jensen_gap, *parts):
         assert -1.0 <= part.low < part.value < part.high <= 1.0
 
 
@@ -68,7 +74,13 @@ def test_without_a_threshold_only_equality_is_known() -> None:
     )
     found = estimate_degeneracy(table)
     assert found.frac_reward_zero_std.value == found.frac_tied.value == 0.5
-    for estimate in (found.frac_all_pass, found.frac_all_fail, found.pass_rate, found.jensen_gap, found.over_time):
+    for estimate in (
+        found.frac_all_pass,
+        found.frac_all_fail,
+        found.pass_rate,
+        found.jensen_gap,
+        *split_gap(table, found.jensen_gap),
+    ):
         assert estimate.undefined == NO_THRESHOLD
     at_size = estimate_at_size(table, 2)
     assert at_size.degeneracy.value == 0.5

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradscope.metrics.outcomes.dispersion import (
-    DEALT,
-    NORMAL,
-    dispersion_test,
-    estimate_rate_variance,
-)
+from gradscope.metrics.outcomes import dispersion
+from gradscope.metrics.outcomes.dispersion import FEW_DEALS, NUM_DEALS, dispersion_test, estimate_rate_variance
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.uncertainty.resampling import Resampling
+
+Deal = Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.sampled_from([2, 3]))
@@ -22,15 +23,15 @@ def test_gap_of_a_population_is_a_multiple_of_its_variance(rates: list[float], s
     assert gap == pytest.approx(size * p.var(), abs=1e-12)
 
 
-def test_moments_agree_with_deals() -> None:
+def test_moments_agree_with_deals(monkeypatch: pytest.MonkeyPatch) -> None:
     # z is exact: over many logs made under the hypothesis it has mean 0 and variance 1.
+    monkeypatch.setattr(dispersion, "NUM_DEALS", 9)
     rng = np.random.default_rng(0)
     scores = []
     for seed in range(300):
-        n = rng.integers(2, 7, 1001)
-        test = dispersion_test(n, rng.binomial(n, 0.3), np.repeat(np.arange(7), 143), seed=seed)
+        n = rng.integers(2, 7, 210)
+        test = dispersion_test(n, rng.binomial(n, 0.3), np.repeat(np.arange(7), 30), seed=seed)
         scores.append(test.z.value)
-    assert test.test == NORMAL
     assert np.mean(scores) == pytest.approx(0.0, abs=0.2)
     assert np.std(scores) == pytest.approx(1.0, abs=0.15)
 
@@ -39,7 +40,7 @@ def test_p_value_is_uniform_under_the_hypothesis_and_a_drifting_rate_does_not_ma
     rng = np.random.default_rng(1)
     stratum, rate = np.repeat([1, 2], 20), np.repeat([0.1, 0.9], 20)
     tests = [dispersion_test(np.full(40, 4), rng.binomial(4, rate), stratum, seed=seed) for seed in range(100)]
-    assert tests[0].test == DEALT
+    assert tests[0].test == f"{NUM_DEALS} deals of the outcomes within steps"
     assert np.mean([test.p_value.value < 0.2 for test in tests]) == pytest.approx(0.2, abs=0.12)
 
 
@@ -67,3 +68,60 @@ def test_variance_estimate_is_the_unbiased_one_with_an_interval() -> None:
     rates = c / n
     assert estimate.value == pytest.approx(rates.var(ddof=1) - np.mean(rates * (1 - rates)) / 7)
     assert estimate.low < 0.05 < estimate.high
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_rare_passes_leave_room_for_prompts_that_differ(flipped: bool) -> None:
+    """Pass rates of Beta(1, 200), whose deviation is 0.005: hardly a prompt passes twice, and 0 is not all there is."""
+    for seed in range(20):
+        passed = np.random.default_rng(seed).binomial(4, np.random.default_rng(seed).beta(1, 200, 300))
+        estimate = estimate_rate_variance(
+            np.full(300, 4),
+            4 - passed if flipped else passed,
+            np.arange(300),
+            resampling=Resampling(num_resamples=100),
+        )
+        assert estimate.high is not None
+        assert 0.005 < estimate.high**0.5 < 0.2
+
+
+def deals_by_hand(sizes: list[int], passing: int) -> dict[int, float]:
+    """Disagreeing pairs -> chance, over all choices of the passing rollouts."""
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    found: dict[int, int] = {}
+    for chosen in itertools.combinations(range(len(group)), passing):
+        passed = np.bincount(group[list(chosen)], minlength=len(sizes))
+        pairs = int(np.sum(passed * (np.array(sizes) - passed)))
+        found[pairs] = found.get(pairs, 0) + 1
+    total = sum(found.values())
+    return {pairs: count / total for pairs, count in found.items()}
+
+
+@pytest.mark.parametrize("deal", [dispersion._deal_by_group, dispersion._deal_by_column])
+@pytest.mark.parametrize(("sizes", "passing"), [([4, 4, 4], 5), ([2, 3, 5, 2], 4), ([2] * 7, 3), ([6, 2, 2], 8)])
+def test_both_ways_of_dealing_are_the_uniform_one(deal: Deal, sizes: list[int], passing: int) -> None:
+    dealt = deal(np.random.default_rng(0), np.array(sizes), passing, 20_000)
+    for pairs, chance in deals_by_hand(sizes, passing).items():
+        assert np.mean(dealt == pairs) == pytest.approx(chance, abs=0.012)
+
+
+@pytest.mark.parametrize(("strata", "name"), [(1, "_deal_by_column"), (150, "_deal_by_group")])
+def test_rare_passes_are_no_evidence(strata: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rate of .005 for 1,200 groups of 4: a normal p-value rejects 11 % of such logs at 5 %."""
+    ways = []
+    inner = getattr(dispersion, name)
+    monkeypatch.setattr(dispersion, name, lambda *arguments: ways.append(name) or inner(*arguments))
+    rng = np.random.default_rng(4)
+    step = np.repeat(np.arange(strata), 1200 // strata)
+    tests = [dispersion_test(np.full(1200, 4), rng.binomial(4, 0.005, 1200), step, seed=seed) for seed in range(60)]
+    p_values = np.array([1.0 if test.p_value.value is None else test.p_value.value for test in tests])
+    assert len(ways) > 40 * strata
+    assert np.mean(p_values <= 0.05) <= 0.09  # three standard errors above 5 %
+    assert p_values.min() > 0.001
+
+
+def test_a_large_log_is_dealt_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispersion, "_MOST_DRAWS", 8 * FEW_DEALS)
+    test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
+    assert test.test == "199 deals of the outcomes within steps"
+    assert test.p_value.value == pytest.approx(0.005)

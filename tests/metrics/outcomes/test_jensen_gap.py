@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy, split_gap
 from gradscope.metrics.outcomes.groups import (
     all_equal_unbiased,
     iid_prediction,
@@ -46,6 +47,12 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
     )
 
 
+def split(table: GroupTable, base: BasePassRate = None) -> tuple[Estimate, Estimate, Estimate]:
+    """The gap, between prompts and over time."""
+    gap = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50)).jensen_gap
+    return (gap, *split_gap(table, gap, base_pass_rate=base))
+
+
 groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 5), st.integers(0, 5)).map(
     lambda row: (row[0], row[1], row[2], min(row[2], row[3]))
 )
@@ -54,27 +61,69 @@ groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 
 @settings(deadline=None)
 @given(st.lists(groups, min_size=1, max_size=25), st.none() | st.just("step") | st.floats(0, 1))
 def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
-    found = estimate_degeneracy(table_of(rows), base_pass_rate=base, resampling=Resampling(num_resamples=50))
+    table = table_of(rows)
+    found = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50))
     kinds = found.frac_all_pass.value + found.frac_all_fail.value + found.frac_tied.value
     assert kinds == pytest.approx(found.frac_reward_zero_std.value)
-    assert found.jensen_gap.value == pytest.approx(found.frac_reward_zero_std.value - found.iid_prediction.value)
-    assert found.between_prompts.value + found.over_time.value == pytest.approx(found.jensen_gap.value, abs=1e-12)
+    if found.iid_prediction.undefined is None:
+        assert found.jensen_gap.value == pytest.approx(found.frac_reward_zero_std.value - found.iid_prediction.value)
+    parts = split_gap(table, found.jensen_gap, base_pass_rate=base)
+    if any(part.undefined for part in parts):
+        reasons = ("different prompts", "leaving one of")
+        assert all(any(reason in str(part.undefined) for reason in reasons) for part in parts)
+    else:
+        assert sum(part.value for part in parts) == pytest.approx(found.jensen_gap.value, abs=1e-12)
 
 
 def test_pooling_over_time_makes_a_gap_of_its_own() -> None:
     # Step 1 never passes, step 2 always does: each step is as its own p predicts.
-    found = estimate_degeneracy(
+    gap, between, over_time = split(
         table_of([(1, f"a{i}", 4, 0) for i in range(9)] + [(2, f"b{i}", 4, 4) for i in range(9)])
     )
-    assert found.jensen_gap.value == pytest.approx(1 - 2 * 0.5**4)
-    assert found.over_time.value == pytest.approx(found.jensen_gap.value)
-    assert found.between_prompts.value == pytest.approx(0.0)
+    assert gap.value == pytest.approx(1 - 2 * 0.5**4)
+    assert over_time.value == pytest.approx(gap.value, abs=0.01)  # exact for groups of 2 and 3
+    assert between.value == pytest.approx(0.0, abs=0.01)
+    assert over_time.interval is None  # no prompt moves it: nothing tells how sure it is
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_part_over_time_is_exact_for_small_groups(size: int) -> None:
+    _, _, over_time = split(
+        table_of([(1, f"a{i}", size, 0) for i in range(9)] + [(2, f"b{i}", size, size) for i in range(9)])
+    )
+    assert over_time.value == pytest.approx(1 - 2 * 0.5**size, abs=1e-12)
+
+
+def test_one_block_of_steps_has_no_split() -> None:
+    table = table_of([(step, f"{step}{i}", 4, 2) for step in (1, 2) for i in range(4)])
+    gap, _, over_time = split(table)
+    assert gap.is_defined
+    assert "a split over time needs two blocks of steps with 5 different prompts each" in over_time.undefined
+    gap, between, over_time = split(table, 0.5)
+    assert over_time.value == pytest.approx(0.0)
+    assert between.value == pytest.approx(gap.value)
+
+
+def test_parts_of_a_simulated_log_have_intervals_that_hold_their_truth() -> None:
+    rng = np.random.default_rng(0)
+    theta, step = rng.normal(0, 1.5, 240), np.repeat(np.arange(30), 8)
+    held = []
+    for seed in range(25):
+        rates = 1 / (1 + np.exp(-theta[:, None] - np.linspace(-1, 1, 30)))
+        order = np.random.default_rng(seed).permutation(240)
+        passed = np.random.default_rng(seed + 100).binomial(4, rates[order, step])
+        rows = list(zip(step.tolist(), order.astype(str), [4] * 240, passed.tolist(), strict=True))
+        _, _, over_time = split(table_of(rows))
+        by_step = iid_prediction(rates.mean(axis=0), 4).mean()
+        truth = by_step - float(iid_prediction(rates.mean(), 4))
+        held.append(over_time.low <= truth <= over_time.high)
+    assert np.mean(held) >= 0.8
 
 
 def test_unequal_prompts_make_a_gap_within_a_step() -> None:
-    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 4 * (i % 2)) for i in range(20)]))
-    assert found.between_prompts.value == pytest.approx(1 - 2 * 0.5**4)
-    assert found.over_time.value == pytest.approx(0.0)
+    _, between, over_time = split(table_of([(1, f"p{i}", 4, 4 * (i % 2)) for i in range(20)]))
+    assert between.value == pytest.approx(1 - 2 * 0.5**4)
+    assert over_time.value == pytest.approx(0.0)
 
 
 def test_prediction_for_unequal_groups_is_the_mean_over_their_sizes() -> None:

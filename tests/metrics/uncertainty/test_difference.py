@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.difference import difference_of
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy
+from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
+from gradscope.metrics.uncertainty.resampling import Resampling
 
 
 def test_independent_intervals_add_in_squares_on_their_own_sides() -> None:
@@ -40,3 +45,44 @@ def test_correlation_narrows_a_difference_down_to_nothing() -> None:
 def test_an_undefined_side_leaves_no_difference(first: str | None, last: str | None) -> None:
     sides = [Estimate.exact(1.0) if reason is None else Estimate.undefined_because(reason) for reason in (first, last)]
     assert difference_of(*sides) == Estimate.undefined_because("dead")
+
+
+def test_a_ratio_is_the_difference_of_logarithms() -> None:
+    first, last = (
+        Estimate(value=0.2, low=0.1, high=0.3, num_units=9),
+        Estimate(value=0.5, low=0.4, high=0.8, num_units=8),
+    )
+    ratio = ratio_of(first, last, correlation=0.3)
+    logs = [Estimate(value=math.log(e.value), low=math.log(e.low), high=math.log(e.high)) for e in (first, last)]
+    assert ratio.value == pytest.approx(2.5)
+    assert [math.log(end) for end in ratio.ends] == pytest.approx(difference_of(*logs, correlation=0.3).ends)
+    assert ratio.num_units == 8
+
+
+def test_a_ratio_at_zero_keeps_the_ends_that_it_has() -> None:
+    first = Estimate(value=0.2, low=0.1, high=0.4)
+    assert ratio_of(first, Estimate(value=0.0, low=0.0, high=0.3)).ends == (0.0, pytest.approx(3.0))
+    assert ratio_of(first, Estimate(value=0.1, low=0.0, high=0.2)).low == 0.0
+    assert ratio_of(Estimate(value=0.1, low=0.0, high=0.2), first).interval is None
+    assert ratio_of(Estimate.exact(0.5), Estimate.exact(0.25)) == Estimate.exact(0.5, num_units=1)
+    assert ratio_of(Estimate.exact(0.0), first).undefined == "it is relative to zero"
+    assert ratio_of(first, Estimate.undefined_because("no rewards")).undefined == "no rewards"
+
+
+def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
+    """100 prompts of Beta(.5, .5), groups of 4: D = 0.547, p = 1/2, so the gap is 3.375 times the prediction."""
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(60):
+        passed = rng.binomial(4, rng.beta(0.5, 0.5, 100))
+        table = GroupTable(
+            step=np.ones(100, dtype=np.int64),
+            prompt=np.arange(100).astype(str),
+            size=np.full(100, 4),
+            dead=(passed == 0) | (passed == 4),
+            num_passing=passed,
+            level_counts=np.column_stack([passed, 4 - passed]).tolist(),
+        )
+        relative = estimate_degeneracy(table, resampling=Resampling(num_resamples=200)).relative_gap
+        held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)
+    assert np.mean(held) > 0.85

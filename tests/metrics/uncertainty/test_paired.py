@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gradscope.metrics.uncertainty.paired import holm, paired_t_p_value, sign_flip_p_value, student_mean
+from gradscope.metrics.uncertainty.paired import (
+    holm,
+    least_detectable_mean,
+    paired_t_p_value,
+    sign_flip_p_value,
+    student_mean,
+)
 
 samples = st.lists(st.floats(-5, 5).map(lambda value: round(value, 3)), min_size=2, max_size=8)
 
@@ -47,6 +53,20 @@ def test_many_pairs_are_flipped_at_random() -> None:
     expected = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
     assert sign_flip_p_value(values) == pytest.approx(expected, abs=0.01)
     assert sign_flip_p_value(values) == sign_flip_p_value(values)
+
+
+@pytest.mark.parametrize(("number", "level"), [(10, 0.05), (20, 0.05 / 18), (12, 0.05 / 3)])
+def test_the_least_detectable_mean_has_the_power_of_the_t_test(number: int, level: float) -> None:
+    least = least_detectable_mean(number, level, 0.8)
+    cut = stats.t.ppf(1 - level / 2, number - 1)
+    noncentral = stats.nct(number - 1, least * number**0.5)
+    assert noncentral.sf(cut) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_signs_that_must_all_agree_ask_for_more() -> None:
+    least = least_detectable_mean(8, 2 / 2**8, 0.8)
+    assert stats.norm.cdf(least) ** 8 == pytest.approx(0.8)
+    assert least > least_detectable_mean(8, 4 / 2**8, 0.8)
 
 
 def test_holm_by_hand() -> None:

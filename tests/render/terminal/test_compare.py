@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,15 @@ def test_the_table_fits_80_columns_and_escapes_what_it_shows() -> None:
 
 def test_the_table_has_cells_differences_p_values_and_reasons() -> None:
     text = printed()
-    assert "learning_rate 0.0002 - 0.0001 +0.020 —(1) —(1) 1.000" in " ".join(text.split())
+    assert "learning_rate 0.0002 - 0.0001 +0.020 —(1) —(1) —(1)" in " ".join(text.split())
     for part in (
         "4 cells, 7 tests",
         "0.500 [0.46, 0.54]  0.500 [0.46, 0.54]",
-        "+0.100 [+0.06, +0.14]  0.001  0.007  0.062",
+        "+0.100 [+0.06, +0.14]  0.001  0.007  0.016",
         "learning_rate 0.0002 - 0.0001",
         "(1) one pair does not tell how much pairs differ by chance",
         "p corrected = ",
+        "p corrected, sign flips = ",
     ):
         assert part in text
     assert text.count("  at grpo") == 2
@@ -58,3 +60,10 @@ def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
         "compare_pairs.csv",
     ]
     assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+
+
+def test_few_pairs_have_no_corrected_sign_flips_but_a_note() -> None:
+    few = replace(comparison(), pairs=tuple(replace(pair, sign_flip_p_holm=None) for pair in comparison().pairs))
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(render_table(few))
+    assert "fewer than 8 pairs: sign flips cannot decide" in stream.getvalue()

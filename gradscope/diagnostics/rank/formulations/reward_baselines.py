@@ -19,7 +19,8 @@ from gradscope.metrics.gram.reward_baselines import (
     second_moment,
 )
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import BaselineNoise
 
 _SHRINKAGE = "shrinkage"
@@ -101,11 +102,14 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
 
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
-    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in groups if group.is_mixed]
-    values = [estimate.value for estimate in best if estimate.value is not None]
+    mixed = [group for group in groups if group.is_mixed]
+    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
+    values = [[estimate.value] for estimate in best if estimate.value is not None]
     if not values:
         return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
-    return bootstrap_mean(values, share=False) if len(values) > 1 else Estimate.exact(values[0], num_units=1)
+    rewards = np.concatenate([group.rewards for group in mixed])
+    (mean,) = bounded_means(values, low=float(rewards.min()), high=float(rewards.max()))
+    return mean
 
 
 def _correlation(groups: Sequence[BaselineGroup]) -> Estimate:

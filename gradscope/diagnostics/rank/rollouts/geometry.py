@@ -16,7 +16,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, cancellation, class_subspace_energy, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity, zero_groups
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import StepGeometry
 from gradscope.rollouts.run import WeightsRef
 
@@ -73,4 +73,5 @@ def class_energy(rows: StepRows, gradients: Array) -> Estimate:
         return Estimate.undefined_because(
             "no group of this step has rewards that differ and a gradient that is not zero"
         )
-    return bootstrap_mean(energies)
+    (mean,) = bounded_means([[energy] for energy in energies], low=0.0, high=1.0)
+    return mean

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.metrics.outcomes.groups import iid_prediction
+from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
+
+Group = tuple[int, str, int, float]
+"""Step, prompt, size, rate."""
+
+
+def of_groups(groups: list[Group]) -> OwnRates | str:
+    step, prompt, size, rate = zip(*groups, strict=True)
+    return own_rates(np.array(step), np.array(prompt), np.array(size), np.array(rate))
+
+
+def by_choices(groups: list[Group], size: int) -> float:
+    """The mean over all choices of different prompts, each as often as it has groups."""
+    visits, sums = dict[str, float](), dict[str, float]()
+    for _, prompt, _, rate in groups:
+        visits[prompt] = visits.get(prompt, 0.0) + 1
+        sums[prompt] = sums.get(prompt, 0.0) + rate
+    chosen = list(combinations(visits, size))
+    weights = [np.prod([visits[prompt] for prompt in prompts]) for prompts in chosen]
+    means = {prompt: sums[prompt] / visits[prompt] for prompt in visits}
+    values = [np.prod([means[p] for p in prompts]) + np.prod([1 - means[p] for p in prompts]) for prompts in chosen]
+    return float(np.average(values, weights=weights))
+
+
+rows = st.lists(
+    st.tuples(st.integers(1, 3), st.sampled_from("abcdefgh"), st.just(3), st.floats(0, 1).map(lambda r: round(r, 3))),
+    min_size=4,
+    max_size=14,
+)
+
+
+@settings(deadline=None)
+@given(rows)
+def test_one_block_is_the_mean_over_choices_of_different_prompts(groups: list[Group]) -> None:
+    groups = [(1, *group[1:]) for group in groups]
+    rates = of_groups(groups)
+    if isinstance(rates, str):
+        assert len({prompt for _, prompt, _, _ in groups}) < 4
+        return
+    prompts = sorted({prompt for _, prompt, _, _ in groups})
+    assert rates.by_step[0] == pytest.approx(by_choices(groups, 3), abs=1e-12)
+    for row, prompt in enumerate(prompts, start=1):
+        left = [group for group in groups if group[1] != prompt]
+        assert rates.by_step[row] == pytest.approx(by_choices(left, 3), abs=1e-12)
+    np.testing.assert_allclose(rates.pooled, rates.by_step)
+    assert rates.num_blocks == 1
+
+
+def test_small_steps_are_taken_together() -> None:
+    groups: list[Group] = [(step, f"{step}-{i}", 3, step / 10) for step in range(1, 8) for i in range(2)]
+    rates = of_groups(groups)
+    assert not isinstance(rates, str)
+    assert rates.num_blocks == 3  # of two, two and three steps
+    blocks = [[g for g in groups if g[0] in steps] for steps in ((1, 2), (3, 4), (5, 6, 7))]
+    expected = sum(len(block) * by_choices(block, 3) for block in blocks) / len(groups)
+    assert rates.by_step[0] == pytest.approx(expected)
+    assert rates.pooled[0] == pytest.approx(by_choices(groups, 3))
+    assert rates.over_time[0] == pytest.approx((expected - by_choices(groups, 3)) * 13 / 14)
+
+
+def test_groups_of_unequal_size_each_count_with_their_own() -> None:
+    groups: list[Group] = [(1, f"p{i}", 2 + i % 2, 0.1 * i) for i in range(8)]
+    rates = of_groups(groups)
+    assert not isinstance(rates, str)
+    assert rates.by_step[0] == pytest.approx((by_choices(groups, 2) + by_choices(groups, 3)) / 2)
+
+
+def test_too_few_prompts_are_a_reason() -> None:
+    groups: list[Group] = [(1, "a", 4, 0.5), (2, "b", 4, 0.5), (3, "a", 4, 0.5)]
+    assert of_groups(groups) == "groups of 4 rollouts need 5 different prompts to tell p^G without bias, the log has 2"
+
+
+@pytest.mark.parametrize("size", [2, 64, 256])
+def test_large_groups_and_many_prompts_lose_no_digits(size: int) -> None:
+    groups: list[Group] = [(1, f"p{i}", size, 0.9) for i in range(size + 40)]
+    rates = of_groups(groups)
+    assert not isinstance(rates, str)
+    np.testing.assert_allclose(rates.by_step, iid_prediction(0.9, size), rtol=1e-10)
+
+
+def test_spread_alone_makes_no_part_over_time() -> None:
+    """480 prompts, 8 a step, one population: the plug-in says 0.05."""
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        rate = rng.binomial(4, rng.beta(0.7, 0.7, 480)) / 4
+        rates = own_rates(np.repeat(np.arange(60), 8), np.arange(480).astype(str), np.full(480, 4), rate)
+        assert not isinstance(rates, str)
+        found.append(rates.over_time[0])
+    assert abs(np.mean(found)) < 3 * np.std(found) / 60**0.5 < 0.005
