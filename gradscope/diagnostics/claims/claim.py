@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scipy.special import ndtri
-
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.level import QUANTILES
+from gradscope.metrics.uncertainty.closed_form import bonferroni
 from gradscope.results.claims import ClaimVerdict
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
     """
     if estimate.interval is None:
         return "cannot_tell"
-    first, last = widened(estimate, num_tests).ends
+    first, last = bonferroni(estimate, num_tests).ends
     if low <= first and last <= high:
         return "supported"
     return "contradicted" if last < low or first > high else "cannot_tell"
@@ -120,25 +118,6 @@ def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     if "contradicted" in verdicts:
         return "contradicted"
     return "supported" if verdicts and all(verdict == "supported" for verdict in verdicts) else "cannot_tell"
-
-
-def widened(estimate: Estimate, num_tests: int) -> Estimate:
-    """An interval that holds with the others of ``num_tests`` together, as a normal one would widen.
-
-    Returns:
-        The estimate with its ends further out; as it was for one test or without an interval.
-
-    Example:
-        >>> wide = widened(Estimate(value=1.0, low=0.0, high=2.0), 2)
-        >>> round(wide.low, 3), round(wide.high, 3)
-        (-0.144, 2.144)
-    """
-    if estimate.value is None or estimate.interval is None:
-        return estimate
-    tail = QUANTILES[0]
-    factor = float(ndtri(tail / num_tests) / ndtri(tail))
-    low, high = (estimate.value + factor * (end - estimate.value) for end in estimate.ends)
-    return Estimate(value=estimate.value, low=low, high=high, num_units=estimate.num_units)
 
 
 def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[int, ...] = ()) -> Judgement:

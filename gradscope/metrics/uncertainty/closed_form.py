@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from scipy.special import ndtri
 
-from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.level import QUANTILES, UPPER_TAIL
 
 Interval = tuple[float, float]
 
@@ -62,3 +64,24 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
     at_ends = (function(ends[0]), function(ends[1]))
     low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
     return low, max(at_ends)
+
+
+def bonferroni(estimate: Estimate, num_tests: int) -> Estimate:
+    """An interval that holds together with others, as a normal one would widen (Bonferroni's inequality).
+
+    Args:
+        num_tests: Numbers whose intervals are to hold at once.
+
+    Returns:
+        The estimate with its ends further out; as it was for one test, or without an interval.
+
+    Example:
+        >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
+        >>> round(wide.low, 3), round(wide.high, 3)
+        (-0.144, 2.144)
+    """
+    if estimate.value is None or estimate.interval is None:
+        return estimate
+    factor = float(ndtri(QUANTILES[0] / num_tests) / ndtri(QUANTILES[0]))
+    low, high = (estimate.value + factor * (end - estimate.value) for end in estimate.interval)
+    return replace(estimate, low=low, high=high)
