@@ -21,8 +21,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a check failed or could not be decided, 2 usage or unusable input, 3 a bug in "
-    "gradscope, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one), 2 usage or unusable input, "
+    "3 a bug in gradscope, 130 interrupted.",
 )
 
 
@@ -57,7 +57,7 @@ _add(explain.explain, _START, explain.EXAMPLES)
 _add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES)
 _add(passk.passk, _DIAGNOSE, passk.EXAMPLES)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES)
-_add(replay.replay, _DIAGNOSE, replay.EXAMPLES)
+_add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.SUMMARY)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES)
 _add(report.report, _DIAGNOSE, report.EXAMPLES)
 _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)

@@ -28,7 +28,7 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.results.rank import RankReport
-    from gradscope.results.replay import ReplayReport
+    from gradscope.results.replay import ReplayReport, StepReplay
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
 _OF_GROUPS = _OF_EACH_STEP | {"gap_decomposition"}
@@ -122,8 +122,11 @@ class MetricValues:
 
     def _by_step(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each of these steps that has it; None where it is not a number of each step."""
+        entry = CATALOG.get(metric)
         if _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
+        elif entry is not None and entry.command == "replay":
+            rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
             rows = {step: self.run.metrics.get(step, {}).get(metric) for step in steps}
         else:
@@ -205,16 +208,25 @@ class MetricValues:
             self.run.path, steps=self._last_step(), advantages=("logged",), read=self.read, engine=self.engine
         )
 
-    def _replay(self, entry: Metric) -> MetricValue:
+    def _replayed_steps(self, steps: tuple[int, ...] | None) -> ReplayReport:
+        """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
         report: ReplayReport = self._once(
-            "replay", lambda: replay_run(self.run.path, steps=self._last_step(), read=self.read, engine=self.engine)
+            f"replay {steps}", lambda: replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
         )
-        last = report.steps[-1]
+        return report
+
+    def _replay(self, entry: Metric) -> MetricValue:
+        if entry.path == entry.name:
+            report = self._replayed_steps(None)
+            subject = f"{entry.name} of a replay that says {report.headline}"
+            return MetricValue(estimate=_at(report, entry.path), subject=subject, hint=_see(entry.name))
+        last = self._replayed_steps(self._last_step()).steps[-1]
         subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
-        if quantity in last.relative_error:
-            return MetricValue(estimate=Estimate.exact(last.relative_error[quantity]), subject=subject)
+        error = _replayed(last, entry)
+        if error is not None:
+            return MetricValue(estimate=Estimate.exact(error), subject=subject)
         causes = [one.cause for one in last.quantities if one.name == quantity and one.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
         return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
@@ -222,6 +234,13 @@ class MetricValues:
     def _last_step(self) -> tuple[int, ...] | None:
         usable = [step for step in self.run.steps if self.run.weights_before(step) and step not in self.run.notes]
         return tuple(usable[-1:]) or None
+
+
+def _replayed(step: StepReplay, entry: Metric) -> float | None:
+    """A metric of `gradscope replay` at one step; None where it could not be judged."""
+    if entry.path == entry.name:
+        return {"match": 0.0, "mismatch": 1.0, "cannot": None}[step.verdict]
+    return step.relative_error.get(entry.path.rpartition(".")[2])
 
 
 def _part_of_groups(name: str) -> str:

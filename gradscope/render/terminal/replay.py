@@ -33,7 +33,7 @@ def replay_table(report: ReplayReport) -> Group:
     """A row a step, the causes as footnotes, then what it means."""
     notes = Footnotes()
     head = heading(
-        f"Replay: {report.verdict}",
+        f"Replay: {report.headline}",
         source_line(report.source),
         f"grad_norm matches within a relative error of {report.tolerance:g}",
     )

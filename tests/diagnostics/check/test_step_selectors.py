@@ -11,6 +11,8 @@ from gradscope.diagnostics.check.step_selectors import Aggregate, Selector, aggr
     [
         ("all", (2, 4, 6, 8, 10)),
         ("4-8", (4, 6, 8)),
+        ("2,6-8", (2, 6, 8)),
+        ("1-4,10", (2, 4, 10)),
         ("first2", (2, 4)),
         ("last3", (6, 8, 10)),
         ("first20%", (2,)),
@@ -22,7 +24,14 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
     assert Selector(steps=steps, aggregate="mean").choose((2, 4, 6, 8, 10)) == chosen
 
 
-@pytest.mark.parametrize("name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5"])
+@pytest.mark.parametrize("steps", ["5-20", "1,6", "1,6,11-20", "6-6", "last20%"])
+def test_steps_are_read_from_behind_the_at_sign(steps: str) -> None:
+    assert split_metric(f"kl@{steps}:max") == ("kl", Selector(steps=steps, aggregate="max"))
+
+
+@pytest.mark.parametrize(
+    "name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5", "x@5,", "x@5:max"]
+)
 def test_what_is_no_selector_belongs_to_the_name(name: str) -> None:
     assert split_metric(name) == (name, None)
 
