@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gradscope.findings.degeneracy_signal import (
@@ -14,7 +15,7 @@ from gradscope.findings.degeneracy_signal import (
     target_finding,
 )
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
-from gradscope.say import percent, points, with_interval
+from gradscope.say import number, percent, points, with_interval
 
 _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
@@ -138,7 +139,7 @@ def _disagreement(report: DegeneracyReport) -> str:
         for row in report.by_step
         if row.logged is not None and row.frac_reward_zero_std.value is not None
     ]
-    different = [(step, logged, own) for step, logged, own in compared if abs(logged - own) > _SAME]
+    different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
     if not compared:
         return ""
     if not different:
@@ -146,11 +147,13 @@ def _disagreement(report: DegeneracyReport) -> str:
     step, logged, own = different[0]
     return (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {logged:.4f}, here {own:.4f}. {_why_different(own - logged)}"
+        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged)}"
     )
 
 
 def _why_different(more_here: float) -> str:
+    if not math.isfinite(more_here):
+        return "No batch of rollouts has such a share: the trainer's own number is broken."
     if more_here > 0:
         return (
             "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "

@@ -110,6 +110,9 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     )
     assert "misses groups of equal fractional rewards" in said(fewer)
     assert "The log may lack rows of the groups that differed" in said(more)
+    broken = said(replace(report, by_step=(replace(first, logged=float("nan")), *others)))
+    assert "first at step 1: NaN, here" in broken
+    assert "the trainer's own number is broken" in broken
     silent = replace(report, by_step=tuple(replace(row, logged=None) for row in report.by_step))
     assert "trainer" not in said(silent)
 

@@ -126,7 +126,7 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> Verdict:
     estimate = value.estimate
-    outcome: Outcome = "unknown"
+    outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
     return Verdict(
@@ -142,6 +142,8 @@ def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> 
 
 def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
     estimate = value.estimate
+    if value.is_not_finite:
+        return f"{value.subject} is not a finite number: {estimate.undefined}. No requirement holds for that."
     if estimate.value is None:
         return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
@@ -155,7 +157,7 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
 def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str | Path) -> str:
     if outcome == "pass":
         return ""
-    if outcome == "unknown":
+    if outcome == "unknown" or value.is_not_finite:
         return value.hint
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:

@@ -6,6 +6,7 @@ gradients import the gradient engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.results.rank import RankReport
@@ -47,6 +49,8 @@ class MetricValue:
     """Where there is none: what would help."""
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    is_not_finite: bool = False
+    """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +121,10 @@ class MetricValues:
             hint = f"Leave the selector out: {metric}"
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
+        decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
+        broken = _not_finite(metric, decisive)
+        if broken is not None:
+            return broken
         estimate = aggregate_steps(values, selector)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
 
@@ -183,7 +191,11 @@ class MetricValues:
 
     def _logged(self, name: str) -> MetricValue:
         step = max(step for step, values in self.run.metrics.items() if name in values)
-        estimate = Estimate.exact(self.run.metrics[step][name])
+        value = self.run.metrics[step][name]
+        broken = _not_finite(name, {step: value})
+        if broken is not None:
+            return broken
+        estimate = Estimate.exact(value)
         return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
     def _gradient(self, entry: Metric) -> MetricValue:
@@ -241,6 +253,21 @@ def _replayed(step: StepReplay, entry: Metric) -> float | None:
     if entry.path == entry.name:
         return {"match": 0.0, "mismatch": 1.0, "cannot": None}[step.verdict]
     return step.relative_error.get(entry.path.rpartition(".")[2])
+
+
+def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
+    """What to say where one of the logged values is NaN or infinity, whatever the others are; None where none is."""
+    broken = [step for step, value in values.items() if not math.isfinite(value)]
+    if not broken:
+        return None
+    more = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
+    reason = f"the trainer logged {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
+    return MetricValue(
+        estimate=Estimate.undefined_because(reason),
+        subject=name,
+        hint="Look at that step in the trainer's own log.",
+        is_not_finite=True,
+    )
 
 
 def _part_of_groups(name: str) -> str:

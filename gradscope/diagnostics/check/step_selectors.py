@@ -2,7 +2,8 @@
 
 ``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``,
 ``1,6,11-20``, ``first10``, ``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows of these
-steps, where nothing else is said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a number alone.
+steps, where nothing else is said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a
+number alone.
 """
 
 from __future__ import annotations

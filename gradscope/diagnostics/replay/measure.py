@@ -7,6 +7,7 @@ comes out right only with the weights before the update, the exact token ids and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, Step
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
@@ -174,6 +176,9 @@ def _replay_grad_norm(
     if logged is None:
         cause = "the trainer logged no grad_norm at this step"
         return Quantity(name="grad_norm", verdict="cannot", cause=cause), value, None
+    if not math.isfinite(logged):
+        cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
+        return Quantity(name="grad_norm", verdict="mismatch", cause=cause), value, None
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     matches = error <= tolerance
     judged, why = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)

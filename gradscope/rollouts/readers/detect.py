@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
@@ -17,6 +19,7 @@ from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 
 def read_run(
@@ -36,17 +39,33 @@ def read_run(
         progress: Told how far a long reading is.
 
     Returns:
-        The run, with what was recognized, inferred, missing and set aside in ``source``.
+        The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
+        metrics that the trainer logged as NaN or infinity.
     """
     options = options or ReadOptions()
     request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
     _require_input(request.path)
     reader = _recognize(request) if options.reader is None else format_named(options.reader)
     _refuse_unused(reader, request)
-    run = reader.read(request)
+    run = _naming_non_finite(reader.read(request))
     if options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
+
+
+def _naming_non_finite(run: Run) -> Run:
+    """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
+    steps: dict[str, list[int]] = {}
+    for step, values in sorted(run.metrics.items()):
+        for name, value in values.items():
+            if not math.isfinite(value):
+                steps.setdefault(name, []).append(step)
+    sentences = tuple(
+        f"The trainer logged {name} as {non_finite_word(run.metrics[where[0]][name])} at step {where[0]}"
+        f"{f' and at {len(where) - 1} more as no finite number' if len(where) > 1 else ''}."
+        for name, where in steps.items()
+    )
+    return replace(run, source=replace(run.source, missing=(*run.source.missing, *sentences))) if sentences else run
 
 
 def _require_input(path: Path) -> None:

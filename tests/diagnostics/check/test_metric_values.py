@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
@@ -269,3 +272,22 @@ def test_replays_of_several_steps(name: str, value: float | None, undefined: str
     run = run_of(*(group_of([1, 0], step=step) for step in steps))
     estimate = MetricValues(run=run, cache=cache).value(name).estimate
     assert (estimate.value, estimate.undefined) == (value, undefined)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("kl", "the trainer logged Infinity at step 5"),
+        ("kl@last", "the trainer logged Infinity at step 5"),
+        ("kl@mean", "the trainer logged NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl@1-3:max", "the trainer logged NaN at step 2"),
+        ("kl@first3:min", "the trainer logged NaN at step 2"),
+        ("kl@trend", "the trainer logged NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl@1-3:last", None),
+        ("kl@3-4", None),
+    ],
+)
+def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reason: str | None) -> None:
+    metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
+    value = MetricValues(run=dataclasses.replace(RUN, metrics=metrics)).value(name)
+    assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)

@@ -16,6 +16,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
+from gradscope.say import number
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -97,7 +98,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
 def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
     steps = [step for step, values in metrics.items() if any(name in values for name in names)]
     last = metrics[steps[-1]]
-    shown = ", ".join(f"{name} = {last[name]:.4g}" for name in names if name in last)
+    shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
     return ReportSection(
         name=NAME,
         question=QUESTION,

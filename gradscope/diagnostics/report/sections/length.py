@@ -19,7 +19,7 @@ from gradscope.metrics.outcomes.reward_shares import correlation_within, within_
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
-from gradscope.say import interval, percent
+from gradscope.say import interval, number, percent
 
 NAME = "length"
 QUESTION = "Does length or truncation drive the update?"
@@ -104,9 +104,10 @@ def _truncation(run: Run) -> str:
     name = "completions/clipped_ratio"
     ratios = [values[name] for values in run.metrics.values() if name in values]
     if ratios:
+        mean = number(sum(ratios) / len(ratios), percent)
         return (
-            f"The trainer logged that on average {percent(sum(ratios) / len(ratios))} of completions were cut off "
-            f"({name}); which ones is not in the log."
+            f"The trainer logged that on average {mean} of completions were cut off ({name}); which ones is not in the "
+            "log."
         )
     return "Which completions were cut off is not in the log."
 

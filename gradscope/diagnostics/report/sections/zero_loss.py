@@ -7,6 +7,7 @@ nothing else is in the loss, and wrong where a group is live.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -22,6 +23,7 @@ _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
 
 _KINDS = {
+    "not finite": "the trainer logged NaN or infinity as loss or grad_norm, so what that update did is not known",
     "learning": "a gradient from live groups",
     "on-policy": "loss near zero with a gradient: healthy, the usual picture of on-policy training",
     "dead batch": "no gradient, and none was due: every group has equal rewards",
@@ -71,6 +73,8 @@ def _live_groups(run: Run) -> Counter[int]:
 
 
 def _kind(values: Mapping[str, float], num_live: int) -> str:
+    if not all(math.isfinite(values[name]) for name in ("grad_norm", "loss") if name in values):
+        return "not finite"
     if values["grad_norm"] <= _TINY_NORM:
         return "suspect" if num_live else "dead batch"
     if not num_live:
@@ -82,7 +86,7 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
     sentences = [f"{good} of {total} steps have a gradient from live groups."]
-    for kind in ("suspect", "dead batch", "other terms", "on-policy"):
+    for kind in ("not finite", "suspect", "dead batch", "other terms", "on-policy"):
         if counts[kind]:
             first = next(step for step, other in kinds.items() if other == kind)
             sentences.append(f"{counts[kind]} of {total} steps (first: step {first}): {_KINDS[kind]}.")
@@ -90,6 +94,11 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
 
 
 def _next_step(counts: Counter[str]) -> str:
+    if counts["not finite"]:
+        return (
+            "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
+            "weights after it are damaged unless the trainer skipped the update."
+        )
     if counts["suspect"]:
         return (
             "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
