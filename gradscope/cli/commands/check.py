@@ -61,7 +61,7 @@ DecideByOption = Annotated[
     typer.Option(
         "--decide-by",
         metavar="interval|value",
-        help="Fail where the interval of the change is worse than the margin (default), or the change itself.",
+        help="Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
         rich_help_panel=_GATE,
     ),
 ]

@@ -115,31 +115,33 @@ class MetricValues:
             chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
-        values = self._by_step(metric, steps)
-        if values is None:
+        course = self._course(metric, steps)
+        if course is None:
             reason = f"{metric} is not a number of each step"
             hint = f"Leave the selector out: {metric}"
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
+        values = {step: value for step, value in course.items() if step in set(steps)}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
         broken = _not_finite(metric, decisive)
         if broken is not None:
             return broken
-        estimate = aggregate_steps(values, selector)
+        finite = [value for value in course.values() if math.isfinite(value)]
+        estimate = aggregate_steps(values, selector, finite)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
 
-    def _by_step(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
-        """The metric at each of these steps that has it; None where it is not a number of each step."""
+    def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
+        """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in steps}
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.steps}
         else:
             return None
-        return {step: value for step in steps if (value := rows.get(step)) is not None}
+        return {step: value for step, value in rows.items() if value is not None}
 
     def _once(self, command: str, make: Callable[[], Any]) -> Any:
         if command not in self.cache:

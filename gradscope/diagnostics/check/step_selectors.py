@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.metrics.uncertainty.trend import trend
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
@@ -75,12 +76,24 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
 
 
-def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
-    """The numbers of the chosen steps that have one as one number; only a trend has an interval."""
+def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
+    """The numbers of the chosen steps that have one as one number.
+
+    Args:
+        values: Step -> number, of the chosen steps.
+        selector: How to join them.
+        course: The number at every step of the run, for the interval of a mean.
+
+    Returns:
+        The number. A mean and a trend have an interval where there are steps enough; one step's number and an extreme
+        have none.
+    """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
     steps, numbers = list(values), list(values.values())
     if selector.aggregate == "trend":
         return trend(steps, numbers)
-    joined = {"mean": sum(numbers) / len(numbers), "max": max(numbers), "min": min(numbers), "last": numbers[-1]}
+    if selector.aggregate == "mean":
+        return mean_of_steps(numbers, course)
+    joined = {"max": max(numbers), "min": min(numbers), "last": numbers[-1]}
     return Estimate.exact(joined[selector.aggregate], num_units=len(numbers))

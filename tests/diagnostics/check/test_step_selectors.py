@@ -41,14 +41,14 @@ def test_what_is_no_selector_belongs_to_the_name(name: str) -> None:
 )
 def test_numbers_of_steps_become_one(aggregate: Aggregate, value: float) -> None:
     """1, 4 and 2 at steps 2, 4 and 6: the least-squares slope is 1/4 a step, over four steps 1."""
-    estimate = aggregate_steps({2: 1.0, 4: 4.0, 6: 2.0}, Selector(steps="all", aggregate=aggregate))
+    estimate = aggregate_steps({2: 1.0, 4: 4.0, 6: 2.0}, Selector(steps="all", aggregate=aggregate), [1.0, 4.0, 2.0])
     assert estimate.value == pytest.approx(value)
     assert (estimate.interval is None) == (aggregate != "trend")
     assert estimate.num_units == 3
 
 
 def test_no_steps_have_no_number() -> None:
-    nothing = aggregate_steps({}, Selector(steps="last3", aggregate="max"))
+    nothing = aggregate_steps({}, Selector(steps="last3", aggregate="max"), [])
     assert nothing.undefined == "none of the steps 'last3' has a value"
 
 

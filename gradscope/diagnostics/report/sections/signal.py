@@ -52,7 +52,7 @@ def _trend(report: DegeneracyReport) -> str:
     if change.value is None:
         return ""
     text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"
-    undecided = ", so its direction is undecided" if change.interval and not change.side_of_zero else ""
+    undecided = "" if change.side_of_zero else ", so its direction is undecided"
     return f"{text}{interval(change, points)}{undecided}."
 
 
