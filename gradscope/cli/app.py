@@ -66,3 +66,13 @@ _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)
 def command() -> Any:
     """The app as one callable; its ``main``, outside standalone mode, raises instead of exiting."""
     return typer.main.get_command(app)
+
+
+def options_by_command() -> dict[str, frozenset[str]]:
+    """Command -> its options as they are typed, aliases included."""
+    return {
+        name: frozenset(
+            word for one in inner.params for word in (*one.opts, *one.secondary_opts) if word.startswith("-")
+        )
+        for name, inner in command().commands.items()
+    }

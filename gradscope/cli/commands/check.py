@@ -80,7 +80,7 @@ PrintOption = Annotated[
 ]
 
 
-@with_records(leave_out=("engine", "verify"))
+@with_records(leave_out=("engine", "verify", "num_samples", "num_correct"))
 def check(
     run: options.RunArgument,
     require: RequireOption = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.parsing.assemble import peek
@@ -105,7 +106,9 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
-    columns = generic.columns_in(peek(request.path))
+    rows = peek(request.path)
+    refuse_lone_list(request.path, rows)
+    columns = generic.columns_in(rows)
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
