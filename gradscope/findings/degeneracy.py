@@ -119,18 +119,34 @@ def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:
 
 
 def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
-    all_pass, all_fail = report.frac_all_pass.value, report.frac_all_fail.value
     if not report.frac_reward_zero_std.value:
         return ""
-    if all_pass is None or all_fail is None:
-        names = log.reward_functions
-        alone = f", or look at one reward function alone ({', '.join(names)})" if len(names) > 1 else ""
-        return f"To see whether they are too easy or too hard, say what counts as a pass (--success-threshold){alone}."
+    text = dead_group_advice(report)
+    names = log.reward_functions
+    if _kinds_are_known(report) or len(names) < 2:
+        return text
+    return f"{text.rstrip('.')}, or look at one reward function alone ({', '.join(names)})."
+
+
+def dead_group_advice(report: DegeneracyReport) -> str:
+    """What to try, by the kind of most dead groups."""
+    all_pass, all_fail = report.frac_all_pass.value or 0.0, report.frac_all_fail.value or 0.0
+    dead = report.frac_reward_zero_std.value
+    if not dead:
+        return "Nothing to do: every group can move the policy."
+    if not _kinds_are_known(report):
+        return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
+    if all_pass + all_fail < dead / 2:
+        return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
     if all_fail > 2 * all_pass:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if all_pass > 2 * all_fail:
         return "Most of them pass throughout: try harder prompts, or leave out prompts that are solved."
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
+
+
+def _kinds_are_known(report: DegeneracyReport) -> bool:
+    return report.frac_all_pass.value is not None and report.frac_all_fail.value is not None
 
 
 def _disagreement(report: DegeneracyReport) -> str:

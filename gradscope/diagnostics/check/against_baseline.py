@@ -41,6 +41,7 @@ class _Compared:
     change: Estimate
     paired: NDArray[np.float64]
     margin: float
+    advice: str
 
     @property
     def old(self) -> Estimate:
@@ -52,6 +53,7 @@ def baseline_verdicts(
     after: Mapping[str, BaselineMetric],
     *,
     margins: Mapping[str, float] | None = None,
+    advice: Mapping[str, str] | None = None,
     rule: BaselineRule = "interval",
     path: str | Path,
     resampling: Resampling = RESAMPLING,
@@ -65,6 +67,7 @@ def baseline_verdicts(
         before: The baseline's metrics, by name with selectors.
         after: This run's.
         margins: How much worse each may be; 0 where it is not named.
+        advice: What this run's numbers say to try, by metric.
         rule: What decides.
         path: The run, for the command that looks closer.
         resampling: How often, and from which seed.
@@ -76,8 +79,17 @@ def baseline_verdicts(
     for name, metric in after.items():
         old = before.get(name)
         change, paired = change_of(old or BaselineMetric(estimate=_NOT_HELD), metric, resampling=resampling)
-        margin = (margins or {}).get(name, 0.0)
-        compared.append(_Compared(name=name, before=old, after=metric, change=change, paired=paired, margin=margin))
+        compared.append(
+            _Compared(
+                name=name,
+                before=old,
+                after=metric,
+                change=change,
+                paired=paired,
+                margin=(margins or {}).get(name, 0.0),
+                advice=(advice or {}).get(name, ""),
+            )
+        )
     p_values = holm([_p_value(one, resampling) if rule == "interval" else None for one in compared])
     num_tests = sum(p_value is not None for p_value in p_values)
     return [_verdict(one, p_value, num_tests, rule, path) for one, p_value in zip(compared, p_values, strict=True)]
@@ -184,7 +196,6 @@ def _next_step(one: _Compared, outcome: Outcome, path: str | Path) -> str:
         )
     if outcome == "unknown" or entry is None:
         return "Look at the trainer's own log of this metric, or at the requirement on it above."
-    return (
-        f"What moves it: {entry.moved_by} Look closer: gradscope {entry.command} {shlex.quote(str(path))}. Where the "
-        "change is meant, accept it: --update-baseline"
-    )
+    closer = f"Look closer: gradscope {entry.command} {shlex.quote(str(path))}."
+    accept = "Where the change is meant, accept it: --update-baseline"
+    return " ".join(part for part in (one.advice, closer, accept) if part)

@@ -93,7 +93,10 @@ def check_run(
     verdicts = [_verdict(item, measured[item.metric], path) for item in required]
     now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
-        verdicts += baseline_verdicts(before.metrics, now, margins=margins, rule=rule, path=path, resampling=resampling)
+        advice = {name: value.advice for name, value in measured.items()}
+        verdicts += baseline_verdicts(
+            before.metrics, now, advice=advice, margins=margins, rule=rule, path=path, resampling=resampling
+        )
     elif baseline is not None:
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
@@ -159,8 +162,8 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, p
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
-    where = f"gradscope {entry.command} {shlex.quote(str(path))}"
-    return f"{entry.meaning} What moves it: {entry.moved_by} Look closer: {where}"
+    closer = f"Look closer: gradscope {entry.command} {shlex.quote(str(path))}"
+    return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:

@@ -20,6 +20,7 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -36,6 +37,8 @@ _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
 _OF_GROUPS = _OF_EACH_STEP | {"gap_decomposition"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
+_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValue:
@@ -49,6 +52,8 @@ class MetricValue:
     """Where there is none: what would help."""
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    advice: str = ""
+    """What the run's numbers say to try, a sentence; empty where they say nothing."""
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
@@ -167,6 +172,7 @@ class MetricValues:
             estimate=_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups",
             hint=_see(entry.name),
+            advice=dead_group_advice(report) if entry.name in _OF_DEAD_GROUPS else "",
             prompts=group_metric_by_prompt(
                 self.run, entry.name, reward=self.reward, threshold=report.success_threshold
             ),

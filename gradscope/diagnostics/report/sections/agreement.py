@@ -62,13 +62,6 @@ def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
 def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     worst = max(means, key=lambda step: means[step])
-    if means[worst] <= _LARGE:
-        advice = "Nothing to do: the sampler's policy is the one that was updated."
-    else:
-        advice = (
-            "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
-            "temperature applied on one side only. Until then, correct with importance sampling."
-        )
     return ReportSection(
         name=NAME,
         question=QUESTION,
@@ -77,7 +70,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
         ),
         meaning=metric("logprob_gap").meaning,
-        next_step=advice,
+        next_step=_next_step(means[worst]),
         tables=(
             ReportTable(
                 caption=f"mean gap = {metric('logprob_gap').formula}",
@@ -95,6 +88,18 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
     )
 
 
+def _next_step(gap: float | None) -> str:
+    """What to do about a mean gap; None where none was logged."""
+    if gap is None:
+        return "Log the mean difference as well: the largest of a step says little about the others."
+    if gap <= _LARGE:
+        return "Nothing to do: the sampler's policy is the one that was updated."
+    return (
+        "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
+        "temperature applied on one side only. Until then, correct with importance sampling."
+    )
+
+
 def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
     steps = [step for step, values in metrics.items() if any(name in values for name in names)]
     last = metrics[steps[-1]]
@@ -104,7 +109,9 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
         question=QUESTION,
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
         meaning=metric("logprob_gap").meaning,
-        next_step=f"What moves it: {metric('logprob_gap').moved_by}",
+        next_step=_next_step(
+            max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
+        ),
         charts=(
             Chart(
                 title="As the trainer logged it",

@@ -76,7 +76,7 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     where = f"{len(_norms(rollouts)):,} tokens of {len(rollouts)} rollouts"
     if correlation.value is None:
         return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
-    text = f"Within rollouts, a token's gradient norm rises with the policy's entropy at {correlation.value:+.2f}"
+    text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
     if correlation.interval is None:
         return f"{text} ({where})."
     conclusions = {
@@ -154,7 +154,8 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
 def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
     norms, entropies = _norms(rollouts), _entropies(rollouts)
     total = float(norms.sum()) or 1.0
-    parts = np.array_split(np.argsort(entropies, kind="stable"), len(_QUARTERS))
+    quarter = np.concatenate([_quarter_of(rollout.entropies[rollout.is_seen]) for rollout in rollouts])
+    parts = [np.flatnonzero(quarter == number) for number in range(len(_QUARTERS))]
     rows: list[tuple[Cell, ...]] = [
         (
             name,
@@ -167,7 +168,8 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         if len(part)
     ]
     return ReportTable(
-        caption=f"Tokens by the policy's entropy where they were sampled; norm = {metric('token_norm').formula}",
+        caption="Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
+        f"{metric('token_norm').formula}",
         columns=(
             Column(title="tokens"),
             Column(title="number", style="count"),
@@ -177,6 +179,11 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         ),
         rows=tuple(rows),
     )
+
+
+def _quarter_of(entropies: Array) -> NDArray[np.int64]:
+    """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
+    return np.argsort(np.argsort(entropies, kind="stable"), kind="stable") * len(_QUARTERS) // max(len(entropies), 1)
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:

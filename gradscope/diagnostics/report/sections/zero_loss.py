@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 
@@ -51,7 +52,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         findings=_findings(counts, kinds),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
-        next_step=_next_step(counts),
+        next_step=_next_step(counts, inputs),
         command=inputs.command("replay") if counts["suspect"] else "",
         charts=tuple(
             Chart(
@@ -93,7 +94,7 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _next_step(counts: Counter[str]) -> str:
+def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
     if counts["not finite"]:
         return (
             "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
@@ -105,7 +106,8 @@ def _next_step(counts: Counter[str]) -> str:
             "zero, do the weights train? A replay recomputes its gradient."
         )
     if counts["dead batch"] or counts["other terms"]:
-        return "Steps without a live group cost rollouts and teach nothing: resample dead groups, or mix difficulties."
+        advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
+        return f"Steps without a live group cost rollouts and teach nothing.{advice}"
     return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 
