@@ -124,11 +124,11 @@ def _next_step(rows: list[_Row]) -> str:
     """Which formulations are the logged update at another step size, by name."""
     cosines = {str(name): cosine.value for name, _, cosine, *_ in rows[1:] if isinstance(cosine, Estimate)}
     same = [name for name, value in cosines.items() if value is not None and value >= _SAME]
-    other = [name for name, value in cosines.items() if value is not None and value < _SAME]
+    other = sorted((value, name) for name, value in cosines.items() if value is not None and value < _SAME)
     if not same and not other:
         return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
     first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
-    return f"{first} A run of its own could tell {', '.join(other[:3])} from it." if other else first
+    return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
 
 
 def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
