@@ -15,6 +15,7 @@ from gradscope.rollouts.readers.parsing.scalars import is_number
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
+    "content",
     *("predictions", "preds", "model_outputs", "model_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
