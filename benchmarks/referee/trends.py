@@ -1,8 +1,8 @@
 """How often a trend over steps is claimed where there is none, with steps that resemble their neighbors.
 
-`python benchmarks/referee/trends.py` simulates stationary AR(1) courses, which have no trend, and prints how often the 95 %
-interval of the change along the line leaves out zero: Student's, which takes steps for independent, and gradscope's. The
-courses and Student's interval are made here (scipy).
+`python benchmarks/referee/trends.py` simulates stationary AR(1) courses, which have no trend, and prints how often the
+95 % interval of the change along the line leaves out zero: Student's, which takes steps for independent and is what
+gradscope had, and gradscope's. The courses are made here, and Student's interval is scipy's.
 """
 
 from __future__ import annotations

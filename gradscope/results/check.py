@@ -81,6 +81,8 @@ class CheckReport:
     """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
+    without_interval: tuple[str, ...] = ()
+    """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,8 @@ def check(
         result.deliver(report, printed=_printed(report, form))
     if update_baseline and not out.quiet:
         say(f"wrote {named}")
+        for name in report.without_interval:
+            say(f"note: {name} has no interval, so a change of it will be undecided unless --decide-by value is given")
     if report.outcome != "pass":
         raise typer.Exit(1)
 

@@ -101,7 +101,12 @@ def check_run(
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
     outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
-    return CheckReport(source=run.source, verdicts=tuple(verdicts), outcome=_overall(outcomes))
+    return CheckReport(
+        source=run.source,
+        verdicts=tuple(verdicts),
+        outcome=_overall(outcomes),
+        without_interval=tuple(name for name, one in now.items() if update_baseline and one.estimate.interval is None),
+    )
 
 
 def _baseline_metric(value: MetricValue) -> BaselineMetric:
