@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.check.against_baseline import judge
-from gradscope.diagnostics.check.baseline_file import change_of
+from gradscope.diagnostics.check.against_baseline import baseline_verdicts
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -51,17 +50,17 @@ def failures(size: int, trials: int, *, paired: bool, sharpened: float) -> dict[
         others = names if paired else [f"other {name}" for name in names]
         before, after = dict(metrics_of(first, names, rng)), dict(metrics_of(second, others, rng))
         for name in before:
-            change, _ = change_of(before[name], after[name], resampling=Resampling(seed=trial))
             for rule in RULES:
-                failed = judge(change, "lower" if name.startswith("frac") else "higher", 0.0, rule) == "fail"
-                counts[name, rule] = counts.get((name, rule), 0) + failed
+                sides = {name: before[name]}, {name: after[name]}
+                (verdict,) = baseline_verdicts(*sides, rule=rule, path="run", resampling=Resampling(seed=trial))
+                counts[name, rule] = counts.get((name, rule), 0) + (verdict.outcome == "fail")
     return {key: count / trials for key, count in counts.items()}
 
 
 def main() -> None:
     """Prints one table for equal runs and one for worse ones."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--trials", type=int, default=200)
     trials = parser.parse_args().trials
     for title, sharpened in (("no worse", 0.0), ("every pass rate a third nearer to its end", SHARPENED)):
         print(f"\nRuns that fail, of {trials}: {title}\n")

@@ -1,7 +1,7 @@
 """The one place where an exception becomes an exit code.
 
-0 done · 1 a check failed or could not be decided, nothing else · 2 usage or unusable input · 3 a bug in gradscope ·
-130 interrupted, by Ctrl-C or because the reader of a pipe went away.
+0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input · 3 a bug in
+gradscope · 130 interrupted, by Ctrl-C or because the reader of a pipe went away.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say_error(error.format_message(), _usage_hint(error))
         return 2
     except GradscopeError as error:
-        _say_error(error.message, error.hint)
+        _say_error(error.message, _fitting(error.hint, arguments))
         return 3 if isinstance(error, VerificationError) else 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -100,6 +100,13 @@ def _drop_stdout() -> None:
 def _usage_hint(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path if context else 'gradscope'} --help`."
+
+
+def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
+    from gradscope.cli.app import options_by_command
+    from gradscope.cli.arguments.hints import fitting_hint
+
+    return fitting_hint(hint, arguments, options_by_command()) if hint else None
 
 
 def _say_bug(error: Exception) -> int:

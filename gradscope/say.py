@@ -5,6 +5,7 @@ Tables have room for footnotes and columns and word their numbers in :mod:`grads
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from gradscope.estimate import Estimate
@@ -30,7 +31,7 @@ def with_interval(estimate: Estimate, form: Form) -> str:
     """
     if estimate.value is None:
         raise ValueError(f"an undefined number cannot be said: {estimate.undefined}")
-    return f"{_number(estimate.value, form)}{interval(estimate, form)}"
+    return f"{number(estimate.value, form)}{interval(estimate, form)}"
 
 
 def interval(estimate: Estimate, form: Form) -> str:
@@ -38,7 +39,37 @@ def interval(estimate: Estimate, form: Form) -> str:
     if estimate.interval is None:
         return ""
     low, high = estimate.interval
-    return f" [{_number(low, form)}, {_number(high, form)}]"
+    return f" [{number(low, form)}, {number(high, form)}]"
+
+
+def number(value: float, form: Form) -> str:
+    """One number in a sentence or a table.
+
+    Returns:
+        The number, or a word for it where it is not finite.
+
+    Example:
+        >>> number(0.41, "+.1f"), number(math.nan, "+.1f")
+        ('+0.4', 'NaN')
+    """
+    if not math.isfinite(value):
+        return non_finite_word(value)
+    return format(value, form) if isinstance(form, str) else form(value)
+
+
+def non_finite_word(value: float) -> str:
+    """How a number that is not finite is written everywhere, JSON included, which has no number for it.
+
+    Returns:
+        The name that JavaScript and Python read back.
+
+    Example:
+        >>> [non_finite_word(value) for value in (math.nan, math.inf, -math.inf)]
+        ['NaN', 'Infinity', '-Infinity']
+    """
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def percent(share: float) -> str:
@@ -78,7 +109,3 @@ def amount(value: float) -> str:
         ('12.5', '20,480')
     """
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _number(value: float, form: Form) -> str:
-    return format(value, form) if isinstance(form, str) else form(value)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.say import amount, interval, percent, points, with_interval
+from gradscope.say import amount, interval, number, percent, points, with_interval
 
 SHARE = Estimate(value=0.25, low=0.0004, high=0.5)
 
@@ -44,3 +46,7 @@ def test_differences_of_shares_are_signed_points() -> None:
 
 def test_amounts_are_whole_from_a_thousand_on() -> None:
     assert (amount(12.5), amount(999.96), amount(1000.4)) == ("12.5", "1000", "1,000")
+
+
+def test_a_number_that_is_not_finite_is_said_in_words() -> None:
+    assert (number(math.nan, ".2f"), number(-math.inf, percent), number(0.5, percent)) == ("NaN", "-Infinity", "50.0 %")

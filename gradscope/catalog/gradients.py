@@ -113,6 +113,19 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         path="steps.relative_error.grad_norm",
     ),
     Metric(
+        name="frac_replay_mismatch",
+        title="steps that do not replay",
+        formula="steps with a mismatch / steps that match or mismatch",
+        meaning="Share of the steps that could be judged at which a recomputed reward, advantage, share of degenerate "
+        "groups or gradient norm is not what the trainer logged. Undefined where no step could be judged.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Wrong trainer's arguments, weights of another step, re-tokenized ids, edited logs.",
+        source="Definition.",
+        command="replay",
+        path="frac_replay_mismatch",
+    ),
+    Metric(
         name="replay_advantage_error",
         title="replay error of the advantages",
         formula="max over rollouts of |recomputed advantage - logged advantage|",

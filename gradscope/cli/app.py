@@ -21,8 +21,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 a check failed or could not be decided, 2 usage or unusable input, 3 a bug in "
-    "gradscope, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one), 2 usage or unusable input, "
+    "3 a bug in gradscope, 130 interrupted.",
 )
 
 
@@ -57,7 +57,7 @@ _add(explain.explain, _START, explain.EXAMPLES)
 _add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES)
 _add(passk.passk, _DIAGNOSE, passk.EXAMPLES)
 _add(rank.rank, _DIAGNOSE, rank.EXAMPLES)
-_add(replay.replay, _DIAGNOSE, replay.EXAMPLES)
+_add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.SUMMARY)
 _add(claims.claims, _DIAGNOSE, claims.EXAMPLES)
 _add(compare.compare, _DIAGNOSE, compare.EXAMPLES)
 _add(report.report, _DIAGNOSE, report.EXAMPLES)
@@ -67,3 +67,13 @@ _add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)
 def command() -> Any:
     """The app as one callable; its ``main``, outside standalone mode, raises instead of exiting."""
     return typer.main.get_command(app)
+
+
+def options_by_command() -> dict[str, frozenset[str]]:
+    """Command -> its options as they are typed, aliases included."""
+    return {
+        name: frozenset(
+            word for one in inner.params for word in (*one.opts, *one.secondary_opts) if word.startswith("-")
+        )
+        for name, inner in command().commands.items()
+    }

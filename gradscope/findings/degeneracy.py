@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gradscope.findings.degeneracy_signal import (
@@ -14,7 +15,7 @@ from gradscope.findings.degeneracy_signal import (
     target_finding,
 )
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
-from gradscope.say import percent, points, with_interval
+from gradscope.say import number, percent, points, with_interval
 
 _SAME = 1e-6
 """Shares closer than this are the same: trainers log float32."""
@@ -123,18 +124,34 @@ def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:
 
 
 def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
-    all_pass, all_fail = report.frac_all_pass.value, report.frac_all_fail.value
     if not report.frac_reward_zero_std.value:
         return ""
-    if all_pass is None or all_fail is None:
-        names = log.reward_functions
-        alone = f", or look at one reward function alone ({', '.join(names)})" if len(names) > 1 else ""
-        return f"To see whether they are too easy or too hard, say what counts as a pass (--success-threshold){alone}."
+    text = dead_group_advice(report)
+    names = log.reward_functions
+    if _kinds_are_known(report) or len(names) < 2:
+        return text
+    return f"{text.rstrip('.')}, or look at one reward function alone ({', '.join(names)})."
+
+
+def dead_group_advice(report: DegeneracyReport) -> str:
+    """What to try, by the kind of most dead groups."""
+    all_pass, all_fail = report.frac_all_pass.value or 0.0, report.frac_all_fail.value or 0.0
+    dead = report.frac_reward_zero_std.value
+    if not dead:
+        return "Nothing to do: every group can move the policy."
+    if not _kinds_are_known(report):
+        return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
+    if all_pass + all_fail < dead / 2:
+        return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
     if all_fail > 2 * all_pass:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if all_pass > 2 * all_fail:
         return "Most of them pass throughout: try harder prompts, or leave out prompts that are solved."
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
+
+
+def _kinds_are_known(report: DegeneracyReport) -> bool:
+    return report.frac_all_pass.value is not None and report.frac_all_fail.value is not None
 
 
 def _disagreement(report: DegeneracyReport) -> str:
@@ -143,7 +160,7 @@ def _disagreement(report: DegeneracyReport) -> str:
         for row in report.by_step
         if row.logged is not None and row.frac_reward_zero_std.value is not None
     ]
-    different = [(step, logged, own) for step, logged, own in compared if abs(logged - own) > _SAME]
+    different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
     if not compared:
         return ""
     if not different:
@@ -151,11 +168,13 @@ def _disagreement(report: DegeneracyReport) -> str:
     step, logged, own = different[0]
     return (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {logged:.4f}, here {own:.4f}. {_why_different(own - logged)}"
+        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged)}"
     )
 
 
 def _why_different(more_here: float) -> str:
+    if not math.isfinite(more_here):
+        return "No batch of rollouts has such a share: the trainer's own number is broken."
     if more_here > 0:
         return (
             "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "

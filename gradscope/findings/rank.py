@@ -10,7 +10,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.results.rank import GradientSpectrum, RankComparison, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, SizeChange
-from gradscope.say import interval, percent, with_interval
+from gradscope.say import interval, non_finite_word, percent, with_interval
 
 
 def rank_findings(
@@ -174,6 +174,13 @@ def _against_log(steps: Sequence[StepGeometry]) -> list[str]:
     """The engine's total beside the trainer's own number: what the spectra rest on."""
     if not steps:
         return []
+    broken = [step for step in steps if step.logged_grad_norm is not None and not math.isfinite(step.logged_grad_norm)]
+    if broken:
+        first = broken[0]
+        return [
+            f"At {len(broken)} of {len(steps)} steps the trainer logged no finite grad_norm, first at step "
+            f"{first.step}: {non_finite_word(first.logged_grad_norm or 0.0)}."
+        ]
     pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
     if not pairs:
         return ["The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."]

@@ -37,9 +37,14 @@ class Change:
     margin: float
     """How much worse it may be."""
     rule: BaselineRule
-    """``interval``: fails when the near end of the interval is beyond the margin; ``value``: when the change is."""
+    """``interval``: fails when chance does not explain what is beyond the margin; ``value``: when the change is."""
     num_paired: int
     """Prompts that both runs have and that were paired; 0 where the two were compared as wholes."""
+    p_value: float | None = None
+    """How often chance alone would make a change as far beyond the margin, corrected by Holm's rule for all metrics
+    that were compared; the metric fails at 0.05. None where that is not known, and under the rule ``value``."""
+    num_tests: int = 0
+    """Metrics that it is corrected for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,8 @@ class CheckReport:
     """One per requirement in the order given, then one per metric of the baseline."""
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
+    without_interval: tuple[str, ...] = ()
+    """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ class BaselineMetric:
     """Its value."""
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    is_not_finite: bool = False
+    """Whether the trainer logged NaN or infinity; a baseline file does not hold this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

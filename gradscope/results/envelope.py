@@ -1,7 +1,7 @@
 """The JSON document that every command prints with --json and writes with --output.
 
-Strict JSON: floats unrounded, no NaN, shares in [0, 1]; a null has its reason beside it. Two runs on the same input
-differ in ``created_at`` only.
+Strict JSON: floats unrounded, shares in [0, 1]; a null has its reason beside it; a number that a trainer logged as NaN
+or infinity is the text "NaN", "Infinity" or "-Infinity". Two runs on the same input differ in ``created_at`` only.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gradscope.say import non_finite_word
 from gradscope.version import __version__
 
 SCHEMA_VERSION = 1
@@ -46,6 +48,8 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(item) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return non_finite_word(value)
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} does not belong in a result")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gradscope.estimate import Estimate
 from gradscope.results.source import Source
 
 ReplayVerdict = Literal["match", "mismatch", "cannot"]
@@ -66,6 +67,13 @@ class ReplayReport:
     """Largest relative error of ``grad_norm`` that counts as a match."""
     engine: Mapping[str, object]
     """Engine, dtype, device, coverage and self-check of the gradient computation."""
+    headline: str
+    """The verdict with its counts: ``match at 3 of 24 steps; 21 cannot``."""
+    frac_replay_mismatch: Estimate
+    """Share of the judged steps, those that match or mismatch, that mismatch; undefined where no step is judged."""
+    equivalent_check: str = ""
+    """The ``gradscope check`` command that passes where this verdict is ``match`` and nowhere else; empty where the
+    tolerance is another."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
 

@@ -35,6 +35,14 @@ class ColumnNames:
     """What all groups of one prompt share."""
     advantage: str | None = None
     """The advantage that the optimizer saw."""
+    num_samples: Annotated[
+        str | None, Option(("--n-column",), "Column of how many samples a prompt has.", _INPUT, metavar="NAME")
+    ] = None
+    """n of a table of counts."""
+    num_correct: Annotated[
+        str | None, Option(("--c-column",), "Column of how many of them are correct.", _INPUT, metavar="NAME")
+    ] = None
+    """c of a table of counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

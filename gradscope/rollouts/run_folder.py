@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from gradscope.errors import InputError
+from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run import WeightsRef
@@ -149,12 +149,16 @@ def read_manifest(run: Path) -> RunManifest:
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Add one step's line to the metrics; values that are not finite are left out, as JSON has no word for them."""
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    """Add one step's line to the metrics."""
     path = metrics_path(run)
     cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as stream:
-        stream.write("\n" * cut_off + json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+        stream.write("\n" * cut_off + metrics_line(step, metrics))
+
+
+def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
+    """One step's line; a value that is not finite is written as text, which :func:`read_metrics` reads back."""
+    return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
 
 
 def read_metrics(run: Path) -> dict[int, dict[str, float]]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings
+from gradscope.findings.degeneracy import LoggedGroups, dead_group_advice, degeneracy_findings
 from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition
 from tests.render.examples import degeneracy_report
 
@@ -117,6 +117,9 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     )
     assert "misses groups of equal fractional rewards" in said(fewer)
     assert "The log may lack rows of the groups that differed" in said(more)
+    broken = said(replace(report, by_step=(replace(first, logged=float("nan")), *others)))
+    assert "first at step 1: NaN, here" in broken
+    assert "the trainer's own number is broken" in broken
     silent = replace(report, by_step=tuple(replace(row, logged=None) for row in report.by_step))
     assert "trainer" not in said(silent)
 
@@ -124,3 +127,11 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
 def test_what_is_left_out_is_counted() -> None:
     text = said(degeneracy_report(), replace(LOG, num_singletons=2, num_incomplete=3))
     assert text.endswith("Left out: groups 2 with a single rollout and 3 with a missing reward.")
+
+
+def test_groups_tied_between_pass_and_fail_ask_for_finer_rewards() -> None:
+    tied = replace(with_kinds(0.05, 0.05), frac_reward_zero_std=Estimate.exact(0.5), frac_tied=Estimate.exact(0.4))
+    assert dead_group_advice(tied).startswith(
+        "Most of them are tied between pass and fail: try a reward with finer steps"
+    )
+    assert dead_group_advice(with_kinds(0.0, 0.0)) == "Nothing to do: every group can move the policy."

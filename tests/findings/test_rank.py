@@ -92,6 +92,8 @@ def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
     assert sentences[0] == "On average 31% of the summed row norms survives in the step's gradient; the rest cancels."
     assert sentences[1].endswith("by at most 3.1e-02 (relative) at these 2 steps.")
     assert rank_findings([], [shifted], [])[1].endswith("at this step.")
+    broken = rank_findings([], [first, replace(second, logged_grad_norm=float("inf"))], [])[1]
+    assert broken == f"At 1 of 2 steps the trainer logged no finite grad_norm, first at step {second.step}: Infinity."
     assert "checked against nothing outside" in rank_findings([], [first], [])[1]
 
 

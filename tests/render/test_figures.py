@@ -71,3 +71,12 @@ def test_a_result_without_numbers_has_no_figure() -> None:
 def test_names_are_shortened_and_powers_spelled_out() -> None:
     assert name_of("提示", limit=10) == r"\u63d0\u7…"
     assert power_of_ten(0.001) == "10⁻³"
+
+
+def test_a_logged_norm_that_is_not_finite_is_marked_in_the_figure() -> None:
+    report = examples.replay_report()
+    first = dataclasses.replace(report.steps[0], logged={"grad_norm": float("nan")})
+    (above, _) = draw_figures(dataclasses.replace(report, steps=(first, *report.steps[1:])))["replay"].axes
+    assert "logged as NaN or infinity" in [text.get_text() for text in above.texts]
+    only = dataclasses.replace(report, steps=(dataclasses.replace(first, recomputed={}, relative_error={}),))
+    assert set(draw_figures(only)) == {"replay"}

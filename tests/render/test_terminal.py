@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
@@ -136,3 +138,14 @@ def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
     (curve,) = (line for line in lines if "▁" in line)
     assert curve.startswith("  █▄▃▂▂▁▁▁▁▁▁▁ 0.0833 to 1, Lines")
     assert max(map(len, lines)) <= 80
+
+
+def test_rows_that_were_set_aside_stand_in_the_heading() -> None:
+    for name in ("degeneracy", "passk", "check"):
+        assert "; 2 rows set aside: reward is not a number" in " ".join(printed(render_table(REPORTS[name])).split())
+
+
+def test_a_logged_nan_is_shown_as_such() -> None:
+    report = examples.replay_report()
+    broken = dataclasses.replace(report.steps[0], logged={"grad_norm": float("nan")})
+    assert " NaN " in printed(render_table(dataclasses.replace(report, steps=(broken,))))

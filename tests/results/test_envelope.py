@@ -58,3 +58,9 @@ def test_a_document_cannot_act_on_the_terminal_that_shows_it() -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert json.loads(text)["x"] == examples.HOSTILE + "\x9b\udc80"
+
+
+def test_a_number_that_is_not_finite_is_its_name() -> None:
+    document = to_jsonable({"logged": [math.nan, math.inf, -math.inf, 0.5]})
+    assert document == {"logged": ["NaN", "Infinity", "-Infinity", 0.5]}
+    assert [str(float(name)) for name in document["logged"]] == ["nan", "inf", "-inf", "0.5"]

@@ -87,6 +87,12 @@ def test_metrics_come_back_by_step_and_the_last_line_of_a_step_counts(tmp_path: 
     assert read_metrics(tmp_path)[3] == {"reward": 1.0}
 
 
+def test_a_metric_that_is_not_finite_comes_back_from_valid_json(tmp_path: Path) -> None:
+    append_metrics(tmp_path, 1, {"kl": float("nan"), "loss": float("-inf")})
+    assert metrics_path(tmp_path).read_text() == '{"step": 1, "kl": "NaN", "loss": "-Infinity"}\n'
+    assert str(read_metrics(tmp_path)) == "{1: {'kl': nan, 'loss': -inf}}"
+
+
 def test_only_complete_checkpoints_hold_weights(tmp_path: Path) -> None:
     assert find_weights(tmp_path) == ()
     for num_updates in (10, 0, 5):

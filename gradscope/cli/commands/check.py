@@ -61,7 +61,7 @@ DecideByOption = Annotated[
     typer.Option(
         "--decide-by",
         metavar="interval|value",
-        help="Fail where the interval of the change is worse than the margin (default), or the change itself.",
+        help="Fail where chance does not explain a change beyond the margin (default), or on the change itself.",
         rich_help_panel=_GATE,
     ),
 ]
@@ -80,7 +80,7 @@ PrintOption = Annotated[
 ]
 
 
-@with_records(leave_out=("engine", "verify"))
+@with_records(leave_out=("engine", "verify", "num_samples", "num_correct"))
 def check(
     run: options.RunArgument,
     require: RequireOption = None,
@@ -125,6 +125,8 @@ def check(
         result.deliver(report, printed=_printed(report, form))
     if update_baseline and not out.quiet:
         say(f"wrote {named}")
+        for name in report.without_interval:
+            say(f"note: {name} has no interval, so a change of it will be undecided unless --decide-by value is given")
     if report.outcome != "pass":
         raise typer.Exit(1)
 

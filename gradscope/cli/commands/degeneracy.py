@@ -79,7 +79,7 @@ IdleOption = Annotated[
 ]
 
 
-@with_records(leave_out=("model", "initial_weights", "completion_ids"))
+@with_records(leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
 def degeneracy(
     run: options.RunArgument,
     group_size: GroupSizesOption = None,

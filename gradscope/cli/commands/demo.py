@@ -18,7 +18,7 @@ FolderArgument = Annotated[
     Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")
 ]
 
-_REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "replay_grad_norm_error <= 1e-5")
+_REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
 _SIGHTS = (
     ("report.html", "all of it on one page: open it in a browser"),
     ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),

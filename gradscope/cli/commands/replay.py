@@ -12,9 +12,14 @@ from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.streams import show_line
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
+SUMMARY = """Recompute what the trainer logged; exit 1 on a mismatch, and where no step could be recomputed.
+
+Reward, advantage, frac_reward_zero_std and grad_norm of each step, from its rollouts and the weights before its update.
+A step says match, mismatch or, where its weights are not on disk, cannot, with the cause."""
 EXAMPLES = (
     "gradscope replay my-run",
     "gradscope replay outputs/trl-run --step 1 --initial base-model --run-config args.json",
@@ -36,10 +41,10 @@ def replay(
     engine: EngineOptions,
     out: DeliveryOptions,
 ) -> None:
-    """Recompute what the trainer logged, and say match, mismatch or cannot, with the cause.
+    """Recomputes what the trainer logged.
 
-    Reward, advantage, frac_reward_zero_std and grad_norm of each step, from its rollouts and the weights before its
-    update. A step whose weights are not on disk says cannot.
+    Raises:
+        Exit: A step mismatches, or none could be recomputed; the exit code is 1.
     """
     from gradscope.diagnostics.replay.measure import replay_run
 
@@ -55,3 +60,8 @@ def replay(
                 progress=progress,
             )
         result.deliver(report)
+    if report.equivalent_check and not out.as_json:
+        show_line("")
+        show_line(f"The same as a gate: {report.equivalent_check}")
+    if report.verdict != "match":
+        raise typer.Exit(1)

@@ -43,7 +43,7 @@ MaxTokensOption = Annotated[
 ]
 
 
-@with_records(leave_out=("engine", "verify", "output"))
+@with_records(leave_out=("engine", "verify", "output", "num_samples", "num_correct"))
 def report(
     run: options.RunArgument,
     output: PageOption = Path("report.html"),

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -107,26 +108,28 @@ def _metric(values: Mapping[str, Any]) -> BaselineMetric:
 
 def change_of(
     before: BaselineMetric, after: BaselineMetric, *, resampling: Resampling = RESAMPLING
-) -> tuple[Estimate, int]:
+) -> tuple[Estimate, NDArray[np.float64]]:
     """After minus before, paired by prompt where enough prompts are common.
 
     Returns:
-        The change with its interval, and how many prompts were paired (0: none).
+        The change, and the differences of the paired prompts, empty where the two are compared as wholes. Without an
+        interval where a side has none.
 
     Example:
         >>> one, two = (BaselineMetric(estimate=Estimate(value=v, low=v - 0.1, high=v + 0.1)) for v in (0.4, 0.6))
-        >>> change, num_paired = change_of(one, two)
-        >>> round(change.low, 3), round(change.value, 3), round(change.high, 3), num_paired
+        >>> change, paired = change_of(one, two)
+        >>> round(change.low, 3), round(change.value, 3), round(change.high, 3), len(paired)
         (0.059, 0.2, 0.341, 0)
     """
     common = sorted(before.prompts.keys() & after.prompts.keys())
     enough = max(len(before.prompts), len(after.prompts)) * _LEAST_SHARE
     if len(common) >= max(_LEAST_PAIRED, enough):
-        differences = [after.prompts[prompt] - before.prompts[prompt] for prompt in common]
-        return _paired(differences, resampling), len(common)
-    return difference_of(before.estimate, after.estimate), 0
-
-
-def _paired(differences: Sequence[float], resampling: Resampling) -> Estimate:
-    values = np.asarray(differences, dtype=np.float64)
-    return bootstrap_mean(values, resampling=resampling, share=False)
+        differences = np.array([after.prompts[prompt] - before.prompts[prompt] for prompt in common])
+        return bootstrap_mean(differences, resampling=resampling, share=False), differences
+    if (
+        before.estimate.is_defined
+        and after.estimate.is_defined
+        and None in (before.estimate.interval, after.estimate.interval)
+    ):
+        return Estimate.exact((after.estimate.value or 0.0) - (before.estimate.value or 0.0)), np.zeros(0)
+    return difference_of(before.estimate, after.estimate), np.zeros(0)

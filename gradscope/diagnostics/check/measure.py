@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
-from gradscope.diagnostics.check.against_baseline import baseline_verdict
+from gradscope.diagnostics.check.against_baseline import baseline_verdicts
 from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, write_baseline
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
@@ -53,7 +53,8 @@ def check_run(
         allow_unknown: Metrics that may be undecided without failing the check.
         baseline: File of a good run's numbers; every required and tracked metric is compared with it.
         update_baseline: Write this run's numbers into that file instead of comparing with it.
-        rule: What decides against the baseline: ``interval`` (near end of the change) or ``value`` (the change).
+        rule: What decides against the baseline: ``interval`` (whether chance explains the change) or ``value`` (the
+            change itself).
         margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name, for the metrics of groups; None: the trainer's scalar.
@@ -92,21 +93,25 @@ def check_run(
     verdicts = [_verdict(item, measured[item.metric], path) for item in required]
     now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
-        margin = margins or {}
-        verdicts += [
-            baseline_verdict(name, before.metrics.get(name), now[name], margin.get(name, 0.0), rule, path, resampling)
-            for name in names
-        ]
+        advice = {name: value.advice for name, value in measured.items()}
+        verdicts += baseline_verdicts(
+            before.metrics, now, advice=advice, margins=margins, rule=rule, path=path, resampling=resampling
+        )
     elif baseline is not None:
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
     outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
-    return CheckReport(source=run.source, verdicts=tuple(verdicts), outcome=_overall(outcomes))
+    return CheckReport(
+        source=run.source,
+        verdicts=tuple(verdicts),
+        outcome=_overall(outcomes),
+        without_interval=tuple(name for name, one in now.items() if update_baseline and one.estimate.interval is None),
+    )
 
 
 def _baseline_metric(value: MetricValue) -> BaselineMetric:
     prompts = {prompt_key(prompt): mean for prompt, mean in value.prompts.items()}
-    return BaselineMetric(estimate=value.estimate, prompts=prompts)
+    return BaselineMetric(estimate=value.estimate, prompts=prompts, is_not_finite=value.is_not_finite)
 
 
 def _check_name(text: str, values: MetricValues) -> None:
@@ -126,7 +131,7 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> Verdict:
     estimate = value.estimate
-    outcome: Outcome = "unknown"
+    outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
     return Verdict(
@@ -142,6 +147,8 @@ def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> 
 
 def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
     estimate = value.estimate
+    if value.is_not_finite:
+        return f"{value.subject} is not a finite number: {estimate.undefined}. No requirement holds for that."
     if estimate.value is None:
         return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
@@ -155,13 +162,13 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
 def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str | Path) -> str:
     if outcome == "pass":
         return ""
-    if outcome == "unknown":
+    if outcome == "unknown" or value.is_not_finite:
         return value.hint
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
-    where = f"gradscope {entry.command} {shlex.quote(str(path))}"
-    return f"{entry.meaning} What moves it: {entry.moved_by} Look closer: {where}"
+    closer = f"Look closer: gradscope {entry.command} {shlex.quote(str(path))}"
+    return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:

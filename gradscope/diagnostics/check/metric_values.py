@@ -6,6 +6,7 @@ gradients import the gradient engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -19,20 +20,24 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.results.rank import RankReport
-    from gradscope.results.replay import ReplayReport
+    from gradscope.results.replay import ReplayReport, StepReplay
 
 _OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
+
+_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,10 @@ class MetricValue:
     """Where there is none: what would help."""
     prompts: Mapping[str, float] = field(default_factory=dict)
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    advice: str = ""
+    """What the run's numbers say to try, a sentence; empty where they say nothing."""
+    is_not_finite: bool = False
+    """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,24 +120,33 @@ class MetricValues:
             chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
-        values = self._by_step(metric, steps)
-        if values is None:
+        course = self._course(metric, steps)
+        if course is None:
             reason = f"{metric} is not a number of each step"
             hint = f"Leave the selector out: {metric}"
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
+        values = {step: value for step, value in course.items() if step in set(steps)}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
-        estimate = aggregate_steps(values, selector)
+        decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
+        broken = _not_finite(metric, decisive)
+        if broken is not None:
+            return broken
+        finite = [value for value in course.values() if math.isfinite(value)]
+        estimate = aggregate_steps(values, selector, finite)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
 
-    def _by_step(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
-        """The metric at each of these steps that has it; None where it is not a number of each step."""
+    def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
+        """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
+        entry = CATALOG.get(metric)
         if _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
+        elif entry is not None and entry.command == "replay":
+            rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
-            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in steps}
+            rows = {step: self.run.metrics.get(step, {}).get(metric) for step in self.run.steps}
         else:
             return None
-        return {step: value for step in steps if (value := rows.get(step)) is not None}
+        return {step: value for step, value in rows.items() if value is not None}
 
     def _once(self, command: str, make: Callable[[], Any]) -> Any:
         if command not in self.cache:
@@ -154,6 +172,7 @@ class MetricValues:
             estimate=_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups",
             hint=_see(entry.name),
+            advice=dead_group_advice(report) if entry.name in _OF_DEAD_GROUPS else "",
             prompts=group_metric_by_prompt(
                 self.run, entry.name, reward=self.reward, threshold=report.success_threshold
             ),
@@ -180,7 +199,11 @@ class MetricValues:
 
     def _logged(self, name: str) -> MetricValue:
         step = max(step for step, values in self.run.metrics.items() if name in values)
-        estimate = Estimate.exact(self.run.metrics[step][name])
+        value = self.run.metrics[step][name]
+        broken = _not_finite(name, {step: value})
+        if broken is not None:
+            return broken
+        estimate = Estimate.exact(value)
         return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
     def _gradient(self, entry: Metric) -> MetricValue:
@@ -205,16 +228,25 @@ class MetricValues:
             self.run.path, steps=self._last_step(), advantages=("logged",), read=self.read, engine=self.engine
         )
 
-    def _replay(self, entry: Metric) -> MetricValue:
+    def _replayed_steps(self, steps: tuple[int, ...] | None) -> ReplayReport:
+        """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
         report: ReplayReport = self._once(
-            "replay", lambda: replay_run(self.run.path, steps=self._last_step(), read=self.read, engine=self.engine)
+            f"replay {steps}", lambda: replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
         )
-        last = report.steps[-1]
+        return report
+
+    def _replay(self, entry: Metric) -> MetricValue:
+        if entry.path == entry.name:
+            report = self._replayed_steps(None)
+            subject = f"{entry.name} of a replay that says {report.headline}"
+            return MetricValue(estimate=_at(report, entry.path), subject=subject, hint=_see(entry.name))
+        last = self._replayed_steps(self._last_step()).steps[-1]
         subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
-        if quantity in last.relative_error:
-            return MetricValue(estimate=Estimate.exact(last.relative_error[quantity]), subject=subject)
+        error = _replayed(last, entry)
+        if error is not None:
+            return MetricValue(estimate=Estimate.exact(error), subject=subject)
         causes = [one.cause for one in last.quantities if one.name == quantity and one.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
         return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
@@ -222,6 +254,28 @@ class MetricValues:
     def _last_step(self) -> tuple[int, ...] | None:
         usable = [step for step in self.run.steps if self.run.weights_before(step) and step not in self.run.notes]
         return tuple(usable[-1:]) or None
+
+
+def _replayed(step: StepReplay, entry: Metric) -> float | None:
+    """A metric of `gradscope replay` at one step; None where it could not be judged."""
+    if entry.path == entry.name:
+        return {"match": 0.0, "mismatch": 1.0, "cannot": None}[step.verdict]
+    return step.relative_error.get(entry.path.rpartition(".")[2])
+
+
+def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
+    """What to say where one of the logged values is NaN or infinity, whatever the others are; None where none is."""
+    broken = [step for step, value in values.items() if not math.isfinite(value)]
+    if not broken:
+        return None
+    more = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
+    reason = f"the trainer logged {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
+    return MetricValue(
+        estimate=Estimate.undefined_because(reason),
+        subject=name,
+        hint="Look at that step in the trainer's own log.",
+        is_not_finite=True,
+    )
 
 
 def _part_of_groups(name: str) -> str:

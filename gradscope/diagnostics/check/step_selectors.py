@@ -1,8 +1,9 @@
 """Which steps of a run a requirement is about, and how their numbers become one: ``metric@last20%:max``.
 
-``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``, ``first10``,
-``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows of these steps, where nothing else is
-said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a number alone.
+``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``,
+``1,6,11-20``, ``first10``, ``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows of these
+steps, where nothing else is said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a
+number alone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.metrics.uncertainty.trend import trend
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 
-_SELECTOR = re.compile(r"(?P<steps>all|\d+-\d+|(?:first|last)\d+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
+_LISTED = r"\d+-\d+(?:,\d+(?:-\d+)?)*|\d+(?:,\d+(?:-\d+)?)+"
+_SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)\d+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
 _PART = re.compile(r"(first|last)(\d+)(%?)")
 SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
 """For a selector that does not read."""
@@ -29,7 +32,7 @@ class Selector:
     """Steps and how to join their numbers."""
 
     steps: str
-    """``all``, ``5-20``, ``first10``, ``last20%``, ..."""
+    """``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``, ..."""
     aggregate: Aggregate
     """How the numbers of these steps become one."""
 
@@ -47,8 +50,8 @@ class Selector:
             return tuple(steps)
         part = _PART.fullmatch(self.steps)
         if part is None:
-            low, high = map(int, self.steps.split("-"))
-            return tuple(step for step in steps if low <= step <= high)
+            ends = [tuple(map(int, listed.split("-"))) for listed in self.steps.split(",")]
+            return tuple(step for step in steps if any(pair[0] <= step <= pair[-1] for pair in ends))
         num_steps = math.ceil(len(steps) * int(part[2]) / 100) if part[3] else int(part[2])
         return tuple(steps[:num_steps]) if part[1] == "first" else tuple(steps[max(0, len(steps) - num_steps) :])
 
@@ -73,12 +76,24 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
 
 
-def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
-    """The numbers of the chosen steps that have one as one number; only a trend has an interval."""
+def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
+    """The numbers of the chosen steps that have one as one number.
+
+    Args:
+        values: Step -> number, of the chosen steps.
+        selector: How to join them.
+        course: The number at every step of the run, for the interval of a mean.
+
+    Returns:
+        The number. A mean and a trend have an interval where there are steps enough; one step's number and an extreme
+        have none.
+    """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
     steps, numbers = list(values), list(values.values())
     if selector.aggregate == "trend":
         return trend(steps, numbers)
-    joined = {"mean": sum(numbers) / len(numbers), "max": max(numbers), "min": min(numbers), "last": numbers[-1]}
+    if selector.aggregate == "mean":
+        return mean_of_steps(numbers, course)
+    joined = {"max": max(numbers), "min": min(numbers), "last": numbers[-1]}
     return Estimate.exact(joined[selector.aggregate], num_units=len(numbers))

@@ -5,6 +5,7 @@ Shapes: S steps of a run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from gradscope.rollouts.run_folder import (
     read_manifest,
     read_metrics,
 )
+from gradscope.say import non_finite_word
 
 NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
 """Fields of a configuration that do not bear on the result, and the two that have a place of their own."""
@@ -178,4 +180,8 @@ def _series(metrics: Mapping[int, Mapping[str, float]], name: str) -> NDArray[np
     absent = [step for step, values in metrics.items() if name not in values]
     if absent:
         raise InputError(f"step {absent[0]} has no {name}", hint="Make the run again.")
+    broken = [step for step, values in sorted(metrics.items()) if not math.isfinite(values[name])]
+    if broken:
+        word = non_finite_word(metrics[broken[0]][name])
+        raise InputError(f"step {broken[0]} logged {name} as {word}", hint="Make the run again.")
     return np.array([metrics[step][name] for step in sorted(metrics)], dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -106,6 +107,14 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
     threshold = success_threshold
     if threshold is None:
         threshold = binary_threshold([value for values in rewards.values() for value in values])
+    if threshold is None and _are_counts(rewards.values()):
+        largest = max(max(values) for values in rewards.values())
+        raise InputError(
+            f"{run.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of correct "
+            "samples are no verdicts.",
+            hint="Name the columns of both counts: --n-column N --c-column C. If they are scores of one sample each, "
+            "say which of them pass: --success-threshold 1",
+        )
     if threshold is None:
         raise InputError(
             f"{run.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
@@ -119,3 +128,8 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
         num_correct=np.array([int(passes(values, threshold).sum()) for values in rewards.values()], dtype=np.int64),
         num_missing=num_missing,
     )
+
+
+def _are_counts(rewards: Iterable[Sequence[float]]) -> bool:
+    """Whether each prompt has one reward, and all are whole numbers from 0 on: such a column counts something."""
+    return all(len(values) == 1 and values[0] >= 0 and float(values[0]).is_integer() for values in rewards)

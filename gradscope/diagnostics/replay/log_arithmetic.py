@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.rollouts.types import RolloutGroup
+from gradscope.say import non_finite_word
 
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
@@ -36,7 +38,10 @@ def _outcome(name: str, cause: str, *, verdict: ReplayVerdict = "cannot") -> Out
 
 
 def _compare(name: str, value: float, logged: float) -> Outcome:
-    """A recomputed number beside the logged one."""
+    """A recomputed number beside the logged one; beside NaN or infinity there is no error to measure."""
+    if not math.isfinite(logged):
+        cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
+        return Quantity(name=name, verdict="mismatch", cause=cause), value, None
     error = _error(value, logged)
     if error <= LOG_TOLERANCE:
         return Quantity(name=name, verdict="match", cause=None), value, error

@@ -7,7 +7,9 @@ comes out right only with the weights before the update, the exact token ids and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import (
@@ -17,6 +19,7 @@ from gradscope.diagnostics.inputs.steps import (
     measure_steps,
     select_steps,
 )
+from gradscope.diagnostics.replay.equivalent_check import equivalent_check
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     replay_advantages,
@@ -24,6 +27,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_zero_std,
 )
 from gradscope.diagnostics.replay.logprobs import logprob_difference
+from gradscope.estimate import Estimate
 from gradscope.findings.logprobs import logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
@@ -32,6 +36,7 @@ from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, Step
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
@@ -60,8 +65,13 @@ def replay_run(
         A verdict per step and quantity.
     """
     run = read_run(path, read)
-    measured = measure_steps(run, select_steps(run, steps), engine or EngineOptions(), progress)
-    return replay_measured(run, measured, tolerance=tolerance)
+    engine = engine or EngineOptions()
+    chosen = select_steps(run, steps)
+    report = replay_measured(run, measure_steps(run, chosen, engine, progress), tolerance=tolerance)
+    if tolerance != GRAD_NORM_TOLERANCE:
+        return report
+    asked = None if steps is None else chosen
+    return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
 
 
 def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:
@@ -80,10 +90,13 @@ def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float
         results.append(_replay_step(run, measured, tolerance))
         if measured.gram is not None:
             described = describe_engine(measured.gram, described)
+    verdicts = [step.verdict for step in results]
     return ReplayReport(
         source=run.source,
         steps=tuple(results),
-        verdict=_overall([step.verdict for step in results]),
+        verdict=_overall(verdicts),
+        headline=_headline(verdicts),
+        frac_replay_mismatch=_frac_mismatch(verdicts),
         tolerance=tolerance,
         engine=described,
         findings=_findings(results),
@@ -95,6 +108,22 @@ def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
     if "mismatch" in verdicts:
         return "mismatch"
     return "match" if "match" in verdicts else "cannot"
+
+
+def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
+    """The verdict on a run with the number of steps behind it, then the other steps."""
+    first = _overall(verdicts)
+    counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
+    num_first = counts.pop(first)
+    others = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
+    return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{others}"
+
+
+def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
+    judged = [verdict for verdict in verdicts if verdict != "cannot"]
+    if not judged:
+        return Estimate.undefined_because("no step could be recomputed and judged")
+    return Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged))
 
 
 def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepReplay:
@@ -147,6 +176,9 @@ def _replay_grad_norm(
     if logged is None:
         cause = "the trainer logged no grad_norm at this step"
         return Quantity(name="grad_norm", verdict="cannot", cause=cause), value, None
+    if not math.isfinite(logged):
+        cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
+        return Quantity(name="grad_norm", verdict="mismatch", cause=cause), value, None
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     matches = error <= tolerance
     judged, why = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)

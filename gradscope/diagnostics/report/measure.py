@@ -6,6 +6,7 @@ another: it says what is missing and what to log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -185,10 +186,14 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     if wanted == "all" or last < MOST_STEPS:
         return tuple(usable)
     chosen = [usable[round(quarter * last / (MOST_STEPS - 1))] for quarter in range(MOST_STEPS)]
-    spike = max(usable, key=lambda step: run.metrics.get(step, {}).get("grad_norm", 0.0))
+    spike = max(usable, key=lambda step: _spike_size(run.metrics.get(step, {}).get("grad_norm", 0.0)))
     if spike not in chosen:
         chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))
     return tuple(sorted({*chosen, spike}))
+
+
+def _spike_size(grad_norm: float) -> float:
+    return grad_norm if math.isfinite(grad_norm) else math.inf
 
 
 def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:

@@ -11,14 +11,17 @@ from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.level import UPPER_TAIL
+from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, independent_steps
 
 
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     """Change from the first to the last step along the least-squares line, b (x_last - x_first).
 
     b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2; the interval is Student's,
-    b +- t s / sqrt(sum (x - mean x)^2) with N - 2 degrees of freedom. It takes the deviations from the line for
-    independent, and is too narrow where neighboring steps resemble each other beyond the line.
+    b +- t s / sqrt(sum (x - mean x)^2), s^2 the summed squares of the deviations from the line over M - 2, and M - 2
+    degrees of freedom. M is N where the deviations are uncorrelated, and at least 3 of them by
+    :func:`~gradscope.metrics.uncertainty.steps.independent_steps` where neighboring ones resemble each other. Fewer
+    than ten steps do not tell, and are taken for uncorrelated.
 
     Args:
         steps: Steps, [N].
@@ -46,6 +49,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residual = y - slope * x
-    free = len(x) - 2
+    worth = independent_steps(residual, num_fitted=2) if len(x) >= FEWEST_STEPS else float(len(x))
+    free = max(worth, 3.0) - 2
     half = float(stdtrit(free, UPPER_TAIL)) * float(np.sqrt(residual @ residual / free / spread))
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=len(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -42,13 +44,19 @@ def _coverage(report: ReplayReport) -> str:
 def _norms(axes: Axes, report: ReplayReport) -> None:
     logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
     again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
-    axes.plot(*zip(*logged, strict=True), color=MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white")
-    labels = [(logged[-1][1], "logged", MUTED)]
+    drawn = [(step, value if math.isfinite(value) else math.nan) for step, value in logged]
+    axes.plot(*zip(*drawn, strict=True), color=MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white")
+    finite = [value for _, value in logged if math.isfinite(value)]
+    labels = [(finite[-1], "logged", MUTED)] if finite else []
     if again:
         axes.plot(*zip(*again, strict=True), color=BLUE, linestyle="", marker="o", markersize=3.6)
         labels.append((again[-1][1], "recomputed", BLUE))
-    highest = max(value for _, value in (*logged, *again))
-    axes.set_ylim(0, 1.12 * highest or 1.0)
+    top = 1.12 * max(finite + [value for _, value in again], default=0.0) or 1.0
+    axes.set_ylim(0, top)
+    broken = [step for step, value in logged if not math.isfinite(value)]
+    if broken:
+        axes.plot(broken, [top] * len(broken), color=RED, linestyle="", marker="X", clip_on=False)
+        labels.append((top, "logged as NaN or infinity", RED))
     axes.set_ylabel("grad_norm")
     label_lines(axes, labels, gap=0.09)
 
@@ -61,11 +69,11 @@ def _errors(axes: Axes, report: ReplayReport) -> None:
         for step in report.steps
         if "grad_norm" in step.relative_error
     ]
+    values = [error for _, error, _ in errors] + [report.tolerance]
+    axes.set_ylim(min(values) / 10, max(values) * 10)
     axes.axhline(report.tolerance, color=ORANGE, linestyle="--", linewidth=1.0)
     for step, error, matches in errors:
         axes.plot([step], [error], color=BLUE if matches else RED, marker="o" if matches else "X", linestyle="")
     axes.yaxis.set_major_formatter(power_of_ten)
     axes.yaxis.set_minor_locator(NullLocator())
-    values = [error for _, error, _ in errors] + [report.tolerance]
-    axes.set_ylim(min(values) / 10, max(values) * 10)
     label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])

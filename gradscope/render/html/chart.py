@@ -6,6 +6,7 @@ legend is text of the page, which wraps on a phone where a label inside the draw
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -14,6 +15,7 @@ from gradscope.render.html.bars import draw_bars
 from gradscope.render.html.scale import Scale, place, ticks, widened
 from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
+from gradscope.say import non_finite_word
 
 WIDTH, HEIGHT = 520.0, 200.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 14.0, 10.0, 36.0
@@ -64,8 +66,8 @@ def _over_steps(chart: Chart, identity: str) -> Markup:
 
 
 def _numbers(chart: Chart) -> list[float]:
-    numbers = [value for series in chart.series for value in series.values if value is not None]
-    return numbers or [0.0, 1.0]
+    values = [value for series in chart.series for value in series.values if value is not None]
+    return [value for value in values if math.isfinite(value)] or [0.0, 1.0]
 
 
 def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
@@ -110,14 +112,29 @@ def _lines(chart: Chart, across: Scale, up: Scale) -> Markup:
         parts += [line.format(style, " ".join(f"{place(x)},{place(y)}" for x, y in points)) for points in pieces]
         if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(points) == 1 for points in pieces):
             parts += [_marker(x, y, style) for points in pieces for x, y in points]
-    return Markup("").join(parts)
+    return Markup("").join([*parts, *_not_finite(chart, across, up)])
+
+
+def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
+    """A mark at the edge for each value that has no place, because it is not finite: above, or below for -infinity."""
+    mark = Markup('<text class="not-finite" x="{}" y="{}" text-anchor="middle">!<title>{}</title></text>')
+    return [
+        mark.format(
+            place(across(float(step))),
+            place(up.start - 3 if value == -math.inf else up.end + 8),
+            plain(f"{series.name}: {non_finite_word(value)} at {step}"),
+        )
+        for series in chart.series
+        for step, value in zip(chart.places, series.values, strict=True)
+        if value is not None and not math.isfinite(value)
+    ]
 
 
 def _pieces(chart: Chart, series: Series, across: Scale, up: Scale) -> list[list[tuple[float, float]]]:
-    """The points of a line, broken where a value is missing: a gap is not drawn as if it were known."""
+    """The points of a line, broken where a value is missing or not finite: a gap is not drawn as if it were known."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for step, value in zip(chart.places, series.values, strict=True):
-        if value is not None:
+        if value is not None and math.isfinite(value):
             pieces[-1].append((across(float(step)), up(value)))
         elif pieces[-1]:
             pieces.append([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradscope.render.html.page import render_document
@@ -25,7 +26,8 @@ def render_index(index: RunIndex) -> str:
 def _scale(runs: Sequence[RunSummary], name: str) -> tuple[float, float]:
     if name == "degenerate_by_step":
         return (0.0, 1.0)
-    return widened([value for run in runs for value in getattr(run, name) if value is not None] or [0.0, 1.0])
+    values = [value for run in runs for value in getattr(run, name) if value is not None and math.isfinite(value)]
+    return widened(values or [0.0, 1.0])
 
 
 def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, Chart]:

@@ -24,8 +24,15 @@ def heading(title: str, *facts: str) -> Group:
 
 
 def source_line(source: Source) -> str:
-    """Where the numbers came from: the path and what it was recognized as."""
-    return f"{source.path} ({source.recognized})"
+    """Where the numbers came from: the path, what it was recognized as, and how many rows could not be used."""
+    return f"{source.path} ({source.recognized}){rows_set_aside(source)}"
+
+
+def rows_set_aside(source: Source) -> str:
+    """What follows a file in a heading where rows of it were set aside; the most frequent reason stands for all."""
+    if not source.quarantined.num_rows:
+        return ""
+    return f"; {source.quarantined.num_rows:,} rows set aside: {source.quarantined.reasons[0].reason}"
 
 
 def new_table(columns: Sequence[Column]) -> Table:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table
+from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, rows_set_aside
 from gradscope.render.words.escape import plain
 from gradscope.render.words.numbers import Footnotes, format_estimate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport, PassAtKTable
@@ -31,7 +31,8 @@ def pass_at_k_table(report: PassAtKReport) -> Group:
 def _facts(table: PassAtKTable) -> str:
     fewest, most = table.num_samples
     samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-    return f"{table.name}: {table.num_prompts:,} prompts, {samples} samples each ({table.source.recognized})"
+    facts = f"{table.name}: {table.num_prompts:,} prompts, {samples} samples each ({table.source.recognized})"
+    return f"{facts}{rows_set_aside(table.source)}"
 
 
 def _one(table: PassAtKTable, notes: Footnotes, *, named: bool) -> Table:

@@ -11,6 +11,7 @@ from rich.text import Text
 from gradscope.render.terminal.layout import Column, add_row, document, formulas, heading, new_table, source_line
 from gradscope.render.words.numbers import Footnotes, format_number
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.say import number
 
 STYLES = {"match": "green", "pass": "green", "mismatch": "bold red", "fail": "bold red"}
 """The colors of verdicts; the word says the same without color."""
@@ -33,7 +34,7 @@ def replay_table(report: ReplayReport) -> Group:
     """A row a step, the causes as footnotes, then what it means."""
     notes = Footnotes()
     head = heading(
-        f"Replay: {report.verdict}",
+        f"Replay: {report.headline}",
         source_line(report.source),
         f"grad_norm matches within a relative error of {report.tolerance:g}",
     )
@@ -87,7 +88,7 @@ def _figures(step: StepReplay) -> tuple[str, str, str]:
     logged, recomputed = step.logged.get(_NORM), step.recomputed.get(_NORM)
     error = step.relative_error.get(_NORM)
     return (
-        "" if logged is None else f"{logged:.6g}",
+        "" if logged is None else number(logged, ".6g"),
         "" if recomputed is None else f"{recomputed:.6g}",
         "" if error is None else format_number(error, "norm"),
     )

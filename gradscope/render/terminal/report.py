@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
@@ -36,7 +38,7 @@ def _curve(chart: Chart) -> Text:
     """The page's first figure in one line: of a stack its height, else its first line; then the ends of the scale."""
     first = chart.series[0]
     values = first.values if chart.kind == "lines" else tuple(map(_height, zip(*_columns(chart), strict=True)))
-    numbers = [value for value in values if value is not None] or [0.0]
+    numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
     low, high = chart.y_range or (min(numbers), max(numbers))
     name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
     return cell(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MISSING = "·"
+_MISSING, _NOT_FINITE = "·", "!"
 
 
 def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int = 40) -> str:
@@ -19,11 +20,12 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
         width: Longest line; more values than that are averaged in equal runs.
 
     Returns:
-        One character per value or run of values, a dot where all are missing.
+        One character per value or run of values, a dot where all are missing, an exclamation mark where one is not
+        finite.
 
     Example:
-        >>> sparkline([0.0, 0.5, None, 1.0], low=0.0, high=1.0)
-        '▁▅·█'
+        >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
+        '▁▅·█!'
     """
     return "".join(_bar(value, low, high) for value in _shortened(values, width))
 
@@ -39,5 +41,7 @@ def _shortened(values: Sequence[float | None], width: int) -> list[float | None]
 def _bar(value: float | None, low: float, high: float) -> str:
     if value is None:
         return _MISSING
+    if not math.isfinite(value):
+        return _NOT_FINITE
     share = (value - low) / (high - low) if high > low else 0.0
     return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.say import non_finite_word
 
 Style = Literal["share", "gap", "rank", "norm", "count"]
 """``share`` in [0, 1]; ``gap`` a signed difference of shares; ``rank`` around 1 to 100; ``norm`` any magnitude;
@@ -31,15 +33,18 @@ class Footnotes:
 
 
 def format_number(value: float, style: Style) -> str:
-    """A finite number with as many digits as its kind bears.
+    """A number with as many digits as its kind bears.
 
     Returns:
-        Three decimals for shares, and an exponent where these would read as zero; two for ranks.
+        Three decimals for shares, and an exponent where these would read as zero; two for ranks; a word where it is not
+        finite.
 
     Example:
         >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
         ('0.412', '1.8e-05', '-0.250')
     """
+    if not math.isfinite(value):
+        return non_finite_word(value)
     if style == "count":
         return f"{value:,.0f}"
     if style == "norm":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.parsing.assemble import peek
@@ -17,6 +20,7 @@ from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word
 
 
 def read_run(
@@ -36,17 +40,33 @@ def read_run(
         progress: Told how far a long reading is.
 
     Returns:
-        The run, with what was recognized, inferred, missing and set aside in ``source``.
+        The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
+        metrics that the trainer logged as NaN or infinity.
     """
     options = options or ReadOptions()
     request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
     _require_input(request.path)
     reader = _recognize(request) if options.reader is None else format_named(options.reader)
     _refuse_unused(reader, request)
-    run = reader.read(request)
+    run = _naming_non_finite(reader.read(request))
     if options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
+
+
+def _naming_non_finite(run: Run) -> Run:
+    """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
+    steps: dict[str, list[int]] = {}
+    for step, values in sorted(run.metrics.items()):
+        for name, value in values.items():
+            if not math.isfinite(value):
+                steps.setdefault(name, []).append(step)
+    sentences = tuple(
+        f"The trainer logged {name} as {non_finite_word(run.metrics[where[0]][name])} at step {where[0]}"
+        f"{f' and at {len(where) - 1} more as no finite number' if len(where) > 1 else ''}."
+        for name, where in steps.items()
+    )
+    return replace(run, source=replace(run.source, missing=(*run.source.missing, *sentences))) if sentences else run
 
 
 def _require_input(path: Path) -> None:
@@ -86,7 +106,9 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     below = next(iter(_runs(request.path)), None)
     if below is not None:
         raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
-    columns = generic.columns_in(peek(request.path))
+    rows = peek(request.path)
+    refuse_lone_list(request.path, rows)
+    columns = generic.columns_in(rows)
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(

@@ -17,7 +17,13 @@ from safetensors.numpy import load_file, save_file
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
 from gradscope.rollouts.files import atomic_write
-from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, read_metrics
+from gradscope.rollouts.run_folder import (
+    checkpoint_path,
+    checkpoints_path,
+    metrics_line,
+    metrics_path,
+    read_metrics,
+)
 from gradscope.rollouts.store import step_files
 
 MARKER = "gradscope_checkpoint.json"
@@ -106,5 +112,5 @@ def rewind(run: Path, num_updates: int) -> None:
         if int(file.stem.removeprefix("step_")) > num_updates:
             file.unlink()
     kept = {step: values for step, values in read_metrics(run).items() if step <= num_updates}
-    lines = (json.dumps({"step": step, **values}) + "\n" for step, values in sorted(kept.items()))
+    lines = (metrics_line(step, values) for step, values in sorted(kept.items()))
     atomic_write(metrics_path(run), "".join(lines), force=True)

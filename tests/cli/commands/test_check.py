@@ -132,3 +132,15 @@ def test_a_file_sets_the_whole_gate(cli: Cli, log: Path, monkeypatch: pytest.Mon
     done = cli("check", log)
     assert done.code == 0
     assert done.out.count("against the baseline") == 2
+
+
+def test_a_metric_without_an_interval_is_named_when_the_baseline_is_written(
+    cli: Cli, tiny_run: Path, tmp_path: Path
+) -> None:
+    names = ("--track", "grad_norm", "--track", "frac_reward_zero_std")
+    written = cli("check", tiny_run, *names, "--baseline", tmp_path / "b.json", "--update-baseline")
+    assert written.code == 0
+    assert "note: grad_norm has no interval, so a change of it will be undecided" in written.err
+    assert "frac_reward_zero_std has no interval" not in written.err
+    again = cli("check", tiny_run, *names, "--baseline", tmp_path / "b.json")
+    assert (again.code, again.out.splitlines()[0]) == (0, "Check: pass")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
@@ -36,3 +38,18 @@ def test_a_file_is_needed(cli: Cli) -> None:
     done = cli("passk")
     assert (done.code, done.out) == (2, "")
     assert "Missing argument" in done.err
+
+
+def test_counts_under_other_names_are_named(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("task_id,tries,score\na,8,8\nb,8,2\nc,8,0\n")
+    refused = cli("passk", table)
+    assert refused.code == 2
+    assert "whole numbers up to 8 as rewards: counts of correct samples are no verdicts" in refused.err
+    assert "--n-column N --c-column C" in refused.err
+    done = cli("passk", table, "--n-column", "tries", "--c-column", "score", "--k", "1", "--json", "--quiet")
+    assert done.code == 0
+    (row,) = json.loads(done.out)["result"]["tables"][0]["rows"]
+    assert row["pass_at_k"]["value"] == pytest.approx(10 / 24)
+    unknown = cli("passk", table, "--n-column", "trials", "--c-column", "score")
+    assert (unknown.code, "There is no column 'trials'" in unknown.err) == (2, True)

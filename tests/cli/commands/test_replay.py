@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
+
+GATE = "The same as a gate: gradscope "
 
 
 def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
@@ -14,3 +19,40 @@ def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
     assert missing_fields("replay", document) == []
     assert document["result"]["verdict"] == "match"
     assert [step["verdict"] for step in document["result"]["steps"]] == ["match", "match"]
+
+
+def test_a_log_without_weights_decides_nothing_and_exits_1(cli: Cli, log: Path) -> None:
+    done = cli("replay", log)
+    assert done.code == 1
+    assert done.out.startswith("Replay: cannot at 2 of 2 steps\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "headline"),
+    [
+        ([], 0, "match at 2 of 2 steps"),
+        (["--step", "2"], 0, "match at 1 of 1 step"),
+        (["--tolerance", "1e-4"], 0, "match at 2 of 2 steps"),
+    ],
+)
+def test_the_printed_gate_has_the_exit_code_of_the_replay(
+    cli: Cli, tiny_run: Path, options: list[str], code: int, headline: str
+) -> None:
+    done = cli("replay", tiny_run, *options)
+    assert (done.code, done.out.splitlines()[0]) == (code, f"Replay: {headline}")
+    gates = [line.removeprefix(GATE) for line in done.out.splitlines() if line.startswith(GATE)]
+    assert len(gates) == (0 if "--tolerance" in options else 1)
+    assert [cli(*shlex.split(gate)).code for gate in gates] == [code] * len(gates)
+
+
+def test_a_wrong_loss_type_exits_1_and_so_does_its_gate(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "wrong.json"
+    config.write_text('{"loss_type": "dr_grpo", "max_completion_length": 64}')
+    done = cli("replay", tiny_run, "--run-config", config, "--batch-tokens", "4096")
+    assert done.code == 1
+    assert "mismatch at 2 of 2 steps" in done.out
+    (gate,) = [line.removeprefix(GATE) for line in done.out.splitlines() if line.startswith(GATE)]
+    assert f"--run-config {config} --batch-tokens 4096" in gate
+    checked = cli(*shlex.split(gate))
+    assert checked.code == 1
+    assert "FAIL" in checked.out

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.check.against_baseline import baseline_verdict, judge
+from gradscope.diagnostics.check.against_baseline import baseline_verdicts
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.estimate import Estimate
-from gradscope.results.check import BaselineMetric
+from gradscope.results.check import BaselineMetric, Verdict
 from tests.diagnostics.check.logs import write_log
 
 
@@ -77,38 +78,79 @@ def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: 
     assert (allowed.outcome, allowed.verdicts[0].outcome, allowed.verdicts[0].allowed) == ("pass", "unknown", True)
 
 
+def around(value: float, half: float, num_units: int = 1000) -> BaselineMetric:
+    return BaselineMetric(estimate=Estimate(value=value, low=value - half, high=value + half, num_units=num_units))
+
+
+def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rule: str = "interval") -> Verdict:
+    """The verdict on one metric that was known exactly but for its interval, and has changed by so much."""
+    before, after = around(1.0, half / 2**0.5), around(1.0 + change, half / 2**0.5)
+    margins = {name: margin}
+    (verdict,) = baseline_verdicts({name: before}, {name: after}, margins=margins, rule=rule, path="run")  # type: ignore[arg-type]
+    return verdict
+
+
 @pytest.mark.parametrize(
-    ("better", "low", "high", "outcome"),
+    ("name", "change", "outcome"),
     [
-        ("lower", 0.11, 0.5, "fail"),
-        ("lower", 0.09, 0.5, "pass"),
-        ("lower", -0.5, -0.2, "pass"),
-        ("higher", -0.5, -0.11, "fail"),
-        ("higher", -0.5, -0.09, "pass"),
-        ("higher", 0.2, 0.5, "pass"),
-        ("neither", 0.11, 0.5, "fail"),
-        ("neither", -0.5, -0.11, "fail"),
-        ("neither", -0.2, 0.2, "pass"),
+        ("frac_reward_zero_std", 0.21, "fail"),
+        ("frac_reward_zero_std", 0.19, "pass"),
+        ("frac_reward_zero_std", -0.5, "pass"),
+        ("pass_rate", -0.21, "fail"),
+        ("pass_rate", -0.19, "pass"),
+        ("pass_rate", 0.5, "pass"),
+        ("grad_norm@last20%", 0.21, "fail"),
+        ("grad_norm@last20%", -0.21, "fail"),
+        ("grad_norm@last20%", 0.1, "pass"),
     ],
 )
-def test_the_near_end_of_the_interval_must_be_worse_than_the_margin(
-    better: str, low: float, high: float, outcome: str
+def test_of_one_metric_the_near_end_of_the_interval_must_be_worse_than_the_margin(
+    name: str, change: float, outcome: str
 ) -> None:
-    change = Estimate(value=(low + high) / 2, low=low, high=high)
-    assert judge(change, better, 0.1, "interval") == outcome  # type: ignore[arg-type]
+    assert judged(name, change).outcome == outcome
 
 
-@pytest.mark.parametrize("rule", ["interval", "value"])
-def test_a_fact_is_judged_by_itself(rule: str) -> None:
-    assert judge(Estimate.exact(0.2), "lower", 0.1, rule) == "fail"  # type: ignore[arg-type]
-    assert judge(Estimate.exact(0.1), "lower", 0.1, rule) == "pass"  # type: ignore[arg-type]
+def test_the_more_metrics_the_farther_the_change_must_be() -> None:
+    names = [f"metric{number}" for number in range(20)]
+    before = {name: around(1.0, 0.1) for name in names}
+    after = {**before, "metric3": around(1.3, 0.1)}
+    alone, together = (
+        baseline_verdicts(before, {name: after[name] for name in chosen}, path="run") for chosen in (["metric3"], names)
+    )
+    assert (alone[0].outcome, together[3].outcome) == ("fail", "fail")
+    assert alone[0].change is not None
+    assert together[3].change is not None
+    assert together[3].change.p_value == pytest.approx(20 * (alone[0].change.p_value or 0.0))
+    assert together[3].meaning.endswith("corrected for 20 metrics.")
+    assert {verdict.outcome for verdict in together if verdict.metric != "metric3"} == {"pass"}
+
+
+def test_a_number_without_an_interval_is_undecided_and_its_mean_is_advised() -> None:
+    before, after = ({"kl": BaselineMetric(estimate=Estimate.exact(value))} for value in (0.5, 0.4))
+    (verdict,) = baseline_verdicts(before, after, path="run")
+    assert (verdict.outcome, verdict.change and verdict.change.p_value) == ("unknown", None)
+    assert "How much of that is chance is not known" in verdict.meaning
+    assert "such as kl@last20%" in verdict.next_step
+    (again,) = baseline_verdicts(before, before, path="run")
+    assert (again.outcome, again.meaning[-1]) == ("pass", ".")
+    largest, last = ({f"kl@5-20:{word}": before["kl"]} for word in ("max", "last"))
+    (verdict,) = baseline_verdicts(largest, {"kl@5-20:max": after["kl"]}, path="run")
+    assert "such as kl@5-20:mean" in verdict.next_step
+    assert baseline_verdicts(last, {"kl@5-20:last": after["kl"]}, path="run")[0].outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("change", "margin", "outcome"), [(0.2, 0.1, "fail"), (0.05, 0.1, "pass"), (-0.2, 0.1, "pass")]
+)
+def test_the_change_itself_decides_where_that_is_asked_for(change: float, margin: float, outcome: str) -> None:
+    verdict = judged("frac_reward_zero_std", change, half=5.0, margin=margin, rule="value")
+    assert (verdict.outcome, verdict.change and verdict.change.p_value) == (outcome, None)
 
 
 def test_a_trend_is_worse_in_either_direction() -> None:
     """A falling share of dead groups is better; along its line it is only different."""
-    before, after = (BaselineMetric(estimate=Estimate(value=v, low=v - 0.01, high=v + 0.01)) for v in (0.5, 0.2))
-    assert baseline_verdict("frac_reward_zero_std", before, after, 0.0, "interval", "run").outcome == "pass"
-    verdict = baseline_verdict("frac_reward_zero_std@trend", before, after, 0.0, "interval", "run")
+    assert judged("frac_reward_zero_std", -0.3).outcome == "pass"
+    verdict = judged("frac_reward_zero_std@trend", -0.3)
     assert (verdict.outcome, verdict.op) == ("fail", "==")
 
 
@@ -117,7 +159,36 @@ def test_a_side_without_a_value_decides_nothing() -> None:
         BaselineMetric(estimate=Estimate.exact(0.5)),
         BaselineMetric(estimate=Estimate.undefined_because("no log")),
     )
-    verdict = baseline_verdict("kl", known, unknown, 0.0, "interval", "run")
+    (verdict,) = baseline_verdicts({"kl": known}, {"kl": unknown}, path="run")
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
     assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
+
+
+def test_a_logged_nan_fails_against_any_baseline() -> None:
+    broken = BaselineMetric(estimate=Estimate.undefined_because("the trainer logged NaN at step 3"), is_not_finite=True)
+    assert baseline_verdicts({"kl": around(1.0, 0.1)}, {"kl": broken}, path="run")[0].outcome == "fail"
+    assert baseline_verdicts({"kl": broken}, {"kl": around(1.0, 0.1)}, path="run")[0].outcome == "unknown"
+
+
+@pytest.mark.slow
+def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
+    """Six metrics on 40 paired prompts: shares of equal runs, and of runs whose hard prompts are lost, that fail."""
+    failed = {0.0: 0, 0.6: 0}
+    for lost in failed:
+        for trial in range(150):
+            rng = np.random.default_rng(trial)
+            rates = rng.beta(0.5, 0.5, 40)
+            sides = [
+                {
+                    name: BaselineMetric(
+                        estimate=Estimate.exact(0.5),
+                        prompts={str(place): float(value) for place, value in enumerate(rng.binomial(8, kept) / 8)},
+                    )
+                    for name in ("pass_rate", *(f"pass_rate@first{number}" for number in range(10, 15)))
+                }
+                for kept in (rates, rates * (1 - lost))
+            ]
+            failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
+    assert failed[0.0] <= 0.05 * 150
+    assert failed[0.6] >= 0.9 * 150

@@ -54,8 +54,8 @@ def test_a_missing_baseline_says_how_to_write_one(tmp_path: Path) -> None:
 
 
 def test_without_pairs_the_intervals_add_in_squares() -> None:
-    change, num_paired = change_of(metric(0.5, 0.3), metric(0.6, 0.4))
-    assert num_paired == 0
+    change, paired = change_of(metric(0.5, 0.3), metric(0.6, 0.4))
+    assert len(paired) == 0
     assert change.value == pytest.approx(0.1)
     assert change.high - change.value == pytest.approx(math.hypot(0.3, 0.4))
 
@@ -64,15 +64,15 @@ def test_pairs_take_the_difficulty_of_prompts_out() -> None:
     rng = np.random.default_rng(0)
     hard = {f"{number:012x}": float(rng.random()) for number in range(60)}
     easier = {name: value + 0.01 + 0.002 * float(rng.normal()) for name, value in hard.items()}
-    change, num_paired = change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier))
-    assert num_paired == 60
+    change, paired = change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier))
+    assert len(paired) == 60
     assert 0 < change.low < 0.01 < change.high < 0.02
 
 
 def test_a_few_common_prompts_do_not_decide() -> None:
     first = {f"a{number}": 0.0 for number in range(20)}
     second = {**{f"b{number}": 1.0 for number in range(14)}, **{f"a{number}": 0.0 for number in range(6)}}
-    assert change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second))[1] == 0
+    assert not len(change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second))[1])
 
 
 @pytest.mark.parametrize("missing_side", [0, 1])
@@ -82,9 +82,10 @@ def test_an_undefined_side_has_no_change(missing_side: int) -> None:
     assert change_of(*sides)[0].undefined == "no samples"
 
 
-def test_facts_without_intervals_have_an_exact_change() -> None:
+def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
     one, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
     assert change_of(one, two)[0] == Estimate.exact(2.0)
+    assert change_of(metric(1.0), two)[0] == change_of(one, metric(3.0))[0] == Estimate.exact(2.0)
 
 
 def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:

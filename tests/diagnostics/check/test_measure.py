@@ -11,6 +11,7 @@ from gradscope.errors import UsageError
 from gradscope.results.check import CheckReport
 from gradscope.rollouts.read_options import ReadOptions
 from tests.diagnostics.check.logs import write_log
+from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 @pytest.fixture
@@ -123,3 +124,30 @@ def test_allowing_the_unknown_never_allows_a_failure(log: Path) -> None:
 def test_a_baseline_needs_a_file(log: Path, options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="A baseline is asked for, and no file is named"):
         check_run(log, requirements=["pass_rate > 0"], **options)
+
+
+def test_a_logged_nan_fails_and_no_allowance_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={1: {"grad_norm": float("nan")}})
+    monkeypatch.setattr("gradscope.diagnostics.check.measure.read_run", lambda *_: run)
+    for requirement in ("grad_norm <= 5", "grad_norm != 3"):
+        report = check_run(tmp_path, requirements=[requirement], allow_unknown=["grad_norm"])
+        assert report.outcome == "fail"
+        meaning = "grad_norm is not a finite number: the trainer logged NaN at step 1. No requirement holds for that."
+        assert report.verdicts[0].meaning == meaning
+        assert report.verdicts[0].next_step == "Look at that step in the trainer's own log."
+
+
+@pytest.mark.parametrize(
+    ("rewards", "advice"), [([1, 1, 1, 1], "try harder prompts"), ([0, 0, 0, 0], "try easier prompts")]
+)
+def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path, rewards: list[int], advice: str) -> None:
+    log = write_log(tmp_path / "log.jsonl", {"live": [1, 0, 1, 0], **{f"p{n}": rewards for n in range(5)}})
+    (verdict,) = check_run(log, requirements=["frac_reward_zero_std <= 0.5"]).verdicts
+    assert advice in verdict.next_step
+    live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0] * 10 for n in range(30)})
+    baseline = tmp_path / "baseline.json"
+    check_run(live, track=["frac_reward_zero_std"], baseline=baseline, update_baseline=True)
+    dead = write_log(tmp_path / "dead.jsonl", {f"p{n}": rewards for n in range(30)})
+    (verdict,) = check_run(dead, track=["frac_reward_zero_std"], baseline=baseline).verdicts
+    assert verdict.outcome == "fail"
+    assert advice in verdict.next_step

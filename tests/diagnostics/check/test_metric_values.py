@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
@@ -8,7 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.rank import RankReport, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint
-from gradscope.results.replay import Quantity, ReplayReport, StepReplay
+from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.source import Source
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -106,6 +109,24 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
     assert (value.estimate.value, value.subject) == (expected, subject)
 
 
+def replay_report(*steps: StepReplay) -> ReplayReport:
+    judged = [step.verdict for step in steps if step.verdict != "cannot"]
+    share = (
+        Estimate.exact(judged.count("mismatch") / len(judged))
+        if judged
+        else Estimate.undefined_because("no step could be recomputed and judged")
+    )
+    return ReplayReport(
+        source=SOURCE,
+        steps=steps,
+        verdict=steps[0].verdict,
+        headline="made up",
+        frac_replay_mismatch=share,
+        tolerance=1e-4,
+        engine={},
+    )
+
+
 @pytest.mark.parametrize(
     ("errors", "expected", "reason"),
     [({"grad_norm": 1e-7}, 1e-7, None), ({}, None, "the weights of that step were not saved")],
@@ -123,8 +144,8 @@ def test_replay_error_of_the_last_step(errors: dict[str, float], expected: float
         num_inferred_ids=0,
         frac_kl=None,
     )
-    report = ReplayReport(source=SOURCE, steps=(step,), verdict=step.verdict, tolerance=1e-4, engine={})
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
+    report = replay_report(step)
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay None": report})
     value = values.value("replay_grad_norm_error")
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
 
@@ -143,8 +164,8 @@ def test_an_undecided_replay_names_the_cause_of_its_own_quantity() -> None:
         num_inferred_ids=0,
         frac_kl=None,
     )
-    report = ReplayReport(source=SOURCE, steps=(step,), verdict="cannot", tolerance=1e-4, engine={})
-    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay": report})
+    report = replay_report(step)
+    values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"replay None": report})
     assert values.value("replay_grad_norm_error").estimate.undefined == causes["grad_norm"]
 
 
@@ -216,3 +237,59 @@ def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
     values = MetricValues(run=RUN, resampling=Resampling(num_resamples=50))
     assert len(values.value("frac_reward_zero_std").prompts) == 10
     assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}
+
+
+def judged_step(step: int, verdict: ReplayVerdict, error: float | None = None) -> StepReplay:
+    return StepReplay(
+        step=step,
+        weights=None,
+        verdict=verdict,
+        cause=None,
+        quantities=(),
+        logged={},
+        recomputed={},
+        relative_error={} if error is None else {"grad_norm": error},
+        num_inferred_ids=0,
+        frac_kl=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "undefined"),
+    [
+        ("frac_replay_mismatch", 0.5, None),
+        ("frac_replay_mismatch@all", 0.5, None),
+        ("frac_replay_mismatch@1,2", 0.0, None),
+        ("frac_replay_mismatch@max", 1.0, None),
+        ("frac_replay_mismatch@last", 1.0, None),
+        ("replay_grad_norm_error@max", 0.1, None),
+        ("frac_replay_mismatch@2-2", None, "none of the steps '2-2' has a value"),
+    ],
+)
+def test_replays_of_several_steps(name: str, value: float | None, undefined: str | None) -> None:
+    steps = {1: judged_step(1, "match", 1e-7), 2: judged_step(2, "cannot"), 3: judged_step(3, "mismatch", 0.1)}
+    chosen = [(1, 2, 3), (1, 2), (2,)]
+    cache = {f"replay {numbers}": replay_report(*(steps[number] for number in numbers)) for numbers in chosen}
+    cache["replay None"] = cache["replay (1, 2, 3)"]
+    run = run_of(*(group_of([1, 0], step=step) for step in steps))
+    estimate = MetricValues(run=run, cache=cache).value(name).estimate
+    assert (estimate.value, estimate.undefined) == (value, undefined)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("kl", "the trainer logged Infinity at step 5"),
+        ("kl@last", "the trainer logged Infinity at step 5"),
+        ("kl@mean", "the trainer logged NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl@1-3:max", "the trainer logged NaN at step 2"),
+        ("kl@first3:min", "the trainer logged NaN at step 2"),
+        ("kl@trend", "the trainer logged NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl@1-3:last", None),
+        ("kl@3-4", None),
+    ],
+)
+def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reason: str | None) -> None:
+    metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
+    value = MetricValues(run=dataclasses.replace(RUN, metrics=metrics)).value(name)
+    assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)

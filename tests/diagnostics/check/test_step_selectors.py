@@ -11,6 +11,8 @@ from gradscope.diagnostics.check.step_selectors import Aggregate, Selector, aggr
     [
         ("all", (2, 4, 6, 8, 10)),
         ("4-8", (4, 6, 8)),
+        ("2,6-8", (2, 6, 8)),
+        ("1-4,10", (2, 4, 10)),
         ("first2", (2, 4)),
         ("last3", (6, 8, 10)),
         ("first20%", (2,)),
@@ -22,7 +24,14 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
     assert Selector(steps=steps, aggregate="mean").choose((2, 4, 6, 8, 10)) == chosen
 
 
-@pytest.mark.parametrize("name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5"])
+@pytest.mark.parametrize("steps", ["5-20", "1,6", "1,6,11-20", "6-6", "last20%"])
+def test_steps_are_read_from_behind_the_at_sign(steps: str) -> None:
+    assert split_metric(f"kl@{steps}:max") == ("kl", Selector(steps=steps, aggregate="max"))
+
+
+@pytest.mark.parametrize(
+    "name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5", "x@5,", "x@5:max"]
+)
 def test_what_is_no_selector_belongs_to_the_name(name: str) -> None:
     assert split_metric(name) == (name, None)
 
@@ -32,14 +41,14 @@ def test_what_is_no_selector_belongs_to_the_name(name: str) -> None:
 )
 def test_numbers_of_steps_become_one(aggregate: Aggregate, value: float) -> None:
     """1, 4 and 2 at steps 2, 4 and 6: the least-squares slope is 1/4 a step, over four steps 1."""
-    estimate = aggregate_steps({2: 1.0, 4: 4.0, 6: 2.0}, Selector(steps="all", aggregate=aggregate))
+    estimate = aggregate_steps({2: 1.0, 4: 4.0, 6: 2.0}, Selector(steps="all", aggregate=aggregate), [1.0, 4.0, 2.0])
     assert estimate.value == pytest.approx(value)
     assert (estimate.interval is None) == (aggregate != "trend")
     assert estimate.num_units == 3
 
 
 def test_no_steps_have_no_number() -> None:
-    nothing = aggregate_steps({}, Selector(steps="last3", aggregate="max"))
+    nothing = aggregate_steps({}, Selector(steps="last3", aggregate="max"), [])
     assert nothing.undefined == "none of the steps 'last3' has a value"
 
 

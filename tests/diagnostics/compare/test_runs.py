@@ -41,3 +41,13 @@ def test_a_run_without_the_share_leaves_its_pairs_out(tmp_path: Path, incoherent
     assert grpo.metrics["frac_incoherent"].value == pytest.approx(0.1)
     assert rloo.metrics["frac_incoherent"].undefined == "not every run of the cell has it"
     assert {pair.metric for pair in comparison.pairs} == set(comparison.metrics) - {"frac_incoherent"}
+
+
+@pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "Infinity")])
+def test_a_run_whose_reward_is_not_finite_is_left_out_and_named(tmp_path: Path, value: float, word: str) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"grpo{seed}", seed=seed)
+        write_run(tmp_path / f"sign{seed}", advantage="sign", seed=seed)
+    write_run(tmp_path / "broken", seed=2, rewards=(0.2, 0.4, value, 0.8))
+    comparison = compare_runs(tmp_path)
+    assert comparison.left_out == {str(tmp_path / "broken"): f"step 3 logged reward as {word}"}

@@ -8,6 +8,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.types import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -62,7 +63,8 @@ def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
 @pytest.mark.slow
 def test_reasoning_gym_by_model(shared_data: Path) -> None:
     path = shared_data / "reasoning_gym" / "rg_easy_n3_scores.jsonl.gz"
-    report = measure_degeneracy(path, resampling=Resampling(num_resamples=20))
+    read = ReadOptions(columns=ColumnNames(reward="scores"))  # a list of scores alone, without the responses
+    report = measure_degeneracy(path, resampling=Resampling(num_resamples=20), read=read)
     assert report.policy_gap is None
     assert all(row.pass_rate.undefined == NO_THRESHOLD for row in report.by_policy)
     shares = [row.frac_reward_zero_std.value for row in report.by_policy]

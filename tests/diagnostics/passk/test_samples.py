@@ -62,3 +62,13 @@ def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> No
     assert table.rows[0].pass_at_k.value == 0.5
     (table,) = measure_pass_at_k(run, success_threshold=0.5).tables
     assert table.rows[0].pass_at_k.value == 1.0
+
+
+def test_counts_are_no_verdicts() -> None:
+    run = run_of(*(group_of([correct], prompt=f"p{correct}") for correct in (0, 3, 8)))
+    with pytest.raises(InputError, match="one row a prompt, with whole numbers up to 8 as rewards: counts") as caught:
+        samples_of_run(run, name="x")
+    assert "--n-column N --c-column C" in str(caught.value.hint)
+    several = run_of(group_of([0, 3, 8]))
+    with pytest.raises(InputError, match="neither 0/1 nor -1/1"):
+        samples_of_run(several, name="x")

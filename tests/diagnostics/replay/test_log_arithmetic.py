@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -128,3 +129,11 @@ def test_what_cannot_be_replayed_says_why(run: Run, replay, cause: str) -> None:
     assert quantity.verdict == "cannot"
     assert cause in str(quantity.cause)
     assert (value, error) == (None, None)
+
+
+@pytest.mark.parametrize(("logged", "word"), [(math.nan, "NaN"), (math.inf, "Infinity")])
+def test_a_logged_number_that_is_not_finite_is_a_mismatch_without_an_error(logged: float, word: str) -> None:
+    run = one_step(reward=logged)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.75, None)
+    assert quantity.cause == f"the log says {word}, its rollouts say 0.75"

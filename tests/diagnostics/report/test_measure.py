@@ -81,7 +81,9 @@ def test_the_signal_section_repeats_the_words_of_degeneracy(log: Path) -> None:
 def test_length_that_decides_the_reward_is_found(log: Path) -> None:
     length = sections_of(report_run(log))["length"]
     assert "correlate at +1.00" in length.findings[0]
-    assert [row[1] for row in length.tables[0].rows] == ["3 to 3", "7 to 7", "7 to 7", "7 to 7"]
+    rows = length.tables[0].rows
+    assert [row[1].split(" to ")[0] for row in (rows[0], rows[-1])] == ["-2.0", "+2.0"]  # type: ignore[union-attr]
+    assert rows[0][2] < 0 < rows[-1][2]  # type: ignore[operator]
 
 
 def test_gradients_are_left_out_when_asked(log: Path) -> None:
@@ -162,7 +164,8 @@ def test_recomputed_steps_without_a_gradient_say_why(matrix: np.ndarray | None, 
     assert reason in report._without_gradient(grams).reason  # type: ignore[arg-type]
 
 
-def test_the_largest_logged_gradient_is_among_the_steps_that_are_recomputed() -> None:
+@pytest.mark.parametrize("spike", [9.0, float("nan"), float("inf")])
+def test_the_largest_logged_gradient_is_among_the_steps_that_are_recomputed(spike: float) -> None:
     """Eight checkpoints, the spike at step 5: it takes the place of the step next to it, the ends stay."""
     weights = tuple(WeightsRef(num_updates=step - 1, path=Path("w"), kind="full") for step in range(1, 9))
     rollout = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
@@ -170,7 +173,7 @@ def test_the_largest_logged_gradient_is_among_the_steps_that_are_recomputed() ->
         path=Path("r"),
         source=Source(path="r", format="trl", recognized="a run"),
         groups=tuple(RolloutGroup(step=s, group_id="g", prompt_id="p", rollouts=(rollout,)) for s in range(1, 9)),
-        metrics={step: {"grad_norm": 9.0 if step == 5 else 1.0} for step in range(1, 9)},
+        metrics={step: {"grad_norm": spike if step == 5 else 1.0} for step in range(1, 9)},
         weights=weights,
     )
     assert report._usable_steps(run, None) == (1, 3, 5, 8)

@@ -26,9 +26,19 @@ def test_large_steps_cost_no_digits() -> None:
 
 def test_a_trend_of_noise_holds_zero_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
-    estimates = [trend(np.arange(12), rng.normal(size=12)) for _ in range(1000)]
-    covered = np.mean([estimate.low <= 0 <= estimate.high for estimate in estimates])
-    assert 0.93 < covered < 0.97
+    ends = [trend(np.arange(30), rng.normal(size=30)).ends for _ in range(1000)]
+    assert 0.93 < np.mean([low <= 0 <= high for low, high in ends]) < 0.985
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.8])
+def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float) -> None:
+    """Student's interval takes a fifth to a half of such courses for a trend."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(400, 80))
+    for at in range(1, noise.shape[1]):
+        noise[:, at] += correlation * noise[:, at - 1]
+    ends = [trend(np.arange(40), course[40:]).ends for course in noise]
+    assert np.mean([not low <= 0 <= high for low, high in ends]) < 0.1
 
 
 def test_one_value_a_step_is_needed() -> None:

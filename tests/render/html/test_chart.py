@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -63,3 +64,13 @@ def test_one_step_has_a_place() -> None:
     chart = Chart(title="t", kind="lines", places=(7.0,), series=(Series(name="s", values=(1.0,)),))
     (circle,) = drawn(chart).iter("circle")
     assert 0 < float(circle.get("cx", 0)) < WIDTH
+
+
+def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() -> None:
+    values = (1.0, math.nan, 2.0, -math.inf, 3.0, None)
+    chart = Chart(title="norm", kind="lines", places=tuple(range(6)), series=(Series(name="grad_norm", values=values),))
+    svg = drawn(chart)
+    marks = [element for element in svg.iter("text") if element.get("class") == "not-finite"]
+    assert [mark[0].text for mark in marks] == ["grad_norm: NaN at 1", "grad_norm: -Infinity at 3"]
+    assert float(marks[0].get("y", 0)) < HEIGHT / 2 < float(marks[1].get("y", 0)) < HEIGHT
+    assert [element.get("points", "").count(",") for element in svg.iter("polyline")] == [1, 1, 1]

@@ -16,6 +16,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
+from gradscope.say import number
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -61,13 +62,6 @@ def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
 def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     worst = max(means, key=lambda step: means[step])
-    if means[worst] <= _LARGE:
-        advice = "Nothing to do: the sampler's policy is the one that was updated."
-    else:
-        advice = (
-            "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
-            "temperature applied on one side only. Until then, correct with importance sampling."
-        )
     return ReportSection(
         name=NAME,
         question=QUESTION,
@@ -76,7 +70,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
         ),
         meaning=metric("logprob_gap").meaning,
-        next_step=advice,
+        next_step=_next_step(means[worst]),
         tables=(
             ReportTable(
                 caption=f"mean gap = {metric('logprob_gap').formula}",
@@ -94,16 +88,30 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
     )
 
 
+def _next_step(gap: float | None) -> str:
+    """What to do about a mean gap; None where none was logged."""
+    if gap is None:
+        return "Log the mean difference as well: the largest of a step says little about the others."
+    if gap <= _LARGE:
+        return "Nothing to do: the sampler's policy is the one that was updated."
+    return (
+        "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
+        "temperature applied on one side only. Until then, correct with importance sampling."
+    )
+
+
 def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
     steps = [step for step, values in metrics.items() if any(name in values for name in names)]
     last = metrics[steps[-1]]
-    shown = ", ".join(f"{name} = {last[name]:.4g}" for name in names if name in last)
+    shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
     return ReportSection(
         name=NAME,
         question=QUESTION,
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
         meaning=metric("logprob_gap").meaning,
-        next_step=f"What moves it: {metric('logprob_gap').moved_by}",
+        next_step=_next_step(
+            max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
+        ),
         charts=(
             Chart(
                 title="As the trainer logged it",

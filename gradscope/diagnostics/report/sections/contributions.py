@@ -31,6 +31,9 @@ NUM_TOP = 10
 TEXT_LIMIT = 400
 """Characters of a text that the page shows; the log has the rest."""
 
+_LARGE_SHARE = 0.25
+"""One rollout with a quarter of a step's gradient decides its direction about as much as all others."""
+
 
 def contributions_section(inputs: ReportInputs) -> ReportSection:
     """Shares of the gradient: a row a step, and the rollouts with the largest part of the largest gradient."""
@@ -43,12 +46,19 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         question=QUESTION,
         findings=_findings(*largest),
         meaning=f"{metric('projection_share').meaning} {metric('cancellation').meaning}",
-        next_step="Read the rollouts below: is this what the reward should teach? One rollout that carries a large "
-        "share is a spike in the making; clipping the norm (max_grad_norm) or a larger batch evens it out.",
+        next_step=_next_step(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=(_bars(*largest),),
         tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
     )
+
+
+def _next_step(matrix: Array) -> str:
+    share = float(np.max(np.abs(projection_shares(matrix))))
+    text = "Read the rollouts below: is this what the reward should teach?"
+    if share < _LARGE_SHARE:
+        return f"{text} No single one carries more than {percent(share)} of the gradient."
+    return f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out."
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:

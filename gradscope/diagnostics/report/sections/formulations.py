@@ -33,6 +33,9 @@ _Row = tuple[Cell, ...]
 _NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown beside a rank, and the heads of their columns."""
 
+_SAME = 0.99
+"""A cosine of eight degrees."""
+
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:
     """Norm, cosine, rank beside its nulls and dead share of every formulation, means over the recomputed steps."""
@@ -46,8 +49,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         question=QUESTION,
         findings=_findings(rows, len(steps)),
         meaning=metric("update_cosine").meaning,
-        next_step="A formulation with a cosine near 1 is the same update at another step size; one that differs is "
-        "worth a run of its own.",
+        next_step=_next_step(rows),
         command=inputs.command("rank", "--advantage", "all"),
         charts=_chart(rows),
         tables=(_table(rows, [step.step for step in steps]),),
@@ -116,6 +118,17 @@ def _findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
         f"On the same rollouts of {num_steps} steps, {far} would have gone farthest from the logged update (cosine "
         f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
     )
+
+
+def _next_step(rows: list[_Row]) -> str:
+    """Which formulations are the logged update at another step size, by name."""
+    cosines = {str(name): cosine.value for name, _, cosine, *_ in rows[1:] if isinstance(cosine, Estimate)}
+    same = [name for name, value in cosines.items() if value is not None and value >= _SAME]
+    other = sorted((value, name) for name, value in cosines.items() if value is not None and value < _SAME)
+    if not same and not other:
+        return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
+    first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
+    return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
 
 
 def _chart(rows: list[_Row]) -> tuple[Chart, ...]:

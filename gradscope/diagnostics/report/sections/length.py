@@ -19,7 +19,9 @@ from gradscope.metrics.outcomes.reward_shares import correlation_within, within_
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
-from gradscope.say import interval, percent
+from gradscope.say import interval, number, percent
+
+Array = NDArray[np.float64]
 
 NAME = "length"
 QUESTION = "Does length or truncation drive the update?"
@@ -104,9 +106,10 @@ def _truncation(run: Run) -> str:
     name = "completions/clipped_ratio"
     ratios = [values[name] for values in run.metrics.values() if name in values]
     if ratios:
+        mean = number(sum(ratios) / len(ratios), percent)
         return (
-            f"The trainer logged that on average {percent(sum(ratios) / len(ratios))} of completions were cut off "
-            f"({name}); which ones is not in the log."
+            f"The trainer logged that on average {mean} of completions were cut off ({name}); which ones is not in the "
+            "log."
         )
     return "Which completions were cut off is not in the log."
 
@@ -133,55 +136,65 @@ def _next_step(correlation: Estimate) -> str:
             "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
             "completions, tells a short habit from a length limit."
         )
-    return f"Nothing to do while the interval holds zero. What moves it: {metric('length_correlation').moved_by}"
+    if correlation.value is None:
+        return "Nothing to do: the rewards do not tell lengths apart."
+    return "Nothing to do while the interval holds zero."
 
 
 def _charts(lengths: _Lengths) -> tuple[Chart, ...]:
+    """What the correlation is made of: the difference of both lines has the sign of the step's covariance."""
     steps = sorted(set(lengths.steps))
     if len(steps) < 2:
         return ()
-    ids = [rollout.group_id for rollout in lengths.rollouts]
-    above = within_groups([rollout.reward or 0.0 for rollout in lengths.rollouts], ids)
+    apart, rewards = _within(lengths)
     return (
         Chart(
-            title=f"Mean length in {lengths.unit}, of rollouts above and below their group's mean reward",
+            title=f"Length beside the group's mean, in {lengths.unit}, of rollouts above and below their group's mean "
+            "reward, weighed by how far",
             kind="lines",
             places=tuple(steps),
             series=tuple(
-                Series(name=name, values=tuple(_mean_at(lengths, step, side) for step in steps))
-                for name, side in (("above", above > 0), ("below", above < 0))
+                Series(name=name, values=tuple(_mean_at(lengths, step, apart, weights) for step in steps))
+                for name, weights in (("above", np.clip(rewards, 0, None)), ("below", np.clip(-rewards, 0, None)))
             ),
         ),
     )
 
 
-def _mean_at(lengths: _Lengths, step: int, chosen: NDArray[np.bool_]) -> float | None:
-    """Mean length of the chosen rollouts of a step."""
-    rows = zip(lengths.values, lengths.steps, chosen, strict=True)
-    values = [value for value, at, wanted in rows if at == step and wanted]
-    return float(np.mean(values)) if values else None
+def _within(lengths: _Lengths) -> tuple[Array, Array]:
+    """Length and reward of each rollout minus the means of its group."""
+    ids = [rollout.group_id for rollout in lengths.rollouts]
+    rewards = [rollout.reward or 0.0 for rollout in lengths.rollouts]
+    return within_groups(lengths.values, ids), within_groups(rewards, ids)
+
+
+def _mean_at(lengths: _Lengths, step: int, apart: Array, weights: Array) -> float | None:
+    """Mean of the lengths of a step by these weights; None where all weights are zero."""
+    here = np.array(lengths.steps) == step
+    total = float(weights[here].sum())
+    return float(apart[here] @ weights[here]) / total if total > 0 else None
 
 
 def _quarters(lengths: _Lengths, inputs: ReportInputs) -> ReportTable:
-    """Rollouts by length in four equal parts."""
+    """Rollouts by their length beside that of their group, in four equal parts."""
     shares = _gradient_shares(inputs)
-    order = np.argsort(lengths.values, kind="stable")
+    apart, above = _within(lengths)
+    order = np.argsort(apart, kind="stable")
     rows: list[tuple[Cell, ...]] = []
     names = ("shortest quarter", "second", "third", "longest quarter")
     for name, part in zip(names, np.array_split(order, 4), strict=True):
         if not len(part):
             continue
         rollouts = [lengths.rollouts[index] for index in part]
-        sizes = [lengths.values[index] for index in part]
-        mean = float(np.mean([rollout.reward or 0.0 for rollout in rollouts]))
-        rows.append((name, f"{min(sizes)} to {max(sizes)}", mean, _sum_of(shares, rollouts)))
+        ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
+        rows.append((name, ends, float(above[part].mean()), _sum_of(shares, rollouts)))
     return ReportTable(
-        caption=f"All rollouts by length; share of the gradient = {metric('projection_share').formula}, "
-        "mean over the recomputed steps",
+        caption="All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
+        f"{metric('projection_share').formula}, mean over the recomputed steps",
         columns=(
             Column(title="completions"),
             Column(title=lengths.unit),
-            Column(title="mean reward", style="norm"),
+            Column(title="mean reward", style="gap"),
             Column(title="share of the gradient", style="gap"),
         ),
         rows=tuple(rows),

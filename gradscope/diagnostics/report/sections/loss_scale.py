@@ -18,6 +18,9 @@ QUESTION = "How much of the gradient is KL, and how much do dead groups dilute l
 BY_TOKEN = ("dapo", "bnpo")
 """TRL's loss types that are a mean over the tokens of the batch."""
 
+_LARGE_KL = 0.5
+"""With half of the gradient's norm the KL part is as large as what the rewards ask for."""
+
 
 def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     """The KL part of recomputed gradients, and the share of the loss that is live, by step."""
@@ -37,12 +40,25 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             _kl(run, kl),
         ),
         meaning=metric("live_share").meaning,
-        next_step="Dead groups act like a smaller learning rate that changes from step to step: resample them, or "
-        "divide by live rollouts only. A KL part that nears the whole gradient holds the policy where it is: lower "
-        "beta.",
+        next_step=_next_step(live, kl),
         charts=_charts(live),
         tables=(_table(live, kl, inputs, unit),),
     )
+
+
+def _next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
+    """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
+    low, high = min(live.values()), max(live.values())
+    largest = max((part for part in kl.values() if part is not None), default=0.0)
+    advice = []
+    if low < 1:
+        advice.append(
+            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
+            "or divide by live rollouts only."
+        )
+    if largest > _LARGE_KL:
+        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
+    return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
 
 
 def _has_tokens(run: Run) -> bool:

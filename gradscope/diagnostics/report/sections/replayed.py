@@ -12,14 +12,17 @@ from gradscope.results.report import Chart, Column, ReportSection, ReportTable, 
 NAME = "replay"
 QUESTION = "Does the log reproduce the trainer's own numbers?"
 
-_ADVICE = {
-    "match": "Nothing to do: weights, tokens and loss of the recomputed steps are the trainer's own, so the gradient "
-    "sections below stand on them.",
-    "mismatch": "Read the cause of the first step that differs: exact token ids (--completion-ids), the trainer's "
-    "arguments (--run-config) or the weights before the first update (--initial) are what usually lacks.",
-    "cannot": "Save a checkpoint before the steps that matter, log exact token ids, and pass the weights before the "
-    "first update with --initial and the trainer's arguments with --run-config.",
+_REMEDIES = {
+    "inferred from": "log exact token ids, or give them with --completion-ids",
+    "--run-config": "give the trainer's arguments with --run-config",
+    "--initial": "give the weights before the first update with --initial",
+    "not on disk": "save a checkpoint before each step that matters",
+    "the trainer logged no": "log each step (logging_steps=1 in TRL)",
+    "with exact ids": "check that --run-config holds this run's arguments, and that no checkpoint was replaced",
+    "the log says": "look for rows that were changed, or lost, after the trainer logged the step",
+    "an advantage differs": "check the formulation in the trainer's arguments",
 }
+"""Words of a cause -> what to do about it."""
 
 
 def replay_section(inputs: ReportInputs) -> ReportSection:
@@ -31,13 +34,24 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(*report.findings, f"The verdict on the run: {report.verdict}."),
+        findings=(f"The log replays: {report.headline}.", *report.findings),
         meaning=entry.meaning,
-        next_step=_ADVICE[report.verdict],
+        next_step=_next_step(report),
         command=inputs.command("replay"),
         charts=_charts(report),
         tables=(_steps(report), *_causes(report)),
     )
+
+
+def _next_step(report: ReplayReport) -> str:
+    """What the causes of this run's verdict ask for, those of mismatches first."""
+    if report.verdict == "match" and report.frac_replay_mismatch.num_units == len(report.steps):
+        return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
+    wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
+    causes = [one.cause for step in report.steps for one in step.quantities if one.verdict == wanted and one.cause]
+    remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
+    advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
+    return f"{report.headline}: {advice}"
 
 
 def _charts(report: ReplayReport) -> tuple[Chart, ...]:

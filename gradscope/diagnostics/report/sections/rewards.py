@@ -145,12 +145,15 @@ def _top(functions: Sequence[_Function]) -> _Function:
 
 
 def _next_step(functions: Sequence[_Function]) -> str:
+    top = _top(functions)
     if len(functions) > 1:
         return (
-            f"If {_top(functions).name} is not what should be learned, lower its weight (reward_weights) once it is "
-            "mostly satisfied, and look at one function alone."
+            f"If {top.name} is not what should be learned, lower its weight (reward_weights), and look at one function "
+            "alone."
         )
-    return "Partial credit or a second function unties groups."
+    if not top.frac_tied:
+        return "Nothing to do: it tells the rollouts of every group apart."
+    return f"It ties {percent(top.frac_tied)} of groups: partial credit or a second function would untie some."
 
 
 def _charts(run: Run, names: Sequence[str]) -> tuple[Chart, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
@@ -28,7 +29,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
         question=QUESTION,
         findings=tuple(text for text in (first, _trend(report), *others) if text),
         meaning=entry.meaning,
-        next_step=f"What moves it: {entry.moved_by}",
+        next_step=dead_group_advice(report),
         command=inputs.command("degeneracy"),
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(_kinds(report), *((_by_step(report.by_step),) if len(report.by_step) > 1 else ())),
@@ -52,7 +53,7 @@ def _trend(report: DegeneracyReport) -> str:
     if change.value is None:
         return ""
     text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"
-    undecided = ", so its direction is undecided" if change.interval and not change.side_of_zero else ""
+    undecided = "" if change.side_of_zero else ", so its direction is undecided"
     return f"{text}{interval(change, points)}{undecided}."
 
 

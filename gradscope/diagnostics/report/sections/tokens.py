@@ -46,7 +46,7 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         question=QUESTION,
         findings=(_entropy(correlation, rollouts), _concentration(rollouts), _direction(rollouts)),
         meaning=f"{metric('token_norm').meaning} {metric('token_entropy_correlation').meaning}",
-        next_step=_next_step(correlation),
+        next_step=_next_step(correlation, rollouts),
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step)),
         charts=(_by_position(rollouts),),
         texts=_texts(rollouts),
@@ -76,7 +76,7 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     where = f"{len(_norms(rollouts)):,} tokens of {len(rollouts)} rollouts"
     if correlation.value is None:
         return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
-    text = f"Within rollouts, a token's gradient norm rises with the policy's entropy at {correlation.value:+.2f}"
+    text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
     if correlation.interval is None:
         return f"{text} ({where})."
     conclusions = {
@@ -106,11 +106,13 @@ def _direction(rollouts: Sequence[RolloutTokens]) -> str:
     return f"{text}; {against:,} pull against the gradient of their own rollout."
 
 
-def _next_step(correlation: Estimate) -> str:
+def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     if correlation.side_of_zero > 0:
+        norms = _norms(rollouts)
+        kept = float(norms[_quarters(rollouts) == len(_QUARTERS) - 1].sum() / norms.sum())
         return (
             "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
-            "most uncertain tokens alone (top_entropy_quantile in TRL) keeps most of this gradient."
+            f"most uncertain quarter alone (top_entropy_quantile in TRL) keeps {percent(kept)} of these norms."
         )
     return "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
 
@@ -154,7 +156,7 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
 def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
     norms, entropies = _norms(rollouts), _entropies(rollouts)
     total = float(norms.sum()) or 1.0
-    parts = np.array_split(np.argsort(entropies, kind="stable"), len(_QUARTERS))
+    parts = [np.flatnonzero(_quarters(rollouts) == number) for number in range(len(_QUARTERS))]
     rows: list[tuple[Cell, ...]] = [
         (
             name,
@@ -167,7 +169,8 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         if len(part)
     ]
     return ReportTable(
-        caption=f"Tokens by the policy's entropy where they were sampled; norm = {metric('token_norm').formula}",
+        caption="Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
+        f"{metric('token_norm').formula}",
         columns=(
             Column(title="tokens"),
             Column(title="number", style="count"),
@@ -177,6 +180,15 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
         ),
         rows=tuple(rows),
     )
+
+
+def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
+    return np.concatenate([_quarter_of(rollout.entropies[rollout.is_seen]) for rollout in rollouts])
+
+
+def _quarter_of(entropies: Array) -> NDArray[np.int64]:
+    """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
+    return np.argsort(np.argsort(entropies, kind="stable"), kind="stable") * len(_QUARTERS) // max(len(entropies), 1)
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:

@@ -7,11 +7,13 @@ nothing else is in the loss, and wrong where a group is live.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 
@@ -22,6 +24,7 @@ _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
 
 _KINDS = {
+    "not finite": "the trainer logged NaN or infinity as loss or grad_norm, so what that update did is not known",
     "learning": "a gradient from live groups",
     "on-policy": "loss near zero with a gradient: healthy, the usual picture of on-policy training",
     "dead batch": "no gradient, and none was due: every group has equal rewards",
@@ -49,7 +52,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         findings=_findings(counts, kinds),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
-        next_step=_next_step(counts),
+        next_step=_next_step(counts, inputs),
         command=inputs.command("replay") if counts["suspect"] else "",
         charts=tuple(
             Chart(
@@ -71,6 +74,8 @@ def _live_groups(run: Run) -> Counter[int]:
 
 
 def _kind(values: Mapping[str, float], num_live: int) -> str:
+    if not all(math.isfinite(values[name]) for name in ("grad_norm", "loss") if name in values):
+        return "not finite"
     if values["grad_norm"] <= _TINY_NORM:
         return "suspect" if num_live else "dead batch"
     if not num_live:
@@ -82,21 +87,27 @@ def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
     sentences = [f"{good} of {total} steps have a gradient from live groups."]
-    for kind in ("suspect", "dead batch", "other terms", "on-policy"):
+    for kind in ("not finite", "suspect", "dead batch", "other terms", "on-policy"):
         if counts[kind]:
             first = next(step for step, other in kinds.items() if other == kind)
             sentences.append(f"{counts[kind]} of {total} steps (first: step {first}): {_KINDS[kind]}.")
     return tuple(sentences)
 
 
-def _next_step(counts: Counter[str]) -> str:
+def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
+    if counts["not finite"]:
+        return (
+            "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
+            "weights after it are damaged unless the trainer skipped the update."
+        )
     if counts["suspect"]:
         return (
             "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
             "zero, do the weights train? A replay recomputes its gradient."
         )
     if counts["dead batch"] or counts["other terms"]:
-        return "Steps without a live group cost rollouts and teach nothing: resample dead groups, or mix difficulties."
+        advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
+        return f"Steps without a live group cost rollouts and teach nothing.{advice}"
     return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from gradscope.errors import UsageError
-from gradscope.rollouts.readers.flat.columns import USUAL, list_names
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names
 from gradscope.rollouts.readers.parsing.scalars import is_number
 
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
-_TEXT_LISTS = ("completion", "completions", "samples", "responses", "generations", "solutions", "code", "outputs")
+_TEXT_LISTS = (
+    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
+    "content",
+    *("predictions", "preds", "model_outputs", "model_answers"),
+)
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
-_COUNTS = (("n", "c"), ("num_samples", "num_correct"), ("total", "correct"))
+_TRIALS = ("trial", *SAMPLE_IDS)
+_TOTALS = ("n", "num_samples", "n_samples", "total")
+_RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
+_ALSO_VERDICTS = ("correct", "passed")
+"""Names that a verdict of one sample has as well: a boolean there is no count."""
+COUNTS = "counts"
+"""The shape of a row with n and c."""
+NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
 _MAX_DEPTH = 12
 
@@ -34,54 +47,80 @@ class PromptSamples:
     """The policy of each sample, where a row holds one of each."""
 
 
-def samples_of(row: Mapping[str, Any], reward: str | None = None) -> PromptSamples | str | None:
+def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> PromptSamples | str | None:
     """The samples that a row, or a part of a document, holds.
 
+    A list of rewards counts as samples where a list of as many responses stands beside it, or where it was named: a
+    list alone may as well hold the criteria, tests or tokens of one response.
+
     Args:
-        reward: Which list is the reward; None: the first with a usual name.
+        columns: Which list is the reward, and which columns are counts; None: the first with a usual name.
 
     Returns:
         The samples; a few words for the quarantine where they contradict themselves; None where the row has no such
         shape.
     """
-    return _from_lists(row, reward) or _from_counts(row) or _from_policies(row, reward)
+    if columns.num_samples or columns.num_correct:
+        return _from_counts(row, columns)
+    return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
-def prompt_rows(node: Any, reward: str | None = None, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
+def prompt_rows(node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
     """The parts of a nested document that hold samples.
 
     Args:
         node: Plain JSON.
-        reward: Which list is the reward.
+        columns: Which list is the reward, and which columns are counts.
         depth: How many levels below this one to look into.
 
     Yields:
         Mappings with a shape, outermost first, in order.
     """
-    if isinstance(node, Mapping) and samples_of(node, reward) is not None:
+    if isinstance(node, Mapping) and samples_of(node, columns) is not None:
         yield node
     elif isinstance(node, (Mapping, list)) and depth:
         for item in node.values() if isinstance(node, Mapping) else node:
             if isinstance(item, (Mapping, list)):
-                yield from prompt_rows(item, reward, depth - 1)
+                yield from prompt_rows(item, columns, depth - 1)
+
+
+def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says what a list of rewards lacks to be samples, where most of a file's first rows have nothing but such a list.
+
+    Raises:
+        InputError: They have; the hint is the option that makes samples of it.
+    """
+    for name in _REWARD_LISTS:
+        if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
+            raise InputError(
+                f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
+                "are samples, or parts of one, is not known.",
+                hint=f"If each entry is a sample, name the list: --reward-column {name}",
+            )
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
     columns: dict[str, Any] = {}
+    aligned: set[str] = set()
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
-            columns |= {key: [element.get(key) for element in value] for key in value[0]}
+            objects = {key: [element.get(key) for element in value] for key in value[0]}
+            columns |= objects
+            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, [_unwrap(element) for element in value])
     if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
-    main = reward if reward in columns else _first(columns, _REWARD_LISTS)
+    sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
+    is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # which say how long the list is
+    aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
+    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     size = len(columns[main])
     if not size:
         return "the list of samples is empty"
-    if isinstance(row.get("n"), int) and isinstance(row.get("c"), int) and not _counts_agree(row, columns[main]):
+    if is_counted and not _counts_agree(row, columns[main]):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
     texts = _first(same, (*_ANSWER_KEYS, *_TEXT_LISTS))
@@ -93,14 +132,19 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     )
 
 
-def _from_counts(row: Mapping[str, Any]) -> PromptSamples | str | None:
-    for total, right in _COUNTS:
-        if total in row and right in row:
-            n, c = _count(row[total]), _count(row[right])
-            if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
-                return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
-            return PromptSamples(shape="counts", rewards=(1.0,) * c + (0.0,) * (n - c))
-    return None
+def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
+    total = columns.num_samples or _first(row, _TOTALS)
+    right = columns.num_correct or next((name for name in _RIGHTS if name in row and _may_count(name, row[name])), None)
+    if total is None or right is None or total not in row or right not in row:
+        return None
+    n, c = _count(row[total]), _count(row[right])
+    if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
+        return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
+    return PromptSamples(shape=COUNTS, rewards=(1.0,) * c + (0.0,) * (n - c))
+
+
+def _may_count(name: str, value: Any) -> bool:
+    return name not in _ALSO_VERDICTS or not isinstance(value, (bool, list))
 
 
 def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.evaluations.sample_shapes import PromptSamples, prompt_rows, samples_of
+from gradscope.rollouts.readers.evaluations.sample_shapes import (
+    COUNTS,
+    PromptSamples,
+    prompt_rows,
+    refuse_lone_list,
+    samples_of,
+)
 from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
 from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
@@ -29,7 +35,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
-    if _holds_shapes(rows, request.columns.reward):
+    if _holds_shapes(rows, request.columns):
         return True
     columns = resolve_columns(columns_in(rows), request.columns)
     return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
@@ -37,7 +43,10 @@ def _recognizes(request: ReadRequest) -> bool:
 
 def _read(request: ReadRequest) -> Run:
     """Read a sample file: one group a prompt, at step 0."""
-    if not _holds_shapes(peek(request.path), request.columns.reward):
+    rows = peek(request.path)
+    if not _holds_shapes(rows, request.columns):
+        reward = resolve_columns(columns_in(rows), request.columns).reward
+        refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
     quarantine = QuarantineLog()
     shapes: Counter[str] = Counter()
@@ -53,28 +62,42 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-def _holds_shapes(rows: list[dict[str, Any]], reward: str | None) -> bool:
+def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each: one broken row decides nothing."""
-    return sum(next(prompt_rows(row, reward), None) is not None for row in rows) > len(rows) / 2
+    found = [(row, part) for row in rows if (part := next(prompt_rows(row, columns), None)) is not None]
+    return len(found) > len(rows) / 2 and not _are_numbered(found, columns)
+
+
+def _are_numbered(found: list[tuple[dict[str, Any], Mapping[str, Any]]], columns: ColumnNames) -> bool:
+    """Whether what looks like counts is a sample a row with its number n: then most prompts stand in several rows."""
+    if columns.num_samples or columns.num_correct:
+        return False
+    counts = [
+        row
+        for row, part in found
+        if isinstance(one := samples_of(part, columns), PromptSamples) and one.shape == COUNTS
+    ]
+    prompts = {_identify(row, str(place))[0] for place, row in enumerate(counts)}
+    return len(prompts) <= len(counts) / 2 and len(counts) > 1
 
 
 def _records(
     request: ReadRequest, quarantine: QuarantineLog, shapes: Counter[str], identities: Counter[str]
 ) -> Iterator[Record]:
-    name = request.columns.reward
+    columns = request.columns
     for file in expand(request.path):
         for location, row in read_rows(file, quarantine):
             has_samples = False
-            for part in prompt_rows(row, name):
+            for part in prompt_rows(row, columns):
                 has_samples = True
-                samples = samples_of(part, name)
+                samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
                     yield from _expand(
                         part,
                         samples,
                         location,
-                        request.columns,
+                        columns,
                         quarantine,
                         identities,
                         by_reward=request.rewards_only,

@@ -17,12 +17,13 @@ from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import generation_seconds, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import (
     ABSENT,
     digest,
     finite_or_none,
+    is_not_finite,
     parse_messages,
     parse_reward,
     text_of,
@@ -128,6 +129,8 @@ def _records(
             further = {name: _number(parse_reward(row.get(name), from_text=from_text)) for name in rewards}
             if isinstance(reward, str):
                 quarantine.add(reward, location)
+            elif is_not_finite(row.get(columns.advantage or "")):
+                quarantine.add(BROKEN_ADVANTAGE, location)
             record = _record(row, columns, step, _number(reward), further)
             sample_id = None if sample is None else text_of(row.get(sample)) or None
             yield dataclasses.replace(record, sample_id=sample_id, location=location) if sample_id else record

@@ -5,6 +5,9 @@ from __future__ import annotations
 from gradscope.errors import InputError
 from gradscope.results.source import Quarantine, QuarantineReason
 
+BROKEN_ADVANTAGE = "the advantage is not finite"
+"""Of a row whose reward can be used; it stays in its group."""
+
 
 class UnusableRowError(Exception):
     """A row holds no rollout; its message is the reason for the quarantine, in a few words."""

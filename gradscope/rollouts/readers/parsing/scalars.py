@@ -55,6 +55,19 @@ def finite_or_none(value: Any) -> float | None:
     return None if isinstance(number, str) else number
 
 
+def is_not_finite(value: Any) -> bool:
+    """Whether a cell is NaN or an infinity, as a number."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def logged_number(value: float) -> float:
+    """A metric as the trainer logged it, NaN and infinity included; a whole number beyond all floats is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def is_number(value: Any) -> bool:
     """Whether a cell is a number, finite or not, or a boolean."""
     return isinstance(value, (bool, int, float))

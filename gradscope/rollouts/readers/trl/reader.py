@@ -15,9 +15,9 @@ from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.format import Format
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, is_not_finite, parse_messages, text_of
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
 from gradscope.rollouts.readers.trl.files import StepFile, completion_files, read_step_file, run_of, split_training
 from gradscope.rollouts.readers.trl.notes import step_notes
@@ -93,7 +93,7 @@ def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Blo
         prompts=tuple(_prompt_id(row) for row in file.rows),
         rewards=tuple(scalar_reward(row, weights)[1] for row in file.rows),
         advantages=tuple(finite_or_none(row["advantage"]) for row in file.rows),
-        logged_share=share if state.window(file.step) == 1 else None,
+        logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
     )
 
 
@@ -130,6 +130,8 @@ def _groups(
             rewards, reward = scalar_reward(file.rows[at], weights)
             if reward is None:
                 quarantine.add("no reward function gave a finite number", f"{file.path}:{at + 1}")
+            elif is_not_finite(file.rows[at]["advantage"]):
+                quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
             ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at])
             rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
         prompt_id = _prompt_id(file.rows[start])

@@ -5,6 +5,7 @@ Shapes: N logged steps, K reward functions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,8 @@ def _leading_doubles(file: StepFile) -> tuple[str, ...]:
 
 def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> RewardWeights:
     keys = [f"rewards/{name}/mean" for name in names]
-    entries = [m for m in state.metrics.values() if "reward" in m and all(key in m for key in keys)]
+    wanted = ["reward", *keys]
+    entries = [m for m in state.metrics.values() if all(math.isfinite(m.get(key, math.nan)) for key in wanted)]
     means = np.array([[entry[key] for key in keys] for entry in entries]).reshape(-1, len(keys))  # [N, K]
     totals = np.array([entry["reward"] for entry in entries])  # [N]
     weights = _least_squares(means, totals)

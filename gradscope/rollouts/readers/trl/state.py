@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
 
 _EVAL_PREFIX = "eval_"
 
@@ -82,12 +83,8 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     for entry in document["log_history"]:
         if _is_eval(entry):
             continue
-        finite = {
-            name: float(value)
-            for name, value in entry.items()
-            if name != "step" and isinstance(value, (int, float)) and math.isfinite(value)
-        }
-        metrics[int(entry["step"])] = {**finite, **metrics.get(int(entry["step"]), {})}
+        logged = {name: logged_number(value) for name, value in entry.items() if name != "step" and is_number(value)}
+        metrics[int(entry["step"])] = {**logged, **metrics.get(int(entry["step"]), {})}
     return metrics
 
 

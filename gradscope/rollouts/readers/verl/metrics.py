@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, numbers_in, whole_number
+from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
 
 SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
@@ -29,7 +30,7 @@ def is_metrics(file: Path) -> bool:
 
 
 def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[str, float]]:
-    """What verl logged: step -> finite numbers under verl's names.
+    """What verl logged: step -> numbers under verl's names, finite or not.
 
     Args:
         file: A file of metrics; of a step that a resumed run logged again the later line counts.
@@ -44,8 +45,7 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         if step is None or not mapping_of(row.get("data")):
             quarantine.add("the line of metrics has no step or no data", location)
             continue
-        finite = {name: value for name, value in numbers_in(row["data"]).items() if value is not None}
-        metrics[step] = finite
+        metrics[step] = {name: logged_number(cell) for name, cell in row["data"].items() if is_number(cell)}
     return metrics
 
 

@@ -47,6 +47,16 @@ def test_what_the_trainer_logged_of_it_stands_in() -> None:
     section = agreement_section(inputs_of(run_of(*groups, metrics={1: {name: 0.5, "loss": 1.0}, 2: {name: 0.25}})))
     assert section.findings == (f"The trainer logged at step 2: {name} = 0.25.",)
     assert section.charts[0].series[0].values == (0.5, 0.25)
+    assert section.next_step.startswith("Find out which side is off")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("mean", "Nothing to do: the sampler's policy is the one"), ("max", "Log the mean difference as well")],
+)
+def test_what_to_do_follows_from_the_logged_mean(name: str, advice: str) -> None:
+    metrics = {1: {f"sampling/sampling_logp_difference/{name}": 0.001}}
+    assert agreement_section(inputs_of(run_of(group_of([1, 0], step=1), metrics=metrics))).next_step.startswith(advice)
 
 
 def test_metrics_of_steps_without_rollouts_do_not_count() -> None:

@@ -52,3 +52,12 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
 @pytest.mark.parametrize("grams", [[], [gram_of([[0.0], [0.0]], ["0/a"] * 2)]])
 def test_without_a_gradient_there_are_no_parts(grams: list[object]) -> None:
     assert contributions_section(inputs_of(RUN, grams=grams)).missing == f"{NOT_READ.reason} {NOT_READ.hint}"
+
+
+def test_clipping_is_advised_where_one_rollout_carries_much() -> None:
+    assert contributions_section(inputs_of(RUN, grams=[GRAM])).next_step.endswith(
+        "One carries 75.0 %: clipping the norm (max_grad_norm) or a larger batch evens it out."
+    )
+    run = run_of(group_of([1] * 8, prompt="a"))
+    even = contributions_section(inputs_of(run, grams=[gram_of([[1.0]] * 8, ["0/a"] * 8)]))
+    assert even.next_step.endswith("No single one carries more than 12.5 % of the gradient.")

@@ -60,3 +60,14 @@ def test_without_logged_advantages_there_is_no_cosine() -> None:
     rows = rows_of(advantages=[1, -1, 0, 0])
     assert rows["logged"][2].value == pytest.approx(1.0)
     assert formulations_section(inputs_of(RUN)).missing == f"{NOT_READ.reason} {NOT_READ.hint}"
+
+
+def test_formulations_that_are_the_same_update_are_named() -> None:
+    gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
+    advice = formulations_section(inputs_of(RUN, grams=[gram])).next_step
+    same, other = advice.split(". Farthest from it, and worth a run: ")
+    assert same.startswith("The logged update at another step size (cosine from 0.99 on): ")
+    assert "dr_grpo" in same
+    assert len(other.split(", ")) == 3
+    unlogged = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[0, 0, 0, 0])
+    assert formulations_section(inputs_of(RUN, grams=[unlogged])).next_step.startswith("Log advantages")

@@ -29,7 +29,7 @@ def test_length_and_reward_correlate_within_groups() -> None:
     assert section.findings[0].endswith("longer completions are rewarded more.")
     assert section.findings[2] == "Completions have 5.0 characters on average at step 1 and 5.0 at step 2."
     assert section.next_step.startswith("Read long completions that pass")
-    assert [series.values for series in section.charts[0].series] == [(7.5, 7.5), (2.5, 2.5)]
+    assert [series.values for series in section.charts[0].series] == [(2.5, 2.5), (-2.5, -2.5)]
 
 
 def test_short_answers_that_pass_ask_for_another_remedy() -> None:
@@ -76,10 +76,10 @@ def test_quarters_of_length_have_their_part_of_the_gradient() -> None:
     section = length_section(inputs_of(run_of(group((2, 4, 6, 8), (0, 0, 1, 1))), grams=grams))
     rows = section.tables[0].rows
     assert [row[:3] for row in rows] == [
-        ("shortest quarter", "2 to 2", 0.0),
-        ("second", "4 to 4", 0.0),
-        ("third", "6 to 6", 1.0),
-        ("longest quarter", "8 to 8", 1.0),
+        ("shortest quarter", "-3.0 to -3.0", -0.5),
+        ("second", "-1.0 to -1.0", -0.5),
+        ("third", "+1.0 to +1.0", 0.5),
+        ("longest quarter", "+3.0 to +3.0", 0.5),
     ]
     assert [row[3] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
@@ -89,3 +89,20 @@ def test_without_gradients_the_parts_are_undefined_and_without_text_the_section(
     assert rows[0][3] == Estimate.undefined_because("no gradient was recomputed")
     missing = length_section(inputs_of(run_of(group((0, 0), (1, 0))))).missing
     assert str(missing).startswith("The log has no completions to measure.")
+
+
+def test_chart_and_table_say_what_the_sentence_says_where_pooling_would_say_the_opposite() -> None:
+    """Within each group longer is better; hard prompts, with few passes, have the long completions."""
+    easy = [group((10, 12, 12, 12), (0, 1, 1, 1), step=step, prompt=f"e{step}{n}") for step in (1, 2) for n in range(6)]
+    hard = [group((90, 90, 90, 96), (0, 0, 0, 1), step=step, prompt=f"h{step}{n}") for step in (1, 2) for n in range(6)]
+    section = length_section(inputs_of(run_of(*easy, *hard)))
+    assert section.findings[0].endswith("longer completions are rewarded more.")
+    above, below = section.charts[0].series
+    assert all(high > 0 > low for high, low in zip(above.values, below.values, strict=True))
+    rewards = [row[2] for row in section.tables[0].rows]
+    assert rewards[0] < 0 < rewards[-1]  # type: ignore[operator]
+
+
+def test_a_step_without_unequal_rewards_has_no_place_in_the_chart() -> None:
+    section = length_section(inputs_of(run_of(*GROUPS, group((2, 8), (1, 1), step=3, prompt="dead"))))
+    assert [series.values[-1] for series in section.charts[0].series] == [None, None]

@@ -65,3 +65,12 @@ def test_without_gradients_the_kl_part_is_what_settings_and_log_say(
     settings: dict[str, object] | None, metrics: dict[int, dict[str, float]], sentence: str
 ) -> None:
     assert section_of(run_of(LIVE, settings=settings, metrics=metrics)).findings[1].startswith(sentence)
+
+
+def test_what_to_do_follows_from_dead_groups_and_the_kl_part() -> None:
+    assert section_of(run_of(LIVE, ALIVE)).next_step.startswith("Nothing to do: every group is live")
+    dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
+    assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
+    assert "beta" not in dead
+    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
+    assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gradscope.diagnostics.report.sections.replayed import replay_section
+from gradscope.estimate import Estimate
+from gradscope.results.replay import Quantity, ReplayVerdict
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import replay_report
@@ -31,9 +35,38 @@ def test_both_norms_are_drawn_over_the_steps() -> None:
 
 
 def test_a_match_throughout_has_no_causes_and_no_curve_of_one_step() -> None:
-    matched = replace(REPORT, steps=REPORT.steps[:1], verdict="match")
+    judged = Estimate.exact(0.0, num_units=1)
+    matched = replace(
+        REPORT, steps=REPORT.steps[:1], verdict="match", headline="match at 1 of 1 step", frac_replay_mismatch=judged
+    )
     section = replay_section(inputs_of(RUN, replay=matched))
     assert len(section.tables) == 1
     assert section.charts == ()
-    assert section.findings[-1] == "The verdict on the run: match."
+    assert section.findings[0] == "The log replays: match at 1 of 1 step."
     assert section.next_step.startswith("Nothing to do")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "cause", "advice"),
+    [
+        ("mismatch", "the token ids of 4 of 4 completions were inferred from their text", "log exact token ids"),
+        ("mismatch", "the recomputed norm is 3% off, with exact ids: other weights", "check that --run-config holds"),
+        ("mismatch", "the log says 0.5, its rollouts say 0.75", "look for rows that were changed"),
+        ("mismatch", "an advantage differs from grpo of its group by 0.1", "check the formulation"),
+        ("cannot", "the loss settings are not in the folder: --run-config", "give the trainer's arguments"),
+        ("cannot", "weights are not on disk; pass them with --initial", "give the weights before the first update"),
+        ("cannot", "the trainer logged no grad_norm at this step", "log each step"),
+        ("cannot", "loss_type bnpo is not known", "Read the cause of the first such step below."),
+    ],
+)
+def test_what_to_do_follows_from_the_causes(verdict: ReplayVerdict, cause: str, advice: str) -> None:
+    quantity = Quantity(name="grad_norm", verdict=verdict, cause=cause)
+    steps = (replace(REPORT.steps[0], verdict=verdict, cause=cause, quantities=(quantity,)),)
+    section = replay_section(inputs_of(RUN, replay=replace(REPORT, steps=steps, verdict=verdict, headline="so")))
+    assert section.next_step.startswith(f"so: {advice}")
+
+
+def test_some_steps_that_match_still_ask_for_the_weights_of_the_others() -> None:
+    report = replace(REPORT, verdict="match", headline="match at 3 of 19 steps; 16 cannot")
+    section = replay_section(inputs_of(RUN, replay=report))
+    assert section.next_step == "match at 3 of 19 steps; 16 cannot: save a checkpoint before each step that matters."

@@ -46,7 +46,7 @@ def test_a_single_function_makes_everything() -> None:
     assert section.findings == (
         "There is one reward function, acc: it makes all of the advantage and ties 50.0 % of groups.",
     )
-    assert section.next_step == "Partial credit or a second function unties groups."
+    assert section.next_step == "It ties 50.0 % of groups: partial credit or a second function would untie some."
 
 
 def test_means_are_drawn_over_several_steps() -> None:

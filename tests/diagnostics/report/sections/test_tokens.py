@@ -36,11 +36,12 @@ RISING = [rollout([1.0, 2.0, 3.0, 4.0, 10.0], [0.1, 0.2, 0.3, 0.4, 0.5], sample=
 
 def test_undecided_tokens_that_pull_hardest_are_found() -> None:
     section = section_of(*RISING)
-    assert section.findings[0].startswith("Within rollouts, a token's gradient norm rises with the policy's entropy")
+    assert section.findings[0].startswith("Within rollouts, a token's gradient norm and the policy's entropy correlate")
     assert "at +1.00" in section.findings[0]
     assert section.findings[1] == "The tenth of tokens with the largest gradients holds 25.0 % of the summed norms."
     assert section.findings[2] == "The update pushes 30 of these tokens up and 0 down."
     assert section.command.endswith("rank made-up --rows token --step 7")
+    assert "gradient norm" in section.findings[0]
 
 
 def test_norms_are_summed_by_place_and_by_entropy() -> None:
@@ -79,3 +80,15 @@ def test_shades_are_relative_to_the_largest_norm_and_unseen_tokens_have_none() -
         "not measured, entropy 0.30",
     ]
     assert len(section_of(*RISING, *RISING).texts) == MOST_TEXTS
+
+
+def test_quarters_are_of_each_rollout_so_that_they_say_what_the_sentence_says() -> None:
+    """Within each rollout undecided tokens pull hardest; the sure rollout has the larger gradients."""
+    firm, open_ = [10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 4.0]
+    sure = [rollout([*firm[:3], 13.0 + n], [0.1, 0.2, 0.3, 0.4], sample=n) for n in range(8)]
+    unsure = [rollout([*open_[:3], 4.0 + n], [2.1, 2.2, 2.3, 2.4], sample=n) for n in range(8, 16)]
+    section = section_of(*sure, *unsure)
+    assert "correlate at +" in section.findings[0]
+    assert section.next_step.endswith("keeps 45.1 % of these norms.")  # 256 of 568
+    means = [row[3] for row in section.tables[0].rows]
+    assert means == sorted(means)  # type: ignore[type-var]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gradscope.diagnostics.report.sections.zero_loss import zero_loss_section
@@ -18,6 +20,9 @@ LIVE, DEAD = [1, 0], [1, 1]
         (LIVE, {"grad_norm": 0.0, "loss": 0.0}, "suspect"),
         (DEAD, {"grad_norm": 0.0, "loss": 0.0}, "dead batch"),
         (DEAD, {"grad_norm": 0.5, "loss": 0.0}, "other terms"),
+        (LIVE, {"grad_norm": math.nan, "loss": 0.1}, "not finite"),
+        (LIVE, {"grad_norm": math.inf}, "not finite"),
+        (DEAD, {"grad_norm": 0.0, "loss": math.nan}, "not finite"),
     ],
 )
 def test_a_step_is_of_one_kind(rewards: list[float], metrics: dict[str, float], kind: str) -> None:
@@ -49,3 +54,12 @@ def test_healthy_steps_need_no_replay() -> None:
 def test_a_norm_that_belongs_to_several_steps_is_not_judged() -> None:
     run = run_of(group_of(LIVE, step=1), metrics={1: {"grad_norm": 0.5}}, notes={1: "two updates in one"})
     assert str(zero_loss_section(inputs_of(run)).missing).startswith("The log has no grad_norm that belongs to one")
+
+
+def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
+    groups = [group_of(LIVE, step=step) for step in (1, 2, 3)]
+    metrics = {1: {"grad_norm": 0.5}, 2: {"grad_norm": math.nan}, 3: {"grad_norm": 0.0}}
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    assert section.findings[1].startswith("1 of 3 steps (first: step 2): the trainer logged NaN or infinity")
+    assert section.next_step.startswith("Look at the first step that is not finite")
+    assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradscope.errors import UsageError
-from gradscope.rollouts.readers.evaluations.sample_shapes import PromptSamples, prompt_rows, samples_of
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.evaluations.sample_shapes import (
+    PromptSamples,
+    prompt_rows,
+    refuse_lone_list,
+    samples_of,
+)
 
-LEAF = {"scores": [1.0, 0.0]}
+LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
 
 def nested(levels: int) -> Any:
@@ -30,12 +37,12 @@ def test_without_a_depth_twelve_levels_are_looked_into() -> None:
 
 
 def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
-    outer = {"scores": [1.0, 0.0], "more": LEAF}
+    outer = {**LEAF, "more": LEAF}
     assert list(prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})) == [outer, LEAF]
 
 
 def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
-    samples = samples_of(row, reward)
+    samples = samples_of(row, ColumnNames(reward=reward))
     assert isinstance(samples, PromptSamples)
     return samples
 
@@ -52,7 +59,17 @@ def test_a_list_of_objects_is_columns() -> None:
     assert (samples.rewards, samples.texts) == ((1, 0), ("a", "b"))
 
 
-@pytest.mark.parametrize(("total", "right"), [("n", "c"), ("num_samples", "num_correct"), ("total", "correct")])
+@pytest.mark.parametrize(
+    ("total", "right"),
+    [
+        ("n", "c"),
+        ("num_samples", "num_correct"),
+        ("total", "correct"),
+        ("n", "correct"),
+        ("n", "num_correct"),
+        ("n", "passed"),
+    ],
+)
 def test_counts_are_so_many_passes_and_fails(total: str, right: str) -> None:
     assert shape({total: "3", right: 1.0}).rewards == (1.0, 0.0, 0.0)
 
@@ -63,7 +80,7 @@ def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
 
 
 def test_lists_that_contradict_themselves_say_so() -> None:
-    assert samples_of({"passed": []}) == "the list of samples is empty"
+    assert samples_of({"passed": [], "responses": []}) == "the list of samples is empty"
     assert samples_of({"passed": [True], "n": 2, "c": 1}) == "n and c contradict the list of samples"
     assert shape({"passed": [True, False], "n": 2, "c": 1}).rewards == (True, False)
 
@@ -78,10 +95,55 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
 def test_a_list_that_is_named_and_not_there_is_refused() -> None:
     assert shape({"scores": [1.0], "grades": [0.5]}, "grades").rewards == (0.5,)
     with pytest.raises(UsageError, match="There is no list 'marks' of rewards") as caught:
-        samples_of({"scores": [1.0]}, "marks")
+        samples_of({"scores": [1.0]}, ColumnNames(reward="marks"))
     assert caught.value.hint == "The lists are 'scores'."
 
 
 @pytest.mark.parametrize("row", [{}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}])
 def test_rows_of_another_shape_are_left_to_others(row: dict[str, Any]) -> None:
     assert samples_of(row) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "q", "response": "a", "reward": 1.0, "scores": [0.1, 0.9, 0.5]},  # criteria of one response
+        {"prompt": "q", "response": "a", "passed": [True, True, False]},  # tests of one response
+        {"prompt": "q", "responses": ["a", "b"], "scores": [0.1, 0.9, 0.5]},
+        {"prompt": "q", "criteria": ["clear", "right"], "scores": [0.1, 0.9]},
+        {"prompt": "q", "rubric": [{"criterion": "clear", "score": 1}, {"criterion": "right", "score": 0}]},
+        {"prompt": "q", "response": "a b", "rewards": [0.0, 1.0]},  # tokens of one response
+        {"prompt": "q", "n": 3, "correct": True},
+        {"prompt": "q", "n": 3, "passed": [True, False]},
+    ],
+)
+def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, Any]) -> None:
+    assert samples_of(row) is None
+
+
+def test_of_several_lists_the_one_with_responses_holds_the_samples() -> None:
+    row = {"scores": [0.1, 0.9, 0.5], "rewards": [1, 0], "responses": ["a", "b"]}
+    assert (shape(row).rewards, shape(row).texts) == ((1, 0), ("a", "b"))
+
+
+def test_a_lone_list_is_refused_where_most_rows_have_it() -> None:
+    refuse_lone_list(Path("log"), [{"score": 0.1, "responses": ["a"]}, {"scores": [1]}])
+    with pytest.raises(InputError, match="log has a list 'scores' in a row, and no list of as many responses"):
+        refuse_lone_list(Path("log"), [{"scores": [0.1]}])
+
+
+def test_a_list_that_is_named_needs_no_responses() -> None:
+    assert shape({"passed": [True, False]}, "passed").rewards == (True, False)
+    assert shape({"rubric": [{"score": 1}, {"score": 0}]}, "score").rewards == (1, 0)
+
+
+def test_counts_are_found_under_the_names_that_are_given() -> None:
+    columns = ColumnNames(num_samples="tries", num_correct="hits")
+    samples = samples_of({"tries": 3, "hits": 2, "n": 9, "c": 9}, columns)
+    assert isinstance(samples, PromptSamples)
+    assert samples.rewards == (1.0, 1.0, 0.0)
+    assert (
+        samples_of({"tries": 3, "hits": 4}, columns)
+        == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
+    )
+    assert samples_of({"n": 3, "hits": 2}, ColumnNames(num_correct="hits")) == shape({"n": 3, "c": 2})

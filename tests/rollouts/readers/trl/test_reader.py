@@ -68,7 +68,8 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
     assert run.source.num_rows == 2
     reason = run.source.quarantined.reasons[0]
     assert (reason.num_rows, reason.first) == (2, f"{path}:2")
-    with pytest.raises(InputError, match="Rows that cannot be used: 2; first"):
+    assert run.source.quarantined.reasons[1].reason == "the advantage is not finite"
+    with pytest.raises(InputError, match="Rows that cannot be used: 3; first"):
         read_run(tmp_path, ReadOptions(strict=True))
 
 

@@ -43,6 +43,7 @@ def test_a_damaged_state_is_named_and_the_next_one_read(tmp_path: Path, content:
     assert found.damaged == (tmp_path / "trainer_state.json",)
 
 
-def test_values_that_are_not_finite_numbers_are_no_metrics(tmp_path: Path) -> None:
-    write_state(tmp_path, {"step": 1, "grad_norm": float("nan"), "note": "x", "loss": 0.5})
-    assert read_state(tmp_path).metrics == {1: {"loss": 0.5}}
+def test_a_number_that_is_not_finite_is_a_metric_and_text_is_none(tmp_path: Path) -> None:
+    write_state(tmp_path, {"step": 1, "kl": float("inf"), "grad_norm": float("nan"), "note": "x", "loss": 10**400})
+    (values,) = read_state(tmp_path).metrics.values()
+    assert {name: str(value) for name, value in values.items()} == {"kl": "inf", "grad_norm": "nan", "loss": "inf"}

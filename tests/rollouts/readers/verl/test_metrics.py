@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from gradscope.rollouts.readers.detect import read_run
@@ -30,3 +31,13 @@ def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "rollouts/1.jsonl", ROW).parent)
     assert run.metrics == {}
     assert any("trainer.logger" in said for said in run.source.missing)
+
+
+def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts/1.jsonl", ROW)
+    lines = [{"step": step, "data": {"actor/grad_norm": value}} for step, value in ((1, math.nan), (2, -math.inf))]
+    write_lines(tmp_path / "log.jsonl", *lines)
+    run = read_run(tmp_path / "rollouts")
+    assert [str(run.metrics[step]["actor/grad_norm"]) for step in (1, 2)] == ["nan", "-inf"]
+    said = "The trainer logged actor/grad_norm as NaN at step 1 and at 1 more as no finite number."
+    assert run.source.missing[-1] == said

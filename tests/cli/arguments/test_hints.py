@@ -1,0 +1,74 @@
+"""Every hint of the package, held against the options that the commands really have."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import gradscope
+from gradscope.cli.app import options_by_command
+from gradscope.cli.arguments.hints import fitting_hint
+from tests.cli.conftest import Cli
+
+OPTIONS = options_by_command()
+OF_OTHER_PROGRAMS = {"--log_completions", "--multi_gpu", "--upgrade"}
+
+
+def words_of(node: ast.AST) -> str:
+    """The text of a string; what is put into it stands as a blank."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.FormattedValue):
+        return " "
+    return "".join(words_of(part) for part in ast.iter_child_nodes(node))
+
+
+def hints() -> list[tuple[str, str]]:
+    found = []
+    for path in sorted(Path(gradscope.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint" and "--" in words_of(node.value):
+                found.append((f"{path.name}:{node.value.lineno}", words_of(node.value)))
+    return found
+
+
+HINTS = hints()
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", text))
+
+
+def test_there_are_hints_to_look_at() -> None:
+    assert len(HINTS) > 50
+    assert {"passk", "check", "train"} <= OPTIONS.keys()
+
+
+@pytest.mark.parametrize(("place", "hint"), HINTS, ids=[place for place, _ in HINTS])
+def test_an_option_of_a_hint_is_the_commands_own_or_its_owner_is_named(place: str, hint: str) -> None:
+    known = frozenset().union(*OPTIONS.values())
+    assert options_in(hint) <= known | OF_OTHER_PROGRAMS, "an option that no command has"
+    for command, own in OPTIONS.items():
+        said = fitting_hint(hint, [command, "my-run"], OPTIONS)
+        named = {name for name in re.findall(r"gradscope ([a-z]+)", hint) if name in OPTIONS}
+        for option in options_in(hint) - own - OF_OTHER_PROGRAMS:
+            owned = any(option in OPTIONS[name] for name in named)
+            assert owned or f"({option} is an option of `gradscope " in said, (place, command, option)
+
+
+def test_without_a_command_a_hint_stays_as_it_is() -> None:
+    assert fitting_hint("Use --k 1.", ["--version"], OPTIONS) == "Use --k 1."
+
+
+def test_a_command_line_says_whose_option_a_hint_names(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"a": 1}\n')
+    done = cli("replay", log)
+    assert done.code == 2
+    assert (
+        "(--reward-column is an option of `gradscope degeneracy` and `gradscope passk`, not of `gradscope replay`.)"
+        in (done.err)
+    )
