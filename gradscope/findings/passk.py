@@ -53,7 +53,8 @@ def _forecast(table: PassAtKTable) -> str:
     last = defined[-1]
     return (
         f"{table.name}: pass@{last.k} is forecast at {with_interval(last.pass_at_k, '.3f')} from "
-        f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
+        f"{table.num_samples[0]} samples a prompt; the value rests on the shape of the distribution of pass rates, the "
+        "interval does not."
     )
 
 

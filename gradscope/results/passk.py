@@ -23,7 +23,7 @@ class PassAtK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKForecast:
-    """A budget beyond the samples, from the fitted beta-binomial distribution of pass rates."""
+    """A budget beyond the samples, its value from the fitted shape of pass rates, its interval for any shape."""
 
     k: int
     """The budget."""

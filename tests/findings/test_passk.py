@@ -20,8 +20,8 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
     reach, forecast = passk_findings([TABLE], [], [0])
     assert reach == "before.jsonl: pass@1 = 0.4200 and pass@16 = 0.7100 over 64 prompts."
     assert forecast == (
-        "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; it rests on the shape of "
-        "the distribution of pass rates."
+        "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; the value rests on the "
+        "shape of the distribution of pass rates, the interval does not."
     )
 
 

@@ -215,6 +215,8 @@ def _pass_rates() -> PassRateDistribution:
     return PassRateDistribution(
         beta_a=Estimate.exact(0.42, num_units=128),
         beta_b=Estimate.exact(0.51, num_units=128),
+        at_zero=Estimate.exact(0.08, num_units=128),
+        at_one=Estimate.exact(0.0, num_units=128),
         goodness_of_fit=Estimate.exact(0.34, num_units=160),
         frac_hopeless=around(0.19, 0.1, 128),
         frac_solved=around(0.12, 0.08, 128),
