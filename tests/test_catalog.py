@@ -19,7 +19,7 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
-from gradscope.results.passk import PassAtK
+from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
@@ -53,6 +53,8 @@ def estimates_of(result: type) -> set[str]:
         GroupSizeDegeneracy,
         StepDegeneracy,
         PassAtK,
+        PassAtKDifference,
+        PassAtKComparison,
         Ranks,
         RankCurvePoint,
         StepGeometry,
