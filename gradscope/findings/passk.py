@@ -77,7 +77,9 @@ def _compression(comparison: PassAtKComparison) -> str:
     if row.compression_factor.value is not None:
         return f"{comparison.first} needs {with_interval(row.compression_factor, '.2f')} {times}."
     if row.compression_at_least is not None:
-        return f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}: its own end before."
+        return (
+            f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own do not reach further."
+        )
     return ""
 
 

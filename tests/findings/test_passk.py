@@ -65,7 +65,7 @@ def test_samples_without_a_reward_are_counted() -> None:
 def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
     open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
     assert compared(open_upwards)[2] == (
-        "before needs at least 1.40 times the samples of after for the same pass@8: its own end before."
+        "before needs at least 1.40 times the samples of after for the same pass@8; its own do not reach further."
     )
     unknown = replace(COMPARISON.rows[3], compression_at_least=None)
     assert len(compared(replace(COMPARISON, rows=(unknown,), num_unpaired=0))) == 2

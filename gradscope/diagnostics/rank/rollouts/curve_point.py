@@ -59,9 +59,9 @@ def _nulls(stack: PartStack, ranks: Array, is_ranked: NDArray[np.bool_]) -> Mapp
     under = {name: np.nanmean(effective_ranks(drawn), axis=0) for name, drawn in values.items()}
     means = _mean_ranks(np.column_stack(list(under.values())), stack, is_ranked)
     apart = np.column_stack([ranks[is_ranked] - column for column in under.values()])
-    differences = bootstrap_means(apart, _clusters(stack, is_ranked), share=False)
+    differences, span = bootstrap_means(apart, _clusters(stack, is_ranked), share=False), stack.weights.shape[1] - 1.0
     null_ranks = {
-        name: NullRank(effective_rank=mean, difference=difference, profile=_profile(values[name]))
+        name: NullRank(effective_rank=mean, difference=difference.within(-span, span), profile=_profile(values[name]))
         for name, mean, difference in zip(under, means, differences, strict=True)
     }
     none = Estimate.undefined_because(TOKEN_ADVANTAGES)
