@@ -43,6 +43,11 @@ def best_of(m: float) -> Callable[[Rng, Array], tuple[Array, Array]]:
     return lambda _, rates: (rates, 1 - (1 - rates) ** m)
 
 
+def by_prompt(most: float) -> Callable[[Rng, Array], tuple[Array, Array]]:
+    """The same support, sharpened by another factor on every prompt."""
+    return lambda rng, rates: (rates, 1 - (1 - rates) ** (most ** rng.random(len(rates))))
+
+
 def expansion(share: float, m: float = 1.0, rate: float = 0.3) -> Callable[[Rng, Array], tuple[Array, Array]]:
     """A share of prompts is impossible for the first and has ``rate`` for the second; the others are best of m."""
 
@@ -71,6 +76,8 @@ CHANGES: dict[str, tuple[str, Callable[[Rng, Array], tuple[Array, Array]]]] = {
     "best of 2": ("sharper", best_of(2)),
     "best of 8": ("sharper", best_of(8)),
     "best of 32": ("sharper", best_of(32)),
+    "best of 64": ("sharper", best_of(64)),
+    "best of 1 to 64, by prompt": ("sharper", by_prompt(64)),
     "10 % new": ("wider", expansion(0.1)),
     "30 % new": ("wider", expansion(0.3)),
     "30 % new, best of 8": ("wider", expansion(0.3, 8)),
@@ -119,7 +126,7 @@ def main() -> None:
                 for name, draw in BASES.items():
                     counted = every.setdefault(name if options.by_base else "all", Counter())
                     for seed in range(options.repeats):
-                        rng = np.random.default_rng(seed)
+                        rng = np.random.default_rng([seed, num_prompts, n, *name.encode()])
                         rates = change(rng, draw(rng, num_prompts))
                         first, second = (
                             samples(policy, n, rng.binomial(n, p))
@@ -130,7 +137,7 @@ def main() -> None:
                         found = compare_samples(first, second, ks, resampling=resampling)
                         counted[found.verdict] += 1
                         counted["false"] += found.verdict in FALSE[kind]
-                        if kind in ("same", "sharper") and hasattr(found.rows[0], "compression_factor"):
+                        if kind == "same" or (what.startswith("best of") and "by prompt" not in what):
                             m = float(what.rpartition(" ")[2]) if kind == "sharper" else 1.0
                             factor, least = found.rows[0].compression_factor, found.rows[0].compression_at_least
                             if factor.interval is not None:

@@ -71,7 +71,7 @@ def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
 
 
 def _rows(first: Counts, second: Counts, ks: Sequence[int], *, resampling: Resampling) -> tuple[PassAtKDifference, ...]:
-    factors = compression_factors(first, second, ks, resampling=resampling)
+    factors = compression_factors(first, second, ks)
     return tuple(
         _difference(first, second, k, factor, resampling=resampling) for k, factor in zip(ks, factors, strict=True)
     )

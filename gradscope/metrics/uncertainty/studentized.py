@@ -113,7 +113,7 @@ def _t_quantiles(
     if num_units < FEW_UNITS:
         return np.asarray(normal, dtype=np.float64)
     studentized = []
-    for sums in resampled_sums(np.column_stack([units, influence, influence**2]), resampling):
+    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), resampling):
         first, second = np.split(sums[:, num_columns:] / num_units, 2, axis=1)
         own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
         # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
@@ -127,16 +127,8 @@ def _t_quantiles(
     return np.asarray(normal, dtype=np.float64)
 
 
-def resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:
-    """Column sums of resamples of units.
-
-    Args:
-        units: [J, m].
-        resampling: How often, and from which seed.
-
-    Yields:
-        Chunks [b, m] that add up to B rows.
-    """
+def _resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:
+    """Column sums of resamples, in chunks [b, m] that add up to B rows."""
     rng, num_resamples = np.random.default_rng(resampling.seed), resampling.num_resamples
     num_units = len(units)
     rows = max(1, min(num_resamples, _CHUNK // num_units))
