@@ -18,8 +18,8 @@ from gradscope.results.passk import PassAtKDifference
 Verdict = Literal["capacity expansion", "search compression", "undecided"]
 
 MOST_SHARPENING = 64
-"""The best of this many samples is the most that training is taken to compress into one: base models reach what their
-trained versions reach at k = 1 with a few to some dozens of samples (Yue et al. 2025, arXiv 2504.13837)."""
+"""The best of this many samples is the most that training is taken to compress into one: an assumption, far above the
+8 that is often sampled, and not more, for each doubling takes twice the samples to rule out."""
 MARGIN = 0.05
 """Shares of prompts below this are taken for none at the largest k; the upper end of a 95 % interval has to be."""
 
