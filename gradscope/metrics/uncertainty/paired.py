@@ -30,7 +30,7 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
 
     Of values that lie between two ends, as shares do, it is Student's interval of the logit of the mean's place between
     them, with the error that the mean has there: it cannot leave the range, and near an end it holds the truth more
-    often than the plain one cut off (97 runs of 100 rather than 93 where shares of 0.93 to 0.97 vary between runs).
+    often than the plain one cut off (96 % rather than 90 to 93 % of the time for five runs with shares near 0.95).
 
     Args:
         values: One a run, [n].
@@ -46,9 +46,9 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
         >>> mean = student_mean([0.4, 0.5, 0.6])
         >>> round(mean.low, 3), round(mean.value, 3), round(mean.high, 3)
         (0.252, 0.5, 0.748)
-        >>> share = student_mean([0.9, 0.98, 1.0], within=(0, 1))
+        >>> share = student_mean([0.9, 0.95, 0.97, 0.98], within=(0, 1))
         >>> round(share.low, 3), round(share.value, 3), round(share.high, 3)
-        (0.673, 0.96, 0.996)
+        (0.852, 0.95, 0.984)
     """
     numbers = np.asarray(values, dtype=np.float64)
     if not len(numbers):
