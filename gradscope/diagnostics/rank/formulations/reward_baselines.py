@@ -101,15 +101,11 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
 
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
-    mixed = [group for group in groups if group.is_mixed]
-    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
+    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in groups if group.is_mixed]
     values = [estimate.value for estimate in best if estimate.value is not None]
     if not values:
         return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
-    if len(values) == 1:
-        return Estimate.exact(values[0], num_units=1)
-    rewards = np.concatenate([group.rewards for group in mixed])
-    return bootstrap_mean(values, share=False).within(float(rewards.min()), float(rewards.max()))
+    return bootstrap_mean(values, share=False) if len(values) > 1 else Estimate.exact(values[0], num_units=1)
 
 
 def _correlation(groups: Sequence[BaselineGroup]) -> Estimate:
