@@ -2,8 +2,8 @@
 
 `python benchmarks/forecast.py FOLDER` prints the table of docs/degeneracy.md. FOLDER holds HumanEval's 100 samples of
 CodeGen-16B (microsoft/CodeT) and the AIME24 and AMC23 samples of open-thought/reasoning-gym-eval, as published. Each
-row hides the rest of the samples 50 times, each time others; the first line of a row's errors is the beta-binomial's,
-whose value gradscope prints, the other one the NPMLE's.
+row hides the rest of the samples 50 times, each time others. The errors are those of the inflated beta-binomial, also
+where the forecast was refused, and of the NPMLE.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def outcomes(path: Path) -> Outcomes:
 
 
 def errors(shown: Outcomes, truth: tuple[float, float], group_size: int, k: int) -> list[tuple[float, float, float]]:
-    """Error of the beta-binomial, error of the NPMLE, and whether the interval holds the truth; for D(G) and pass@k.
+    """Error of the fitted shape, error of the NPMLE, and whether the interval holds the truth; for D(G) and pass@k.
 
     Args:
         shown: The samples that are not hidden, [prompts, n].
@@ -61,14 +61,15 @@ def errors(shown: Outcomes, truth: tuple[float, float], group_size: int, k: int)
     rates = fit_pass_rates(np.full(len(shown), shown.shape[1]), shown.sum(axis=1))
     if not isinstance(rates, PassRates):
         raise SystemExit(rates)
-    free = rates.free.all_pass(group_size) + rates.free.all_fail(group_size), 1 - rates.free.all_fail(k)
-    shape = rates.beta.all_pass(group_size) + rates.beta.all_fail(group_size), 1 - rates.beta.all_fail(k)
+    points, weights = rates.free.points, rates.free.weights
+    free = weights @ (points**group_size + (1 - points) ** group_size), 1 - weights @ (1 - points) ** k
+    shape = rates.shape.all_pass(group_size) + rates.shape.all_fail(group_size), 1 - rates.shape.all_fail(k)
     rows = []
     for place, forecast in enumerate((rates.degeneracy(group_size), rates.pass_at_k(k))):
         held = np.nan
         if forecast.low is not None and forecast.high is not None:
             held = float(forecast.low <= truth[place] <= forecast.high)
-        rows.append((float(shape[place]) - truth[place], float(free[place]) - truth[place], held))
+        rows.append((shape[place] - truth[place], float(free[place]) - truth[place], held))
     return rows
 
 

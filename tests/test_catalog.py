@@ -38,7 +38,7 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
-from gradscope.results.passk import PassAtK
+from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.rank_tokens import GradientSparsity
@@ -68,6 +68,8 @@ def estimates_of(result: type) -> set[str]:
         GroupSizeDegeneracy,
         StepDegeneracy,
         PassAtK,
+        PassAtKDifference,
+        PassAtKComparison,
         Ranks,
         RankCurvePoint,
         StepGeometry,

@@ -131,7 +131,8 @@ GROUP_METRICS: tuple[Metric, ...] = (
         title="degenerate groups at G",
         formula="mean over groups of sum over reward levels l of C(c_l, G) / C(n, G)",
         meaning="Share of degenerate groups at a group size G up to the n rollouts that were logged, without bias. "
-        "For binary rewards: [C(c, G) + C(n-c, G)] / C(n, G). Beyond n it is forecast from the beta-binomial fit.",
+        "For binary rewards: [C(c, G) + C(n-c, G)] / C(n, G). Beyond n it is forecast from the distribution of pass "
+        "rates.",
         range="[0, 1]",
         better="lower",
         moved_by=_DIFFICULTY,
@@ -161,5 +162,37 @@ SAMPLE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The policy and the temperature.",
         source="Yao et al. 2024 (tau-bench), arXiv 2406.12045.",
+    ),
+    _sample_metric(
+        name="compression_factor",
+        title="compression factor m",
+        formula="least m with pass@(m k) of the first policy >= pass@k of the second, straight between budgets",
+        meaning="How many times the samples of the second policy the first needs to solve as many prompts. The best of "
+        "8 samples of the first has m = 8 at every k; it rises with k where the second solves prompts that the first "
+        "cannot. Undefined where m k is beyond the first's samples: a lower bound then stands beside it.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="Training that finds the same answers with fewer samples; prompts solved anew; a lower temperature.",
+        source="Defined here.",
+    ),
+    _sample_metric(
+        name="frac_won",
+        title="won at the largest k",
+        formula="mean over prompts of max(pass@k of the second - pass@k of the first, 0)",
+        meaning="What the second policy gains at the largest k on the prompts that it is ahead on.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Prompts solved anew; chance, where a prompt is solved by few of n samples.",
+        source="Defined here.",
+    ),
+    _sample_metric(
+        name="frac_lost",
+        title="lost at the largest k",
+        formula="mean over prompts of max(pass@k of the first - pass@k of the second, 0)",
+        meaning="What the second policy loses at the largest k on the prompts that it is behind on.",
+        range="[0, 1]",
+        better="neither",
+        moved_by="Prompts no longer solved; chance, where a prompt is solved by few of n samples.",
+        source="Defined here.",
     ),
 )

@@ -7,6 +7,7 @@ means two things. The entries stand in one file a family.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 
@@ -36,6 +37,8 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
 CATALOG: dict[str, Metric] = {entry.name: entry for family in FAMILIES.values() for entry in family}
 """Name -> entry, by family."""
 
+_RANGE = re.compile(r"[\[(](?:(-?[0-9.]+)|[^,]+), (?:(-?[0-9.]+)|.+)[\])].*")
+"""``[0, 1]``; an end in letters is none that is known."""
 _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
 
 
@@ -90,6 +93,24 @@ def catalog_name(name: str) -> str:
     if budget is None:
         return name
     return "pass_at_k" if budget[1] == "@" else "pass_hat_k"
+
+
+def range_of(name: str) -> tuple[float, float]:
+    """The least and the greatest that a metric can be, where its entry says so in numbers.
+
+    Returns:
+        Both ends; an infinite one where there is none, or where it depends on the run.
+
+    Raises:
+        UsageError: There is no such metric.
+
+    Example:
+        >>> range_of("pass@16"), range_of("grad_norm"), range_of("effective_rank")
+        ((0.0, 1.0), (0.0, inf), (1.0, inf))
+    """
+    ends = _RANGE.fullmatch(metric(name).range)
+    low, high = (None, None) if ends is None else ends.groups()
+    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def budget_of(name: str) -> int | None:

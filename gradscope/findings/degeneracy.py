@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from gradscope.findings.degeneracy_signal import (
     cost_finding,
     dispersion_finding,
-    fit_finding,
     policy_finding,
     remedy_finding,
     reward_findings,
@@ -67,7 +66,6 @@ def degeneracy_findings(
         "" if log.resampled else _advice(report, log),
         "" if log.resampled else remedy_finding(report, doubled),
         target_finding(report),
-        fit_finding(report),
         _disagreement(report),
         _left_out(log),
     ]

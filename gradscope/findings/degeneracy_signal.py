@@ -84,18 +84,6 @@ def target_finding(report: DegeneracyReport) -> str:
     return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
 
 
-def fit_finding(report: DegeneracyReport) -> str:
-    """A warning where forecasts rest on a shape that the counts refute; else empty."""
-    fit = report.pass_rates.goodness_of_fit
-    forecast = any(row.method == "forecast" and row.degeneracy.is_defined for row in report.by_group_size)
-    if not forecast or fit.value is None or fit.value > 0.01:
-        return ""
-    return (
-        f"The beta-binomial does not fit these pass rates (p = {fit.value:.2g}), so read the forecasts by their "
-        "intervals, which also cover a fit without any shape."
-    )
-
-
 def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     """Which reward functions tie groups and which tell them apart; nothing for a single one."""
     rows = [row for row in report.by_reward if row.frac_zero_std.value is not None]

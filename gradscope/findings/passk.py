@@ -34,7 +34,7 @@ def passk_findings(
 
 def _compared(comparison: PassAtKComparison) -> tuple[str, ...]:
     verdict = f"Verdict: {comparison.verdict}; {comparison.evidence}."
-    return _winner(comparison), verdict, _unpaired(comparison)
+    return _winner(comparison), verdict, _compression(comparison), _unpaired(comparison)
 
 
 def _reach(table: PassAtKTable) -> str:
@@ -53,7 +53,8 @@ def _forecast(table: PassAtKTable) -> str:
     last = defined[-1]
     return (
         f"{table.name}: pass@{last.k} is forecast at {with_interval(last.pass_at_k, '.3f')} from "
-        f"{table.num_samples[0]} samples a prompt; it rests on the shape of the distribution of pass rates."
+        f"{table.num_samples[0]} samples a prompt; the value rests on the shape of the distribution of pass rates, the "
+        "interval does not."
     )
 
 
@@ -68,6 +69,18 @@ def _winner(comparison: PassAtKComparison) -> str:
     if comparison.crossover_k is not None:
         return f"{text}; the sign turns at k = {comparison.crossover_k}."
     return f"{text}."
+
+
+def _compression(comparison: PassAtKComparison) -> str:
+    row = comparison.rows[0]
+    times = f"times the samples of {comparison.second} for the same pass@{row.k}"
+    if row.compression_factor.value is not None:
+        return f"{comparison.first} needs {with_interval(row.compression_factor, '.2f')} {times}."
+    if row.compression_at_least is not None:
+        return (
+            f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own do not reach further."
+        )
+    return ""
 
 
 def _signed(row: PassAtKDifference) -> str:

@@ -23,7 +23,7 @@ class PassAtK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtKForecast:
-    """A budget beyond the samples, from the fitted beta-binomial distribution of pass rates."""
+    """A budget beyond the samples, its value from the fitted shape of pass rates, its interval for any shape."""
 
     k: int
     """The budget."""
@@ -67,6 +67,11 @@ class PassAtKDifference:
     """Prompts on which the second has the higher estimate."""
     ties: int
     """Prompts on which they are equal."""
+    compression_factor: Estimate
+    """The least m with which pass@(m k) of the first reaches pass@k of the second; undefined, with the reason, where
+    the first's samples end before."""
+    compression_at_least: float | None
+    """Where m is undefined for that reason: what it is at least, with 97.5 % confidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +107,17 @@ class PassAtKComparison:
     never changes."""
     solved: Solved
     """Prompts with at least one correct sample."""
+    frac_won: Estimate
+    """Mean over prompts of the gain at the largest k, losses counted as 0."""
+    frac_lost: Estimate
+    """Mean over prompts of the loss at the largest k, gains counted as 0."""
+    least_sharpening: float | None
+    """No best of m of the first explains what the second solves anew for m up to this, with 95 % confidence; None where
+    not even m = 1 is refuted."""
     verdict: Literal["capacity expansion", "search compression", "undecided"]
-    """``capacity expansion``: the second finds more at the largest budget; ``search compression``: it gains at the
-    smallest budget and not at the largest; ``undecided``: the intervals allow both."""
+    """``capacity expansion``: the second solves prompts that no plausible sharpening of the first would, and more at
+    the largest k; ``search compression``: it gains at the smallest k and solves hardly another prompt at the largest;
+    ``undecided``: neither is shown."""
     evidence: str
     """What the verdict rests on, in words."""
 

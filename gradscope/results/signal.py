@@ -69,7 +69,7 @@ class RateBin:
     observed: float
     """Share of groups."""
     beta_binomial: float
-    """Share that the fitted beta-binomial expects."""
+    """Share that the fitted inflated beta-binomial expects."""
     binomial: float
     """Share that independent coin flips with one pass rate would show."""
 
@@ -82,8 +82,12 @@ class PassRateDistribution:
     """First shape of the beta distribution, by maximum likelihood."""
     beta_b: Estimate
     """Second shape."""
+    at_zero: Estimate
+    """Share of prompts that never pass, beside the beta distribution; 0 where the counts do not ask for it."""
+    at_one: Estimate
+    """Share of prompts that always pass, likewise."""
     goodness_of_fit: Estimate
-    """p-value of the beta-binomial by Pearson's chi-squared test."""
+    """p-value of the inflated beta-binomial by Pearson's chi-squared test."""
     frac_hopeless: Estimate
     """Mass of the NPMLE at pass rates up to 0.01."""
     frac_solved: Estimate

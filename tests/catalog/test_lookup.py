@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, definitions, metric, near_names
+from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, definitions, metric, near_names, range_of
 from gradscope.errors import UsageError
 
 
@@ -28,3 +30,11 @@ def test_unknown_metric_gets_a_suggestion() -> None:
 def test_suggestions_are_few_and_near() -> None:
     assert near_names("frac_all_pas", CATALOG)[0] == "frac_all_pass"
     assert near_names("zzz", CATALOG) == []
+
+
+def test_a_range_is_known_where_it_is_numbers() -> None:
+    assert range_of("pass@8") == (0.0, 1.0)
+    assert range_of("grad_norm") == (0.0, math.inf)
+    assert range_of("stable_rank") == (1.0, math.inf)
+    assert range_of("optimal_baseline") == (-math.inf, math.inf)
+    assert range_of("update_cosine") == (-1.0, 1.0)

@@ -8,13 +8,12 @@ from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy_signal import (
     cost_finding,
     dispersion_finding,
-    fit_finding,
     policy_finding,
     remedy_finding,
     reward_findings,
     target_finding,
 )
-from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
+from gradscope.results.degeneracy import GroupSizeDegeneracy
 from tests.render.examples import HOSTILE, degeneracy_report
 
 REPORT = degeneracy_report()
@@ -119,26 +118,6 @@ def test_plans_say_what_they_cost_in_tokens() -> None:
     plans = (now, larger, replace(resampling, tokens_per_group=Estimate.exact(1200.0)))
     text = target_finding(replace(REPORT, target=replace(REPORT.target, plans=plans)))
     assert text.endswith("or 10.9 rollouts sampled for each group by resampling (1,200 tokens a group).")
-
-
-def fitted(p_value: float, *sizes: GroupSizeDegeneracy) -> DegeneracyReport:
-    rates = replace(REPORT.pass_rates, goodness_of_fit=Estimate.exact(p_value))
-    return replace(REPORT, pass_rates=rates, by_group_size=sizes)
-
-
-def test_a_forecast_from_a_refuted_shape_is_a_warning() -> None:
-    forecast = size(16, Estimate.exact(0.3))
-    assert fit_finding(fitted(0.001, forecast)) == (
-        "The beta-binomial does not fit these pass rates (p = 0.001), so read the forecasts by their intervals, which "
-        "also cover a fit without any shape."
-    )
-    assert fit_finding(fitted(0.02, forecast)) == ""
-
-
-def test_a_refuted_shape_matters_only_where_something_is_forecast() -> None:
-    assert fit_finding(fitted(0.001, size(16, NOTHING), size(4, Estimate.exact(0.5), "unbiased"))) == ""
-    untested = replace(REPORT.pass_rates, goodness_of_fit=NOTHING)
-    assert fit_finding(replace(REPORT, pass_rates=untested, by_group_size=(size(16, Estimate.exact(0.3)),))) == ""
 
 
 def test_reward_functions_are_ranked_by_what_they_tie() -> None:

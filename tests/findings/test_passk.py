@@ -20,8 +20,8 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
     reach, forecast = passk_findings([TABLE], [], [0])
     assert reach == "before.jsonl: pass@1 = 0.4200 and pass@16 = 0.7100 over 64 prompts."
     assert forecast == (
-        "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; it rests on the shape of "
-        "the distribution of pass rates."
+        "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; the value rests on the "
+        "shape of the distribution of pass rates, the interval does not."
     )
 
 
@@ -35,18 +35,19 @@ def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
 
 
 def test_a_difference_is_undecided_where_its_interval_holds_zero() -> None:
-    winner, verdict, unpaired = compared(COMPARISON)
+    winner, verdict, factor, unpaired = compared(COMPARISON)
     assert winner == (
         "after against before: +0.3200 [+0.2700, +0.3700] at k = 1, -0.0300 [-0.0800, +0.0200] at k = 16, undecided; "
         "the sign turns at k = 16."
     )
-    assert verdict == "Verdict: search compression; the gain at the smallest budget is gone at the largest."
+    assert verdict == ("Verdict: undecided; a gain at the smallest budget, perhaps neither at the largest.")
+    assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."
     assert unpaired == "1 prompts are in only one of before and after and are left out of their comparison."
 
 
 def test_a_single_common_budget_has_no_course() -> None:
     alone = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
-    winner, _ = compared(alone)
+    winner, *_ = compared(alone)
     assert winner == "after against before: +0.3200 [+0.2700, +0.3700] at k = 1."
     nothing = replace(COMPARISON.rows[0], difference=Estimate.undefined_because("k exceeds the samples"))
     assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
@@ -59,3 +60,12 @@ def test_a_difference_without_an_interval_is_not_called_undecided() -> None:
 
 def test_samples_without_a_reward_are_counted() -> None:
     assert passk_findings([TABLE], [], [3])[-1] == "before.jsonl: 3 samples have no reward and are not counted."
+
+
+def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
+    open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
+    assert compared(open_upwards)[2] == (
+        "before needs at least 1.40 times the samples of after for the same pass@8; its own do not reach further."
+    )
+    unknown = replace(COMPARISON.rows[3], compression_at_least=None)
+    assert len(compared(replace(COMPARISON, rows=(unknown,), num_unpaired=0))) == 2

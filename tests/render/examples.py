@@ -210,6 +210,8 @@ def _pass_rates() -> PassRateDistribution:
     return PassRateDistribution(
         beta_a=Estimate.exact(0.42, num_units=128),
         beta_b=Estimate.exact(0.51, num_units=128),
+        at_zero=Estimate.exact(0.08, num_units=128),
+        at_one=Estimate.exact(0.0, num_units=128),
         goodness_of_fit=Estimate.exact(0.34, num_units=160),
         frac_hopeless=around(0.19, 0.1, 128),
         frac_solved=around(0.12, 0.08, 128),
@@ -288,9 +290,21 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         return PassAtKReport(tables=tables, comparison=None, findings=("One policy.",))
     rows = tuple(
         PassAtKDifference(
-            k=k, difference=Estimate(value=d, low=d - 0.05, high=d + 0.05), first_wins=3, second_wins=40, ties=21
+            k=k,
+            difference=Estimate(value=d, low=d - 0.05, high=d + 0.05),
+            first_wins=3,
+            second_wins=40,
+            ties=21,
+            compression_factor=factor,
+            compression_at_least=None if factor.is_defined else 1.4,
         )
-        for k, d in ((1, 0.32), (2, 0.27), (4, 0.2), (8, 0.1), (16, -0.03))
+        for k, d, factor in (
+            (1, 0.32, Estimate(value=6.3, low=4.8, high=8.2)),
+            (2, 0.27, Estimate(value=4.1, low=3.2, high=5.5)),
+            (4, 0.2, Estimate(value=2.2, low=1.7, high=2.9)),
+            (8, 0.1, Estimate.undefined_because("the 16 samples of the first do not reach the second's pass@8")),
+            (16, -0.03, Estimate.exact(0.9)),
+        )
     )
     comparison = PassAtKComparison(
         first=names[0],
@@ -300,8 +314,11 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         rows=rows,
         crossover_k=16,
         solved=Solved(both=40, first_only=2, second_only=12, neither=10),
-        verdict="search compression",
-        evidence="the gain at the smallest budget is gone at the largest",
+        frac_won=Estimate(value=0.02, low=0.0, high=0.04, num_units=64),
+        frac_lost=Estimate(value=0.05, low=0.01, high=0.09, num_units=64),
+        least_sharpening=None,
+        verdict="undecided",
+        evidence="a gain at the smallest budget, perhaps neither at the largest",
     )
     return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.catalog.lookup import range_of
 from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
 from gradscope.errors import InputError
@@ -187,7 +188,7 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
             second=cell_name(second),
             changed=_changed(first, second)[0],
             metric=metric,
-            difference=student_mean(differences) if seeds else Estimate.undefined_because(why),
+            difference=_mean_difference(differences, metric) if seeds else Estimate.undefined_because(why),
             p_value=p_value,
             p_holm=None,
             sign_flip_p_value=sign_flip_p_value(differences),
@@ -196,6 +197,12 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
             undefined=why if p_value is None else None,
             spread=None if p_value is None else float(differences.std(ddof=1)),
         )
+
+
+def _mean_difference(differences: NDArray[np.float64], metric: str) -> Estimate:
+    """Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test."""
+    low, high = range_of(metric)
+    return student_mean(differences).within(low - high, high - low)
 
 
 def _metrics_of_both(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, float]]]) -> list[str]:
@@ -213,7 +220,7 @@ def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[st
         settings=dict(cell[1]),
         seeds=tuple(sorted(of_seed)),
         metrics={
-            name: student_mean([values[name] for values in of_seed.values()])
+            name: student_mean([values[name] for values in of_seed.values()], within=range_of(name))
             if name in everywhere
             else Estimate.undefined_because(_NOT_COUNTED)
             for name in metrics

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, fit_pass_rates
-from gradscope.metrics.outcomes.mixture import beta_binomial_chances, binomial_chances
-from gradscope.metrics.uncertainty.level import QUANTILES
+from gradscope.metrics.outcomes.mixture import binomial_chances
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 
@@ -25,14 +24,14 @@ HOPELESS, SOLVED = 0.01, 0.99
 _MOST_INNER_BINS = 20
 
 
-def pass_rates_of(table: GroupTable, *, seed: int) -> PassRates | str:
+def pass_rates_of(table: GroupTable) -> PassRates | str:
     """The distribution of pass rates of a log, or the reason why there is none."""
     if table.num_passing is None:
         return NO_THRESHOLD
     full = (table.num_passing == 0) | (table.num_passing == table.size)
     if np.any(full != table.dead):
         return "rewards within pass or fail differ, so passes do not tell which groups have equal rewards"
-    return fit_pass_rates(table.size, table.num_passing, table.prompt, seed=seed)
+    return fit_pass_rates(table.size, table.num_passing, table.prompt)
 
 
 def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDistribution:
@@ -42,24 +41,28 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
         return PassRateDistribution(
             beta_a=unknown,
             beta_b=unknown,
+            at_zero=unknown,
+            at_one=unknown,
             goodness_of_fit=unknown,
             frac_hopeless=unknown,
             frac_solved=unknown,
             histogram=(),
         )
-    points, weights, resampled = rates.free.points, rates.free.weights, rates.resampled_free.weights
+    known, shape, num_prompts = rates, rates.shape, rates.num_prompts
 
-    def mass(inside: NDArray[np.bool_]) -> Estimate:
-        value = float(weights[inside].sum())
-        low, high = np.quantile(resampled[:, inside].sum(axis=1), QUANTILES).tolist()
-        return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=rates.num_prompts)
+    def mass(inside: Callable[[Array], NDArray[np.bool_]]) -> Estimate:
+        value = float(known.free.weights[inside(known.free.points)].sum())
+        low, high = known.bounds.interval(inside)
+        return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=num_prompts)
 
     return PassRateDistribution(
-        beta_a=Estimate.exact(float(rates.beta.a), num_units=rates.num_prompts),
-        beta_b=Estimate.exact(float(rates.beta.b), num_units=rates.num_prompts),
+        beta_a=Estimate.exact(shape.a, num_units=num_prompts),
+        beta_b=Estimate.exact(shape.b, num_units=num_prompts),
+        at_zero=Estimate.exact(shape.at_zero, num_units=num_prompts),
+        at_one=Estimate.exact(shape.at_one, num_units=num_prompts),
         goodness_of_fit=rates.goodness_of_fit,
-        frac_hopeless=mass(points <= HOPELESS),
-        frac_solved=mass(points >= SOLVED),
+        frac_hopeless=mass(lambda p: p <= HOPELESS),
+        frac_solved=mass(lambda p: p >= SOLVED),
         histogram=_histogram(table, rates),
     )
 
@@ -115,19 +118,15 @@ def _smallest_size(
     """The smallest group size that meets the target; the share falls with G, so halving finds it."""
     low, high = 2, MOST_TIMES * now.group_size
 
-    def meets(row: GroupSizeDegeneracy) -> bool:
-        return row.degeneracy.value is not None and row.degeneracy.value <= target
+    def ends(row: GroupSizeDegeneracy) -> bool:
+        # Forecasts of larger groups are refused before those of smaller ones.
+        return row.degeneracy.value is None or row.degeneracy.value <= target
 
-    if not meets(at_size(high)):
-        # The last sizes may be refused as too uncertain while nearer ones are not.
-        known = [size for size in range(now.group_size, high) if at_size(size).degeneracy.is_defined]
-        high = max(known, default=now.group_size)
-        if not meets(at_size(high)):
-            return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if meets(at_size(middle)) else (middle + 1, high)
-    return at_size(low)
+        low, high = (low, middle) if ends(at_size(middle)) else (middle + 1, high)
+    found = at_size(low)
+    return found if found.degeneracy.is_defined and ends(found) else None
 
 
 def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollout: Estimate) -> TargetPlan:
@@ -194,7 +193,7 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
         seen = np.bincount(passing[rows], minlength=size + 1) / len(table.size)
         weight = float(rows.mean())
         expected = [
-            weight * beta_binomial_chances(size, rates.beta),
+            weight * rates.shape.chances(size),
             weight * binomial_chances(size, pooled),
         ]
         np.add.at(shares, place, np.column_stack([seen, *expected]))

@@ -113,7 +113,7 @@ def degeneracy_of_run(
     options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
     overall = options.estimate(table)
     between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=base_pass_rate)
-    rates = pass_rates_of(table, seed=resampling.seed)
+    rates = pass_rates_of(table)
     sizes = GroupSizes(table=table, overall=overall, rates=rates, base=base_pass_rate, resampling=options.resampling)
     starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)

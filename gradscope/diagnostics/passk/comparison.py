@@ -12,11 +12,11 @@ from gradscope.diagnostics.passk.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k, why_k_too_large
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference
+from gradscope.metrics.outcomes.sharpening import CompressionFactor, Counts, compression_factors, least_sharpening
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.passk import PassAtKComparison, PassAtKDifference, Solved
 
-_Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
 _EQUAL = 1e-12
 """Two estimates of one prompt closer than this are a tie: they are sums of the same fractions."""
 
@@ -42,8 +42,10 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     rows_first, rows_second = (np.array(rows, dtype=np.int64) for rows in zip(*pairs, strict=True))
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
-    rows = tuple(_difference(before, after, k, resampling=resampling) for k in ks)
-    verdict, evidence = judge_reach(rows, ceiling=_ceiling(before, rows))
+    rows = _rows(before, after, ks, resampling=resampling)
+    won, lost = _won_and_lost(before, after, rows, resampling=resampling)
+    sharpening = least_sharpening(before, after, resampling=resampling)
+    verdict, evidence = judge_reach(rows, won=won, lost=lost, least_sharpening=sharpening)
     return PassAtKComparison(
         first=first.name,
         second=second.name,
@@ -52,6 +54,9 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
         rows=rows,
         crossover_k=crossover_k(rows),
         solved=_solved(before[1] > 0, after[1] > 0),
+        frac_won=won,
+        frac_lost=lost,
+        least_sharpening=sharpening,
         verdict=verdict,
         evidence=evidence,
     )
@@ -65,26 +70,43 @@ def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
     return next((k for k, sign in signs if sign == -signs[0][1]), None)
 
 
-def _ceiling(first: _Counts, rows: Sequence[PassAtKDifference]) -> float:
-    """pass@k of the first policy at the largest budget that both have."""
-    known = [row.k for row in rows if row.difference.is_defined]
-    return float(pass_at_k(*first, known[-1]).mean()) if known else 0.0
+def _rows(first: Counts, second: Counts, ks: Sequence[int], *, resampling: Resampling) -> tuple[PassAtKDifference, ...]:
+    factors = compression_factors(first, second, ks)
+    return tuple(
+        _difference(first, second, k, factor, resampling=resampling) for k, factor in zip(ks, factors, strict=True)
+    )
 
 
-def _difference(first: _Counts, second: _Counts, k: int, *, resampling: Resampling) -> PassAtKDifference:
+def _difference(
+    first: Counts, second: Counts, k: int, factor: CompressionFactor, *, resampling: Resampling
+) -> PassAtKDifference:
     reason = why_k_too_large(first[0], k) or why_k_too_large(second[0], k)
-    if reason is not None:
-        undefined = Estimate.undefined_because(reason, num_units=len(first[0]))
-        return PassAtKDifference(k=k, difference=undefined, first_wins=0, second_wins=0, ties=0)
-    before, after = pass_at_k(*first, k), pass_at_k(*second, k)
-    gain = after - before
+    if reason is None:
+        before, after = pass_at_k(*first, k), pass_at_k(*second, k)
+        gain, difference = after - before, bootstrap_difference(before, after, resampling=resampling)
+    else:
+        gain, difference = np.zeros(0), Estimate.undefined_because(reason, num_units=len(first[0]))
     return PassAtKDifference(
         k=k,
-        difference=bootstrap_difference(before, after, resampling=resampling),
+        difference=difference,
         first_wins=int(np.sum(gain < -_EQUAL)),
         second_wins=int(np.sum(gain > _EQUAL)),
         ties=int(np.sum(np.abs(gain) <= _EQUAL)),
+        compression_factor=factor.factor,
+        compression_at_least=factor.at_least,
     )
+
+
+def _won_and_lost(
+    first: Counts, second: Counts, rows: Sequence[PassAtKDifference], *, resampling: Resampling
+) -> tuple[Estimate, ...]:
+    """What is gained and what is lost at the largest budget that both have, prompt by prompt."""
+    known = [row.k for row in rows if row.difference.is_defined]
+    if not known:
+        undefined = Estimate.undefined_because("the two have no budget in common", num_units=len(first[0]))
+        return undefined, undefined
+    gain = pass_at_k(*second, known[-1]) - pass_at_k(*first, known[-1])
+    return bootstrap_means(np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)]), resampling=resampling)
 
 
 def _solved(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Solved:

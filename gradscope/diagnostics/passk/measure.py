@@ -101,12 +101,12 @@ def _table(samples: Samples, ks: Sequence[int], *, resampling: Resampling) -> Pa
             PassAtK(k=k, pass_at_k=at_least_one, pass_hat_k=all_of_them)
             for k, (at_least_one, all_of_them) in zip(ks, estimates, strict=True)
         ),
-        forecasts=_forecasts(samples, beyond, seed=resampling.seed) if beyond else (),
+        forecasts=_forecasts(samples, beyond) if beyond else (),
     )
 
 
-def _forecasts(samples: Samples, ks: Sequence[int], *, seed: int) -> tuple[PassAtKForecast, ...]:
-    rates = fit_pass_rates(samples.num_samples, samples.num_correct, seed=seed)
+def _forecasts(samples: Samples, ks: Sequence[int]) -> tuple[PassAtKForecast, ...]:
+    rates = fit_pass_rates(samples.num_samples, samples.num_correct)
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(samples.prompts))
         return tuple(PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)

@@ -1,8 +1,10 @@
 """Did training widen what a policy can solve, or only sharpen it? A verdict, with what it rests on.
 
-A gain at the largest budget is reach: prompts are solved that many samples of the first policy did not solve. A gain at
-the smallest budget that is gone at the largest is sharpening: the same prompts are solved with fewer samples. A budget
-at which the first policy solves nearly everything cannot tell the two apart.
+A gain at every sampled k is no sign of reach: the best of eight samples of the first policy gains at every k, and
+solves no prompt that the first does not. So *capacity expansion* asks for prompts that the first leaves unsolved and
+that the second solves too often for any best of :data:`MOST_SHARPENING` of the first, beside a gain at the largest k.
+*Search compression* asks for a gain at the smallest k, where at the largest the second solves hardly another prompt:
+gains, and losses too, are shown to be below :data:`MARGIN`; or the gain has become a loss. All else is undecided.
 """
 
 from __future__ import annotations
@@ -10,33 +12,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from gradscope.estimate import Estimate
 from gradscope.results.passk import PassAtKDifference
 
 Verdict = Literal["capacity expansion", "search compression", "undecided"]
 
-CEILING = 0.95
-"""Where the first policy solves this share at the largest budget, there is no room for a gain."""
+MOST_SHARPENING = 64
+"""The best of this many samples is the most that training is taken to compress into one: an assumption, far above the
+8 that is often sampled, and not more, for each doubling takes twice the samples to rule out."""
+MARGIN = 0.05
+"""Shares of prompts below this are taken for none at the largest k; the upper end of a 95 % interval has to be."""
 
 
-def judge_reach(rows: Sequence[PassAtKDifference], *, ceiling: float) -> tuple[Verdict, str]:
-    """The verdict on a second policy, and its evidence; ``ceiling`` is the first one's pass@k at the largest k."""
+def judge_reach(
+    rows: Sequence[PassAtKDifference], *, won: Estimate, lost: Estimate, least_sharpening: float | None
+) -> tuple[Verdict, str]:
+    """The verdict on a second policy, and its evidence.
+
+    Args:
+        rows: Differences by k, ascending.
+        won: Mean gain at the largest k, losses counted as 0.
+        lost: Mean loss at the largest k, gains counted as 0.
+        least_sharpening: Best of m of the first is refuted up to this m.
+
+    Returns:
+        The verdict, and a sentence without its period.
+    """
     known = [row for row in rows if row.difference.is_defined]
     if len(known) < 2:
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"
-    small, large = known[0], known[-1]
-    (small_low, _), (large_low, large_high) = small.difference.ends, large.difference.ends
-    both = f"{_difference(small)}, {_difference(large)}"
-    if large_low > 0:
-        return "capacity expansion", f"the second solves more at the largest budget: {both}"
-    if small_low > 0 and large_high < min(small_low, 0.0):
+    small, large = known[0].difference, known[-1].difference
+    both = f"{_difference(known[0])}, {_difference(known[-1])}"
+    beyond = least_sharpening is not None and least_sharpening > MOST_SHARPENING
+    if beyond and large.side_of_zero > 0:
+        return "capacity expansion", (
+            f"the second solves prompts anew, beyond the best of {least_sharpening:,.0f} samples of the first, and "
+            f"more at the largest budget: {both}"
+        )
+    none_won, none_lost = won.ends[1] < MARGIN, lost.ends[1] < MARGIN
+    if small.side_of_zero > 0 and none_won and none_lost and large.side_of_zero <= 0 and large.ends[1] < small.ends[0]:
+        return "search compression", (
+            f"a gain at the smallest budget; at the largest less than {MARGIN:g} is won on any prompts, and less than "
+            f"{MARGIN:g} lost: {both}"
+        )
+    if small.side_of_zero > 0 and none_won and large.side_of_zero < 0:
         return "search compression", f"the gain at the smallest budget is a loss at the largest: {both}"
-    if ceiling >= CEILING:
-        return "undecided", f"at k = {large.k} the first already solves {ceiling:.3f}, which leaves no room: {both}"
-    if small_low > 0 and large_high < small_low:
-        return "search compression", f"the gain at the smallest budget is gone at the largest: {both}"
-    if small_low > 0:
-        return "undecided", f"a gain at the smallest budget; at the largest it may be there or not: {both}"
-    return "undecided", f"the intervals allow a gain and a loss: {both}"
+    return "undecided", f"{_course(known)}: {both}{_why_not_reach(known, beyond)}"
+
+
+def _course(rows: Sequence[PassAtKDifference]) -> str:
+    sides = [row.difference.side_of_zero for row in rows]
+    if set(sides) == {1}:
+        return "gains at every sampled k"
+    if set(sides) == {-1}:
+        return "losses at every sampled k"
+    if sides[0] == sides[-1] == 0:
+        return "the intervals allow a gain and a loss"
+    words = {1: "a gain", 0: "perhaps neither", -1: "a loss"}
+    return f"{words[sides[0]]} at the smallest budget, {words[sides[-1]]} at the largest"
+
+
+def _why_not_reach(rows: Sequence[PassAtKDifference], beyond: bool) -> str:
+    if beyond:
+        return f"; some prompts are solved anew, beyond any best of {MOST_SHARPENING} of the first, others may be lost"
+    if rows[-1].difference.side_of_zero > 0:
+        return f"; the best of at most {MOST_SHARPENING} samples of the first is not ruled out"
+    return ""
 
 
 def _difference(row: PassAtKDifference) -> str:

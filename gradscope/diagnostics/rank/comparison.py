@@ -40,7 +40,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
             group_size=size,
             first=first,
             second=second,
-            difference=_difference(ranks[first], ranks[second]),
+            difference=_difference(ranks[first], ranks[second]).within(1.0 - size, size - 1.0),
         )
         for second in others
         if not _are_same(ranks[first], ranks[second])

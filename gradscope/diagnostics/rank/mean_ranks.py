@@ -54,11 +54,14 @@ class MeanRanks:
         own, other = self.counts[:, 0], drawn[:, 0]
         columns, groups = self._weighed(np.column_stack([own - other, own, other]))
         (difference,) = bootstrap_means(columns[:, :1], groups, share=False)
-        (ratio,) = bootstrap_statistics(_ratio, cluster_sums(columns[:, 1:], groups), within=(0.0, np.inf))
+        span = self.most - 1.0
+        (ratio,) = bootstrap_statistics(
+            _ratio, cluster_sums(columns[:, 1:], groups), within=(1.0 / self.most, float(self.most))
+        )
         (mean,) = self._mean_ranks(other[:, None])
         return NullRank(
             effective_rank=mean,
-            difference=difference,
+            difference=difference.within(-span, span),
             ratio=ratio,
             two_direction_energy=self._mean_energy(drawn[:, 3]),
         )

@@ -1,12 +1,12 @@
 """Degeneracy and pass@k beyond the samples that were drawn, from a fitted distribution of pass rates.
 
-Legend: n samples of a prompt, c of them passing, J groups, B resamples, G group size, k budget.
+Legend: n samples of a prompt, c of them passing, J groups, G group size, k budget.
 
 From n samples the first n moments of the pass rates can be learned, and a larger G asks for higher ones: no data decide
-between a prompt that never passes and one that passes once in a thousand. So every forecast is a model's. Its value is
-the beta-binomial's, whose errors were the smaller ones where samples were hidden (``benchmarks/forecast.py``); its
-interval reaches over the resamples of both the beta-binomial and the NPMLE, which disagree exactly where the shape is
-not known. Where that says nothing, the forecast is refused.
+between a prompt that never passes and one that passes once in a thousand. So the value of a forecast is a model's, that
+of the zero-and-one-inflated beta-binomial, and it is refused where Pearson's test speaks against the model. Its
+interval is not the model's: it holds whatever the distribution of pass rates is (:mod:`.rate_bounds`). Where that says
+nothing, the forecast is refused too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from scipy.special import chdtrc
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.mixture import (
-    BetaMixture,
     GridMixture,
+    InflatedBeta,
     PassCounts,
-    beta_binomial_chances,
-    fit_beta_binomial,
-    fit_beta_binomials,
+    fit_inflated_beta,
     fit_npmle,
 )
-from gradscope.metrics.uncertainty.level import QUANTILES
-from gradscope.metrics.uncertainty.studentized import merged_units
+from gradscope.metrics.outcomes.rate_bounds import RateBounds
 
 Array = NDArray[np.float64]
 
@@ -39,30 +36,26 @@ MIN_PROMPTS = 10
 """With fewer prompts there is no distribution to speak of."""
 MOST_UNCERTAIN = 0.6
 """A wider interval of a share says nothing."""
-NUM_RESAMPLES = 200
-"""Refits behind an interval; its ends move by less than a tenth of its width."""
-_UPDATES_OF_RESAMPLES = 300
-"""EM updates of each of them, fewer than for the fit: an interval's ends need fewer digits than its value."""
+LEAST_FIT = 0.05
+"""Below this p-value of the goodness of fit the value of a forecast would be that of a shape that the counts refute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRates:
-    """The fitted distribution of pass rates, with its resamples."""
+    """The fitted distribution of pass rates."""
 
-    beta: BetaMixture
-    """The beta-binomial fit."""
+    shape: InflatedBeta
+    """The fit that gives forecasts their value."""
     free: GridMixture
     """The NPMLE."""
-    resampled_beta: BetaMixture
-    """Beta-binomial fits of resamples of prompts, [B]."""
-    resampled_free: GridMixture
-    """NPMLEs of the same resamples, [B, K]."""
+    bounds: RateBounds
+    """What gives them their interval."""
     num_prompts: int
-    """Prompts, the unit of resampling."""
+    """Prompts, the independent units."""
     num_samples: int
     """The median n, which bounds how far a forecast reaches."""
     goodness_of_fit: Estimate
-    """p-value of Pearson's chi-squared test of the beta-binomial, groups taken as independent."""
+    """p-value of Pearson's chi-squared test of the shape."""
 
     def degeneracy(self, group_size: int) -> Estimate:
         """Forecast share of degenerate groups.
@@ -73,9 +66,8 @@ class PassRates:
         Returns:
             The forecast; undefined where the data cannot support it.
         """
-        return self._forecast(
-            f"G = {group_size}", group_size, lambda p: p.all_pass(group_size) + p.all_fail(group_size)
-        )
+        value = self.shape.all_pass(group_size) + self.shape.all_fail(group_size)
+        return self._forecast(f"G = {group_size}", group_size, value, lambda p: p**group_size + (1 - p) ** group_size)
 
     def pass_at_k(self, k: int) -> Estimate:
         """Forecast chance that at least one of k samples passes.
@@ -86,7 +78,7 @@ class PassRates:
         Returns:
             The forecast; undefined where the data cannot support it.
         """
-        return self._forecast(f"k = {k}", k, lambda p: 1.0 - p.all_fail(k))
+        return self._forecast(f"k = {k}", k, 1.0 - self.shape.all_fail(k), lambda p: 1.0 - (1.0 - p) ** k)
 
     def pass_hat_k(self, k: int) -> Estimate:
         """Forecast chance that all k samples pass.
@@ -97,31 +89,30 @@ class PassRates:
         Returns:
             The forecast; undefined where the data cannot support it.
         """
-        return self._forecast(f"k = {k}", k, lambda p: p.all_pass(k))
+        return self._forecast(f"k = {k}", k, self.shape.all_pass(k), lambda p: p**k)
 
-    def _forecast(self, what: str, size: int, share: Callable[[BetaMixture | GridMixture], Array]) -> Estimate:
+    def _forecast(self, what: str, size: int, value: float, share: Callable[[Array], Array]) -> Estimate:
+        reason, fit = None, self.goodness_of_fit.value
         if size > MOST_TIMES * self.num_samples:
             reason = f"{what} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
+        elif fit is not None and fit < LEAST_FIT:
+            reason = f"no inflated beta distribution of pass rates fits the counts (p = {fit:.2g})"
+        if reason is not None:
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
-        value = float(share(self.beta))
-        ends = np.array([np.quantile(share(fits), QUANTILES) for fits in (self.resampled_beta, self.resampled_free)])
-        low, high = min(float(ends[:, 0].min()), value), max(float(ends[:, 1].max()), value)
+        low, high = self.bounds.interval(share)
         if high - low > MOST_UNCERTAIN:
             reason = f"a forecast at {what} could be anything from {low:.2f} to {high:.2f}"
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
-        return Estimate(value=value, low=low, high=high, num_units=self.num_prompts).within(0.0, 1.0)
+        return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=self.num_prompts)
 
 
-def fit_pass_rates(
-    num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike | None = None, *, seed: int = 0
-) -> PassRates | str:
+def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike | None = None) -> PassRates | str:
     """Fit the distribution of pass rates.
 
     Args:
         num_samples: n of each group, [J].
         num_passing: c of each group, [J].
-        prompts: The prompt of each group, the unit of resampling, [J]; None: each group is its own.
-        seed: Seed of the resampling.
+        prompts: The prompt of each group, the independent unit, [J]; None: each group is its own.
 
     Returns:
         The distribution, or the reason why these groups do not show one.
@@ -140,37 +131,34 @@ def fit_pass_rates(
         return f"a distribution of pass rates needs at least {MIN_PROMPTS} prompts, there are {num_prompts}"
     if np.all((counts.num_passing == 0) | (counts.num_passing == counts.num_samples)):
         return "no group is mixed, so nothing shows how often a hard prompt passes or an easy one fails"
-    unit = merged_units(num_prompts)[labels.reshape(-1)]
-    units = np.zeros((int(unit.max()) + 1, len(counts.weight)))
-    np.add.at(units, (unit, counts.pair), 1.0)
-    drawn = np.random.default_rng(seed).multinomial(len(units), np.full(len(units), 1 / len(units)), NUM_RESAMPLES)
-    weights = drawn @ units
-    beta = fit_beta_binomial(counts)
+    shape, free = fit_inflated_beta(counts), fit_npmle(counts)
+    n, c = (np.asarray(numbers, dtype=np.int64) for numbers in (num_samples, num_passing))
     return PassRates(
-        beta=beta,
-        free=fit_npmle(counts),
-        resampled_beta=fit_beta_binomials(counts, weights),
-        resampled_free=fit_npmle(counts, weights, num_updates=_UPDATES_OF_RESAMPLES),
+        shape=shape,
+        free=free,
+        bounds=RateBounds.of(n, c, labels.reshape(-1), free),
         num_prompts=num_prompts,
-        num_samples=int(np.median(np.asarray(num_samples))),
-        goodness_of_fit=goodness_of_fit(counts, beta),
+        num_samples=int(np.median(n)),
+        goodness_of_fit=goodness_of_fit(counts, shape, num_prompts),
     )
 
 
-def goodness_of_fit(counts: PassCounts, beta: BetaMixture) -> Estimate:
-    """Pearson's chi-squared test of the beta-binomial distribution: a small p-value speaks against it.
+def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -> Estimate:
+    """Pearson's chi-squared test of the inflated beta-binomial: a small p-value speaks against it.
 
-    Neighboring cells are joined until each is expected to hold five groups.
+    Neighboring cells are joined until each is expected to hold five. Groups of one prompt are not independent: counts
+    are taken down to as many as there are prompts.
 
     Args:
-        beta: Their fit.
+        shape: Their fit.
+        num_prompts: Independent units among the groups.
 
     Returns:
         The p-value; undefined where too few cells are left.
 
     Example:
         >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
-        >>> round(goodness_of_fit(counts, fit_beta_binomial(counts)).value, 2)
+        >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
         1.0
     """
     num_groups = int(counts.weight.sum())
@@ -179,15 +167,18 @@ def goodness_of_fit(counts: PassCounts, beta: BetaMixture) -> Estimate:
     for size in sizes:
         rows = counts.num_samples == size
         observed = np.zeros(size + 1)
-        observed[counts.num_passing[rows]] = counts.weight[rows]
-        joined = _joined(observed, observed.sum() * beta_binomial_chances(size, beta))
+        observed[counts.num_passing[rows]] = counts.weight[rows] * num_prompts / num_groups
+        joined = _joined(observed, observed.sum() * shape.chances(size))
         statistic += float(np.sum((joined[:, 0] - joined[:, 1]) ** 2 / joined[:, 1]))
         cells += len(joined)
-    freedom = cells - len(sizes) - 2
+    freedom = cells - len(sizes) - shape.num_parameters
     if freedom < 1:
-        reason = f"{num_groups} groups fill {cells} cells of five, too few to test a shape with two parameters"
-        return Estimate.undefined_because(reason, num_units=num_groups)
-    return Estimate.exact(float(chdtrc(freedom, statistic)), num_units=num_groups)
+        reason = (
+            f"{num_prompts} prompts fill {cells} cells of five, too few to test a shape with {shape.num_parameters} "
+            "parameters"
+        )
+        return Estimate.undefined_because(reason, num_units=num_prompts)
+    return Estimate.exact(float(chdtrc(freedom, statistic)), num_units=num_prompts)
 
 
 def _joined(observed: Array, expected: Array) -> Array:

@@ -1,11 +1,12 @@
 """The distribution of pass rates over prompts, seen through binomial counts.
 
-Legend: n samples of a prompt, c of them passing, U distinct pairs (n, c), B sets of weights, K grid points.
+Legend: n samples of a prompt, c of them passing, U distinct pairs (n, c), K grid points.
 
-Two mixing distributions are fitted to the same counts. The beta distribution has two parameters, so it can be carried
-beyond the samples; the non-parametric maximum likelihood estimate (NPMLE; Laird 1978) has no shape at all, so it shows
-where the beta is wrong. Both are maximum likelihood. The NPMLE is restricted to a grid, on which its likelihood is
-concave, and found by EM; the beta-binomial is found on a grid of mean and intraclass correlation and then polished.
+Two mixing distributions are fitted to the same counts. A beta distribution, with prompts that never or always pass
+beside it where the counts ask for them, has two to four parameters, so it can be carried beyond the samples; the
+non-parametric maximum likelihood estimate (NPMLE; Laird 1978) has no shape at all. Both are maximum likelihood. The
+NPMLE is restricted to a grid, on which its likelihood is concave, and found by EM; the inflated beta-binomial (Skellam
+1948 without inflation) is found on a grid of mean, intraclass correlation and inflation and then polished.
 
 Written here: scipy has no NPMLE, and its betabinom and binom are in scipy.stats, whose import would make `gradscope
 degeneracy` a third slower (0.35 s of 1.1 s); the formulas are theirs, from scipy.special.
@@ -28,11 +29,16 @@ NUM_POINTS = 151
 than the standard error of a rate of 1,000 samples (0.016), and the first above 0 is 0.0001: no log tells more."""
 NUM_UPDATES = 1000
 """EM updates; the likelihood then changes in the sixth digit."""
-_MEANS = np.linspace(-9.0, 9.0, 73)
-_CORRELATIONS = np.linspace(-9.0, 9.0, 73)
-"""Logits of the means and intraclass correlations that the beta-binomial search starts from: from 0.0001 to 0.9999,
-beyond which no log of thousands of samples tells rates apart, in steps of 1/4, fine enough for resamples as they are
-and for the polish of a fit to begin in the valley of the maximum."""
+_MEANS = np.linspace(-9.0, 9.0, 37)
+_CORRELATIONS = np.linspace(-9.0, 9.0, 37)
+"""Logits of the means and intraclass correlations that the search starts from: from 0.0001 to 0.9999, beyond which no
+log of thousands of samples tells rates apart, in steps of 1/2, so that the polish begins in the valley of the
+maximum."""
+_PARTS = (0.1, 0.5, 0.9)
+"""How much of the groups at an end the search takes for inflation at its start."""
+_FARTHEST = 20.0
+"""Log odds of an inflation stay within this: e^-20 is no group of any log."""
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +78,52 @@ class PassCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BetaMixture:
-    """Pass rates that follow Beta(a, b)."""
+class InflatedBeta:
+    """Pass rates that are 0 for some prompts, 1 for some, and follow Beta(a, b) for the rest."""
 
-    a: Array
-    """First shape, [...]."""
-    b: Array
-    """Second shape, [...]."""
+    a: float
+    """First shape."""
+    b: float
+    """Second shape."""
+    at_zero: float = 0.0
+    """Share of prompts that never pass."""
+    at_one: float = 0.0
+    """Share of prompts that always pass."""
 
-    def all_pass(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all pass, B(a + size, b) / B(a, b), [...]."""
-        return np.asarray(np.exp(betaln(self.a + size, self.b) - betaln(self.a, self.b)), dtype=np.float64)
+    @property
+    def num_parameters(self) -> int:
+        """Parameters that the fit used: two shapes, and each inflation that is there."""
+        return 2 + (self.at_zero > 0) + (self.at_one > 0)
 
-    def all_fail(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all fail, B(a, b + size) / B(a, b), [...]."""
-        return np.asarray(np.exp(betaln(self.a, self.b + size) - betaln(self.a, self.b)), dtype=np.float64)
+    def all_pass(self, size: int) -> float:
+        """Chance that ``size`` samples of a prompt all pass; of the beta part it is B(a + size, b) / B(a, b)."""
+        return self.at_one + self._inner * float(np.exp(betaln(self.a + size, self.b) - betaln(self.a, self.b)))
+
+    def all_fail(self, size: int) -> float:
+        """Chance that ``size`` samples of a prompt all fail; of the beta part it is B(a, b + size) / B(a, b)."""
+        return self.at_zero + self._inner * float(np.exp(betaln(self.a, self.b + size) - betaln(self.a, self.b)))
+
+    def chances(self, num_samples: int) -> Array:
+        """The distribution of counts: chance of each number c = 0 ... n of passing samples, [n + 1].
+
+        Args:
+            num_samples: n.
+
+        Returns:
+            Chances.
+
+        Example:
+            >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
+            [0.4, 0.2, 0.2, 0.2]
+        """
+        c = np.arange(num_samples + 1)
+        inner = np.exp(_log_beta_binomial(np.full(len(c), num_samples), c, np.array(self.a), np.array(self.b)))
+        ends = self.at_zero * (c == 0) + self.at_one * (c == num_samples)
+        return np.asarray(self._inner * inner + ends, dtype=np.float64)
+
+    @property
+    def _inner(self) -> float:
+        return 1.0 - self.at_zero - self.at_one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,128 +133,110 @@ class GridMixture:
     points: Array
     """The grid, ascending from 0 to 1, [K]."""
     weights: Array
-    """Their probabilities, [..., K]."""
-
-    def all_pass(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all pass, sum of w p^size, [...]."""
-        return np.asarray(self.weights @ self.points**size, dtype=np.float64)
-
-    def all_fail(self, size: int) -> Array:
-        """Chance that ``size`` samples of a prompt all fail, sum of w (1-p)^size, [...]."""
-        return np.asarray(self.weights @ (1.0 - self.points) ** size, dtype=np.float64)
+    """Their probabilities, [K]."""
 
 
-def fit_beta_binomial(counts: PassCounts) -> BetaMixture:
-    """The beta distribution of pass rates by maximum likelihood (Skellam 1948).
+def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
+    """The zero-and-one-inflated beta-binomial of maximum likelihood, each inflation only where it earns its parameter.
+
+    Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
+    taken (Schwarz 1978): -2 log likelihood + parameters times log J.
 
     Returns:
-        Its shapes, scalars.
+        The distribution.
 
     Example:
-        >>> fitted = fit_beta_binomial(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
-        >>> round(float(fitted.a), 2), round(float(fitted.b), 2)
-        (1.0, 1.0)
+        >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
+        >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
+        (1.0, 1.0, 0.0, 0.0)
+        >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
+        0.55
     """
-    start = _best_on_grid(counts, counts.weight[None, :])[0]
-
-    def loss(logits: Array) -> float:
-        a, b = _shapes(logits)
-        return -float(counts.weight @ _log_beta_binomial(counts, a, b)) / float(counts.weight.sum())
-
-    bounds = [(_MEANS[0], _MEANS[-1]), (_CORRELATIONS[0], _CORRELATIONS[-1])]
-    polished = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
-    a, b = _shapes(polished.x if polished.fun < loss(start) else start)
-    return BetaMixture(a=a, b=b)
+    fits = [_best_fit(counts, np.array(inflated)) for inflated in ((0, 0), (1, 0), (0, 1), (1, 1))]
+    num_groups = float(counts.weight.sum())
+    return min(fits, key=lambda fit: fit.num_parameters * np.log(num_groups) - 2 * _log_likelihood(counts, fit))
 
 
-def fit_beta_binomials(counts: PassCounts, weights: Array) -> BetaMixture:
-    """Beta distributions for many sets of weights at once, to the resolution of the grid: for resamples.
-
-    Args:
-        counts: The counts, whose own weights are not used.
-        weights: How many prompts have each pair, [B, U].
-
-    Returns:
-        Shapes, [B].
-    """
-    a, b = _shapes(_best_on_grid(counts, weights).T)
-    return BetaMixture(a=a, b=b)
-
-
-def fit_npmle(counts: PassCounts, weights: Array | None = None, *, num_updates: int = NUM_UPDATES) -> GridMixture:
+def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
 
-    Args:
-        weights: How many prompts have each pair, for resamples, [B, U]; None: those of the counts.
-        num_updates: EM updates.
-
     Returns:
-        The distribution; weights [K], or [B, K].
+        The distribution.
 
     Example:
         >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
-        >>> [round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.all_pass(1)), 2)]
-        [0.5, 0.5]
+        >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
+        (0.5, 0.5)
     """
     points = np.sin(np.linspace(0.0, np.pi / 2, NUM_POINTS)) ** 2
     n, c = counts.num_samples[:, None], counts.num_passing[:, None]
     # Relative to the most likely p of each pair, so that no likelihood of 1,000 samples underflows.
     log_likelihood = xlogy(c, points) + xlog1py(n - c, -points)
     likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-    observed = counts.weight if weights is None else weights
-    share = observed / observed.sum(axis=-1, keepdims=True)
-    mass = np.full((*share.shape[:-1], NUM_POINTS), 1.0 / NUM_POINTS)
-    for _ in range(num_updates):
-        mass = mass * ((share / (mass @ likelihood.T)) @ likelihood)
+    share = counts.weight / counts.weight.sum()
+    mass = np.full(NUM_POINTS, 1.0 / NUM_POINTS)
+    for _ in range(NUM_UPDATES):
+        mass = mass * ((share / (likelihood @ mass)) @ likelihood)
     return GridMixture(points=points, weights=mass)
 
 
-def beta_binomial_chances(num_samples: int, mixture: BetaMixture) -> Array:
-    """The beta-binomial distribution: chance of each number of passing samples.
-
-    Args:
-        num_samples: n.
-        mixture: The pass rates, scalars.
-
-    Returns:
-        Chances of c = 0 ... n, [n + 1].
-
-    Example:
-        >>> beta_binomial_chances(3, BetaMixture(a=np.array(1.0), b=np.array(1.0))).round(4).tolist()
-        [0.25, 0.25, 0.25, 0.25]
-    """
-    c = np.arange(num_samples + 1)
-    pairs = PassCounts(num_samples=np.full(len(c), num_samples), num_passing=c, weight=np.ones(len(c)), pair=c)
-    return np.asarray(np.exp(_log_beta_binomial(pairs, mixture.a, mixture.b)), dtype=np.float64)
-
-
-def binomial_chances(num_samples: int, pass_rate: float) -> Array:
+def binomial_chances(num_samples: int, pass_rate: ArrayLike) -> Array:
     """The binomial distribution: chance of each number of passing samples.
 
     Args:
         num_samples: n.
-        pass_rate: p.
+        pass_rate: p, one or several, [...].
 
     Returns:
-        Chances of c = 0 ... n, [n + 1].
+        Chances of c = 0 ... n, [n + 1, ...].
 
     Example:
         >>> binomial_chances(2, 0.5).round(4).tolist()
         [0.25, 0.5, 0.25]
     """
-    c = np.arange(num_samples + 1)
-    log_chance = (
-        _log_choose(np.full(len(c), num_samples), c) + xlogy(c, pass_rate) + xlog1py(num_samples - c, -pass_rate)
-    )
+    p = np.asarray(pass_rate, dtype=np.float64)
+    c = np.arange(num_samples + 1).reshape(-1, *([1] * p.ndim))
+    log_chance = _log_choose(np.full(c.shape, num_samples), c) + xlogy(c, p) + xlog1py(num_samples - c, -p)
     return np.asarray(np.exp(log_chance), dtype=np.float64)
 
 
-def _best_on_grid(counts: PassCounts, weights: Array) -> Array:
-    """Logits of mean and correlation with the highest likelihood on the grid, [B, 2]."""
-    grid = np.stack(np.meshgrid(_MEANS, _CORRELATIONS, indexing="ij"), axis=-1).reshape(-1, 2)
-    a, b = _shapes(grid.T)
-    table = _log_beta_binomial(counts, a[:, None], b[:, None])
-    return np.asarray(grid[np.argmax(weights @ table.T, axis=1)], dtype=np.float64)
+def _best_fit(counts: PassCounts, inflated: Counts) -> InflatedBeta:
+    """The fit of highest likelihood with inflation at 0 and at 1 where ``inflated``, [2], is 1: grid, then polish."""
+    is_end = np.stack([counts.num_passing == 0, counts.num_passing == counts.num_samples])
+    share = is_end @ counts.weight / counts.weight.sum()
+    candidates = np.unique([(x, y) * inflated * share for x in _PARTS for y in _PARTS], axis=0)
+    beta = np.stack(np.meshgrid(_MEANS, _CORRELATIONS, indexing="ij"), axis=-1).reshape(-1, 2)
+    a, b = _shapes(beta.T)
+    inner = np.exp(_log_beta_binomial(counts.num_samples, counts.num_passing, a[:, None], b[:, None]))
+
+    def loss(logits: Array) -> float:
+        return -_log_likelihood(counts, _from_logits(logits, inflated)) / float(counts.weight.sum())
+
+    starts = []
+    for ends in candidates:
+        fit = np.log(np.maximum((1 - ends.sum()) * inner + ends @ is_end, _LEAST)) @ counts.weight
+        odds = np.log(np.maximum(ends, _LEAST) / (1 - ends.sum()))
+        starts.append((float(fit.max()), np.concatenate([beta[int(np.argmax(fit))], odds])))
+    start = max(starts, key=lambda pair: pair[0])[1]
+    bounds = [(_MEANS[0], _MEANS[-1]), (_CORRELATIONS[0], _CORRELATIONS[-1]), *[(-_FARTHEST, _FARTHEST)] * 2]
+    start = np.clip(start, *np.transpose(bounds))
+    polished = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
+    return _from_logits(polished.x if polished.fun < loss(start) else start, inflated)
+
+
+def _from_logits(logits: Array, inflated: Counts) -> InflatedBeta:
+    """From logits of mean and correlation and log odds of both inflations against the rest, [4]."""
+    a, b = _shapes(logits)
+    odds = inflated * np.exp(logits[2:])
+    at_zero, at_one = odds / (1.0 + odds.sum())
+    return InflatedBeta(a=float(a), b=float(b), at_zero=float(at_zero), at_one=float(at_one))
+
+
+def _log_likelihood(counts: PassCounts, fit: InflatedBeta) -> float:
+    n, c = counts.num_samples, counts.num_passing
+    inner = np.exp(_log_beta_binomial(n, c, np.array(fit.a), np.array(fit.b)))
+    chance = (1 - fit.at_zero - fit.at_one) * inner + fit.at_zero * (c == 0) + fit.at_one * (c == n)
+    return float(counts.weight @ np.log(np.maximum(chance, _LEAST)))
 
 
 def _shapes(logits: Array) -> tuple[Array, Array]:
@@ -227,8 +246,7 @@ def _shapes(logits: Array) -> tuple[Array, Array]:
     return mean * total, (1.0 - mean) * total
 
 
-def _log_beta_binomial(counts: PassCounts, a: Array, b: Array) -> Array:
-    n, c = counts.num_samples, counts.num_passing
+def _log_beta_binomial(n: Counts, c: Counts, a: Array, b: Array) -> Array:
     return np.asarray(_log_choose(n, c) + betaln(c + a, n - c + b) - betaln(a, b), dtype=np.float64)
 
 

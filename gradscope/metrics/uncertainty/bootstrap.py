@@ -195,7 +195,7 @@ def bootstrap_difference(
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
         half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
-        return _estimate(float(gain.mean()), ends, len(units))
+        return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
     won, lost = bootstrap_means(parts, clusters, resampling=resampling)
     net = difference_of(lost, won, correlation=correlation_of_means(parts, clusters))

@@ -14,6 +14,8 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     shape = report.pass_rates
     fit = "" if shape.goodness_of_fit.value is None else f" (goodness of fit p = {shape.goodness_of_fit.value:.2g})"
     shapes = f"a = {shape.beta_a.value or 0:.3g}, b = {shape.beta_b.value or 0:.3g}"
+    for rate, inflation in enumerate((shape.at_zero, shape.at_one)):
+        shapes += f", {inflation.value:.2f} at {rate}" if inflation.value else ""
     figure, (axes,) = new_figure(
         "Pass rates of groups",
         f"share of groups by c/n; beta-binomial: {shapes}{fit}\n"

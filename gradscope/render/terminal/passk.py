@@ -8,8 +8,8 @@ from rich.text import Text
 
 from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, rows_set_aside
 from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import Footnotes, format_estimate
-from gradscope.results.passk import PassAtKComparison, PassAtKReport, PassAtKTable
+from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
+from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable
 
 
 def pass_at_k_table(report: PassAtKReport) -> Group:
@@ -24,7 +24,8 @@ def pass_at_k_table(report: PassAtKReport) -> Group:
     comparisons = [report.comparison] if report.comparison is not None else []
     for comparison in (*comparisons, *report.further_comparisons):
         blocks += [_paired(comparison, notes), Text(_solved(comparison))]
-    blocks.append(formulas("pass_at_k", "pass_hat_k"))
+    compared = ("compression_factor",) if comparisons else ()
+    blocks.append(formulas("pass_at_k", "pass_hat_k", *compared))
     return document(heading("pass@k", *facts), blocks, notes, report.findings)
 
 
@@ -58,20 +59,34 @@ def _beyond(table: PassAtKTable, notes: Footnotes) -> Table:
 
 
 def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
-    first, second = plain(comparison.first, limit=16), plain(comparison.second, limit=16)
+    first, second = plain(comparison.first, limit=14), plain(comparison.second, limit=14)
     rendered = new_table(
-        [("k", "right"), (f"{second} - {first}", "left"), (first, "right"), (second, "right"), ("ties", "right")]
+        [
+            ("k", "right"),
+            (f"{second} - {first}", "left"),
+            ("ahead", "right"),
+            ("behind", "right"),
+            ("ties", "right"),
+            ("m", "left"),
+        ]
     )
     for row in comparison.rows:
         add_row(
             rendered,
             str(row.k),
             format_estimate(row.difference, notes, "gap"),
-            str(row.first_wins),
             str(row.second_wins),
+            str(row.first_wins),
             str(row.ties),
+            _compression(row, notes),
         )
     return rendered
+
+
+def _compression(row: PassAtKDifference, notes: Footnotes) -> str:
+    if row.compression_at_least is not None:
+        return f"> {format_number(row.compression_at_least, 'rank')}"
+    return format_estimate(row.compression_factor, notes, "rank")
 
 
 def _solved(comparison: PassAtKComparison) -> str:

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from gradscope.diagnostics.passk.comparison import crossover_k
+from gradscope.diagnostics.passk.comparison import compare_samples, crossover_k
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.passk.samples import Samples
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.passk import PassAtKDifference
 from tests.diagnostics.made_up_runs import FIRST, SECOND, samples
 
@@ -24,7 +31,8 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
     assert "the sign turns at k = 4" in report.findings[2]
     assert report.findings[3].startswith("Verdict: undecided; the intervals allow a gain and a loss: -0.250")
-    assert report.findings[4].startswith("1 prompts are in only one of first and second")
+    assert report.findings[4] == "first needs 0.50 times the samples of second for the same pass@1."
+    assert report.findings[5].startswith("1 prompts are in only one of first and second")
 
 
 def test_further_files_are_compared_with_the_first() -> None:
@@ -39,6 +47,10 @@ def test_difference_beyond_the_samples_is_undefined() -> None:
     row = pass_at_k_of_samples([FIRST, short], ks=(4,)).comparison.rows[0]
     assert row.difference.undefined == "k = 4 exceeds the 2 samples of a prompt"
     assert (row.first_wins, row.second_wins, row.ties) == (0, 0, 0)
+    assert row.compression_factor.undefined == "k = 4 exceeds the 2 samples of a prompt"
+    assert pass_at_k_of_samples([FIRST, short], ks=(4,)).comparison.frac_won.undefined == (
+        "the two have no budget in common"
+    )
 
 
 def test_wide_interval_is_called_undecided() -> None:
@@ -50,7 +62,15 @@ def test_wide_interval_is_called_undecided() -> None:
 
 def test_sign_may_never_turn() -> None:
     def row(k: int, value: float) -> PassAtKDifference:
-        return PassAtKDifference(k=k, difference=Estimate.exact(value), first_wins=0, second_wins=0, ties=0)
+        return PassAtKDifference(
+            k=k,
+            difference=Estimate.exact(value),
+            first_wins=0,
+            second_wins=0,
+            ties=0,
+            compression_factor=Estimate.undefined_because("not asked for"),
+            compression_at_least=None,
+        )
 
     assert crossover_k([row(1, 0.1), row(2, 0.0), row(4, -0.1)]) == 4
     assert crossover_k([row(1, 0.1), row(2, 0.0)]) is None
@@ -62,3 +82,83 @@ def test_files_about_different_prompts_are_refused() -> None:
     other = samples("other", {"z": [1, 0]})
     with pytest.raises(InputError, match="have no prompt in common: the first has prompt 'a', the second 'z'"):
         pass_at_k_of_samples([FIRST, other])
+
+
+Change = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n: int) -> Counter[str]:
+    """Verdicts over ten logs of two policies with known rates."""
+    verdicts: Counter[str] = Counter()
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        first, second = (counted(n, rng.binomial(n, rates)) for rates in change(draw(rng)))
+        found = compare_samples(first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed))
+        verdicts[found.verdict] += 1
+    return verdicts
+
+
+def counted(n: int, correct: np.ndarray) -> Samples:
+    return replace(
+        FIRST,
+        prompts=tuple(map(str, range(len(correct)))),
+        num_samples=np.full(len(correct), n),
+        num_correct=correct,
+    )
+
+
+def best_of(m: float) -> Change:
+    return lambda rates: (rates, 1 - (1 - rates) ** m)
+
+
+def newly_solved(share: float) -> Change:
+    """The first ``share`` of the prompts are impossible for the first policy, and 0.3 for the second."""
+    return lambda rates: (
+        np.where(np.arange(len(rates)) < share * len(rates), 0.0, rates),
+        np.where(np.arange(len(rates)) < share * len(rates), 0.3, rates),
+    )
+
+
+@pytest.mark.parametrize("n", [16, 64])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng: rng.beta(0.3, 1, 500),
+        lambda rng: rng.beta(0.5, 0.5, 500),
+        lambda rng: 0.0001 ** rng.random(500),
+        lambda rng: rng.choice([0.02, 0.5], 500),
+    ],
+)
+def test_the_best_of_several_samples_is_never_an_expansion(
+    draw: Callable[[np.random.Generator], np.ndarray], n: int
+) -> None:
+    """Forty of forty such logs of 500 prompts were called capacity expansion once."""
+    for m in (1.0, 8.0, 32.0):
+        verdicts = judged(draw, best_of(m), n)
+        assert verdicts["capacity expansion"] == 0
+        assert m > 1 or verdicts["search compression"] == 0
+
+
+def test_prompts_solved_anew_are_an_expansion_where_the_samples_can_show_it() -> None:
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return rng.beta(0.5, 0.5, 500)
+
+    assert judged(draw, newly_solved(0.3), 64) == {"capacity expansion": 10}
+    assert judged(draw, newly_solved(0.3), 8) == {"undecided": 10}
+
+
+def test_a_gain_that_ends_within_the_margin_is_compression() -> None:
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        return rng.beta(2, 2, 500)
+
+    assert judged(draw, best_of(8), 64) == {"search compression": 10}
+    # Of 40 prompts even none that differs could be two.
+    assert judged(lambda rng: rng.beta(2, 2, 40), best_of(8), 64) == {"undecided": 10}
+
+
+def test_prompts_won_and_lost_in_equal_numbers_are_no_compression() -> None:
+    def change(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        place = np.arange(len(rates)) % 5
+        return np.where(place == 0, 0.0, rates), np.where(place == 1, 0.0, np.where(place == 0, 0.9, rates**0.3))
+
+    assert judged(lambda rng: rng.beta(2, 2, 500), change, 64)["search compression"] == 0

@@ -2,45 +2,68 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagnostics.passk.reach_verdict import judge_reach
+from gradscope.diagnostics.passk.reach_verdict import MARGIN, MOST_SHARPENING, judge_reach
 from gradscope.estimate import Estimate
 from gradscope.results.passk import PassAtKDifference
+
+GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
+NONE, SOME = (0.0, 0.9 * MARGIN), (0.02, 1.1 * MARGIN)
+
+
+def around(ends: tuple[float, float]) -> Estimate:
+    return Estimate(value=sum(ends) / 2, low=ends[0], high=ends[1], num_units=40)
 
 
 def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
     return [
         PassAtKDifference(
             k=16**place,
-            difference=Estimate(value=(low + high) / 2, low=low, high=high, num_units=40),
+            difference=around(pair),
             first_wins=0,
             second_wins=0,
             ties=0,
+            compression_factor=Estimate.undefined_because("not asked for"),
+            compression_at_least=None,
         )
-        for place, (low, high) in enumerate(ends)
+        for place, pair in enumerate(ends)
     ]
 
 
 @pytest.mark.parametrize(
-    ("ends", "ceiling", "verdict", "words"),
+    ("ends", "won", "lost", "least", "verdict", "words"),
     [
-        (((0.1, 0.3), (0.05, 0.2)), 0.6, "capacity expansion", "solves more at the largest budget"),
-        (((0.1, 0.3), (-0.2, -0.05)), 0.6, "search compression", "is a loss at the largest"),
-        (((0.1, 0.3), (-0.2, -0.05)), 0.97, "search compression", "is a loss at the largest"),
-        (((0.1, 0.3), (-0.1, 0.05)), 0.6, "search compression", "is gone at the largest"),
-        (((0.1, 0.3), (-0.1, 0.05)), 0.97, "undecided", "already solves 0.970, which leaves no room"),
-        (((0.1, 0.3), (-0.1, 0.2)), 0.6, "undecided", "may be there or not"),
-        (((-0.1, 0.3), (-0.1, 0.2)), 0.6, "undecided", "allow a gain and a loss"),
-        (((0.1, 0.3),), 0.6, "undecided", "one budget says nothing about reach"),
+        ((GAIN, GAIN), SOME, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first"),
+        ((LEFT_OPEN, GAIN), SOME, NONE, 65.0, "capacity expansion", "and more at the largest budget"),
+        ((GAIN, GAIN), SOME, NONE, 64.0, "undecided", "gains at every sampled k: +0.200"),
+        ((GAIN, GAIN), SOME, NONE, None, "undecided", "the best of at most 64 samples of the first is not ruled out"),
+        ((GAIN, LOSS), SOME, SOME, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
+        ((GAIN, EQUAL), NONE, NONE, None, "search compression", "at the largest less than 0.05 is won"),
+        ((GAIN, EQUAL), SOME, NONE, None, "undecided", "a gain at the smallest budget, perhaps neither at the largest"),
+        ((GAIN, EQUAL), NONE, SOME, None, "undecided", "a gain at the smallest budget, perhaps neither at the largest"),
+        ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k"),
+        (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget"),
+        ((GAIN, LOSS), NONE, SOME, None, "search compression", "the gain at the smallest budget is a loss"),
+        ((GAIN, LOSS), SOME, SOME, None, "undecided", "a gain at the smallest budget, a loss at the largest"),
+        ((GAIN, LEFT_OPEN), SOME, SOME, None, "undecided", "perhaps neither at the largest"),
+        ((LOSS, LOSS), NONE, SOME, None, "undecided", "losses at every sampled k"),
+        ((LEFT_OPEN, LEFT_OPEN), SOME, SOME, None, "undecided", "the intervals allow a gain and a loss"),
+        ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach"),
     ],
 )
 def test_verdict_and_its_evidence(
-    ends: tuple[tuple[float, float], ...], ceiling: float, verdict: str, words: str
+    ends: tuple[tuple[float, float], ...],
+    won: tuple[float, float],
+    lost: tuple[float, float],
+    least: float | None,
+    verdict: str,
+    words: str,
 ) -> None:
-    found, evidence = judge_reach(differences(*ends), ceiling=ceiling)
+    found, evidence = judge_reach(differences(*ends), won=around(won), lost=around(lost), least_sharpening=least)
     assert found == verdict
     assert words in evidence
 
 
 def test_evidence_holds_the_figures() -> None:
-    _, evidence = judge_reach(differences((0.1, 0.3), (0.05, 0.2)), ceiling=0.5)
+    rows = differences((0.1, 0.3), (0.05, 0.2))
+    _, evidence = judge_reach(rows, won=around(SOME), lost=around(NONE), least_sharpening=2.0 * MOST_SHARPENING)
     assert evidence.endswith("+0.200 [+0.100, +0.300] at k = 1, +0.125 [+0.050, +0.200] at k = 16")

@@ -32,6 +32,25 @@ def test_a_formulation_that_drops_rows_is_told_apart() -> None:
     assert "Paired by group, the rank under dr_grpo differs" in " ".join(rank_findings((), (), (), [found]))
 
 
+def test_a_difference_of_ranks_of_four_rows_is_at_most_three() -> None:
+    """Five groups, four with one rank under both and a fifth with all there is: Student's interval would end beyond."""
+
+    def ranked(advantage: str, ranks: list[float]) -> list[GradientSpectrum]:
+        (one, *_) = [spectrum for spectrum in spectra("dr_grpo") if spectrum.label.group_id is not None]
+        return [
+            replace(
+                one,
+                label=replace(one.label, advantage=advantage, group_id=f"g{place}"),
+                ranks=replace(one.ranks, effective_rank=Estimate.exact(rank)),
+            )
+            for place, rank in enumerate(ranks)
+        ]
+
+    (found,) = compare_formulations(ranked("dr_grpo", [1.0] * 5) + ranked("sign", [4.0, 4.0, 4.0, 4.0, 1.0]))
+    assert found.difference.value == 2.4
+    assert found.difference.high == 3.0
+
+
 def test_nothing_is_compared_without_groups() -> None:
     assert compare_formulations([]) == ()
 

@@ -5,12 +5,10 @@ import pytest
 from scipy import stats
 
 from gradscope.metrics.outcomes.mixture import (
-    BetaMixture,
+    InflatedBeta,
     PassCounts,
-    beta_binomial_chances,
     binomial_chances,
-    fit_beta_binomial,
-    fit_beta_binomials,
+    fit_inflated_beta,
     fit_npmle,
 )
 
@@ -23,31 +21,41 @@ def drawn(
 
 
 def test_chances_agree_with_scipy() -> None:
-    chances = beta_binomial_chances(9, BetaMixture(a=np.array(0.4), b=np.array(2.0)))
-    assert chances == pytest.approx(stats.betabinom.pmf(np.arange(10), 9, 0.4, 2.0))
+    inner = stats.betabinom.pmf(np.arange(10), 9, 0.4, 2.0)
+    assert InflatedBeta(a=0.4, b=2.0).chances(9) == pytest.approx(inner)
+    inflated = InflatedBeta(a=0.4, b=2.0, at_zero=0.2, at_one=0.1)
+    assert inflated.chances(9) == pytest.approx(0.7 * inner + 0.2 * (np.arange(10) == 0) + 0.1 * (np.arange(10) == 9))
+    assert (inflated.all_fail(9), inflated.all_pass(9)) == pytest.approx(tuple(inflated.chances(9)[[0, 9]]))
     assert binomial_chances(9, 0.3) == pytest.approx(stats.binom.pmf(np.arange(10), 9, 0.3))
-    assert binomial_chances(3, 0.0).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert binomial_chances(3, [0.0, 1.0]).T.tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
 
 
 def test_beta_binomial_finds_its_parameters() -> None:
-    found = fit_beta_binomial(PassCounts.of(*drawn(num_prompts=20_000)))
-    assert (float(found.a), float(found.b)) == pytest.approx((0.5, 1.5), rel=0.06)
+    found = fit_inflated_beta(PassCounts.of(*drawn(num_prompts=20_000)))
+    assert (found.a, found.b) == pytest.approx((0.5, 1.5), rel=0.06)
+    assert (found.at_zero, found.at_one, found.num_parameters) == (0.0, 0.0, 2)
 
 
-def test_fit_of_many_weights_is_the_grid_point_next_to_the_fit() -> None:
-    counts = PassCounts.of(*drawn())
-    one, many = fit_beta_binomial(counts), fit_beta_binomials(counts, np.stack([counts.weight, counts.weight]))
-    assert many.a == pytest.approx(float(one.a), rel=0.3)
-    assert many.all_fail(32) == pytest.approx(float(one.all_fail(32)), abs=0.02)
+@pytest.mark.parametrize("ends", [(0.575, 0.0), (0.0, 0.3), (0.3, 0.3)])
+def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
+    rng = np.random.default_rng(1)
+    kind, inner = rng.random(4000), rng.beta(2, 2, 4000)
+    rates = np.where(kind < ends[0], 0.0, np.where(kind < sum(ends), 1.0, inner))
+    # Groups of two sizes tell the two ends apart for each size of its own.
+    n = np.where(np.arange(4000) % 2, 8, 12)
+    found = fit_inflated_beta(PassCounts.of(n, rng.binomial(n, rates)))
+    assert (found.at_zero, found.at_one) == pytest.approx(ends, abs=0.03)
+    assert (found.at_zero == 0.0, found.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
+    assert found.num_parameters == 2 + sum(end > 0 for end in ends)
+    assert (found.a, found.b) == pytest.approx((2.0, 2.0), rel=0.25)
 
 
 def test_npmle_has_the_highest_likelihood() -> None:
     counts = PassCounts.of(*drawn(num_samples=4))
     free = fit_npmle(counts)
     chances = stats.binom.pmf(np.arange(5)[:, None], 4, free.points) @ free.weights
-    shape = fit_beta_binomial(counts)
     log_likelihood = counts.weight @ np.log(chances)
-    assert log_likelihood >= counts.weight @ np.log(beta_binomial_chances(4, shape)) - 1e-6
+    assert log_likelihood >= counts.weight @ np.log(fit_inflated_beta(counts).chances(4)) - 1e-6
     assert free.weights.sum() == pytest.approx(1.0)
     # At its maximum no point of the grid would raise it (Lindsay 1983).
     gradient = (counts.weight / chances) @ stats.binom.pmf(np.arange(5)[:, None], 4, free.points) / counts.weight.sum()

@@ -83,3 +83,39 @@ def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
     assert all(after is not None and before <= after <= 1 for before, after in zip(p_values, corrected, strict=True))
     order = np.argsort(p_values, kind="stable")
     assert np.all(np.diff([corrected[place] or 0.0 for place in order]) >= 0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_the_interval_of_a_share_stays_a_share(values: list[float]) -> None:
+    mean = student_mean(values, within=(0.0, 1.0))
+    assert mean.value == pytest.approx(np.mean(values))
+    if mean.interval is not None:
+        assert 0.0 <= mean.low <= mean.value <= mean.high <= 1.0
+
+
+def test_an_interval_in_the_middle_of_its_range_is_nearly_students() -> None:
+    values = [0.49, 0.5, 0.5, 0.52]
+    assert student_mean(values, within=(0.0, 1.0)).interval == pytest.approx(student_mean(values).interval, abs=1e-3)
+    assert student_mean([2 * value for value in values], within=(0.0, 2.0)).high == pytest.approx(
+        2 * student_mean(values, within=(0.0, 1.0)).high
+    )
+
+
+def test_a_range_with_one_end_cuts_the_interval() -> None:
+    assert student_mean([0.1, 0.2, 2.0], within=(0.0, np.inf)).low == 0.0
+
+
+def test_the_interval_of_a_share_near_its_end_covers() -> None:
+    """Five runs whose pass rates vary around 0.95, each measured on 64 prompts."""
+    rng = np.random.default_rng(0)
+    held = [
+        mean.ends[0] <= 0.95 <= mean.ends[1]
+        for runs in rng.binomial(64, rng.beta(28, 28 / 19, (500, 5))) / 64
+        if (mean := student_mean(runs, within=(0.0, 1.0))).interval
+    ]
+    assert np.mean(held) >= 0.94
+
+
+def test_a_value_beyond_its_range_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a value lies outside \[0, 1\]"):
+        student_mean([0.5, 1.2], within=(0.0, 1.0))
