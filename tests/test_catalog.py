@@ -188,6 +188,8 @@ def rank_values(seed: int) -> Iterator[Found]:
     for point in step_spectra(rows, "reinforce", None, by_group=False)[1]:
         yield from ((name, getattr(point, name), size) for name in estimates_of(RankCurvePoint))
         yield from ((f"nulls.{name}", null.effective_rank, size) for name, null in point.nulls.items())
+        yield from (("nulls.ratio", null.ratio, size) for null in point.nulls.values())
+        yield from (("two_direction_energy", null.two_direction_energy, size) for null in point.nulls.values())
     for update in measure_formulations(rows, (LOGGED, "sign", "pass_at_2")):
         yield from ((name, getattr(update, name), 0) for name in estimates_of(FormulationUpdate))
         yield from (("alignment.pass@k", estimate, 0) for estimate in update.alignment.values())
@@ -254,7 +256,7 @@ def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
 RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
 UNTRIED = {
     *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "logprob_gap", "reward_share"),
-    *("mean_frac_reward_zero_std", "kilotokens_per_step", "replay_grad_norm_error", "replay_advantage_error"),
+    *("frac_replay_mismatch", "mean_frac_reward_zero_std", "kilotokens_per_step", "replay_grad_norm_error", "replay_advantage_error"),
     *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
     *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),

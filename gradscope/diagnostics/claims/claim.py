@@ -7,7 +7,6 @@ theirs, their intervals are widened so that all of them together hold with 95 % 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -133,17 +132,3 @@ def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[i
     """
     number = estimate or Estimate.undefined_because(reason)
     return Judgement(estimate=number, verdict="cannot_tell", why=f"{reason[:1].upper()}{reason[1:]}.", steps=steps)
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A number in a sentence; ``-0.00`` reads as ``0.00``.
-
-    Returns:
-        The number with so many decimals.
-
-    Example:
-        >>> number(-0.001), number(1.234)
-        ('0.00', '1.23')
-    """
-    rounded = round(value, digits)
-    return f"{0.0 if math.isclose(rounded, 0.0) else rounded:.{digits}f}"

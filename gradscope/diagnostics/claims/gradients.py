@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, number, rises
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import group_index
@@ -20,7 +20,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.say import with_interval
+from gradscope.say import number, with_interval
 
 SPARSER = 0.02
 """The least change of an index from 0 to 1 over training that is called growth."""
@@ -63,7 +63,7 @@ def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
     change = trend(steps, list(known.values()))
     if change.undefined is not None:
         return cannot_tell(change.undefined, estimate=change, steps=steps)
-    first, last = (number(known[step]) for step in (steps[0], steps[-1]))
+    first, last = (number(known[step], ".2f") for step in (steps[0], steps[-1]))
     return Judgement(
         estimate=change,
         null=Estimate.exact(0.0),

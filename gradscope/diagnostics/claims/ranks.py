@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, number, rises, together
+from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises, together
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Evidence
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.comparison import GroupRank, compare_sizes, ranks_of_groups
@@ -20,7 +20,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.results.rank import RowKind
 from gradscope.results.rank_curves import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
-from gradscope.say import percent, with_interval
+from gradscope.say import number, percent, with_interval
 
 ABOUT_TWO = (1.5, 2.5)
 """Ranks that are called "about 2"."""
@@ -68,7 +68,7 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
     else:
         verdicts.append("cannot_tell")
     seen = "" if found.frac_seen == 1.0 else f" {percent(found.frac_seen)} of the tokens are rows."
-    course = ", ".join(f"{number(p.effective_rank.value or 0.0)} at R = {p.group_size}" for p in ranked)
+    course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
     return Judgement(
         estimate=last.effective_rank,
         null=_unrelated(last).effective_rank,
@@ -150,7 +150,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
         estimate=ratio,
         null=Estimate.exact(1.0),
         verdict=rises(ratio, 1.0, HIGHER_RANK),
-        why=f"Rank {number(token)} with {origin}, {number(outcome)} with the outcome's, on {len(both)} groups.",
+        why=f"Rank {token:.2f} with {origin}, {outcome:.2f} with the outcome's, on {len(both)} groups.",
         steps=(step,),
     )
 

@@ -14,7 +14,7 @@ from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_fi
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.passk import passk_findings
-from gradscope.metrics.outcomes.forecast import fit_pass_rates
+from gradscope.metrics.outcomes.pass_rates.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable

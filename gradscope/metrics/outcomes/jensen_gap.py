@@ -167,7 +167,10 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws.size, base)
     predicted = _plain_predictions(draws, base)
     between = _without_each(draws, draws.equal) - predicted - over_time
-    return _jackknifed(between), _jackknifed(over_time)
+    parts = _jackknifed(between), _jackknifed(over_time)
+    # parts that add up to the gap stand or fall together
+    without = next((part for part in parts if not part.is_defined), None)
+    return parts if without is None else (without, without)
 
 
 def _too_few_blocks(rates: OwnRates, base: float | None, draws: Draws) -> str | None:

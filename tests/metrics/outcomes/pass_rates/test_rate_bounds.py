@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from gradscope.metrics.outcomes.mixture import PassCounts, fit_npmle
-from gradscope.metrics.outcomes.rate_bounds import RateBounds
+from gradscope.metrics.outcomes.pass_rates.mixture import PassCounts, fit_npmle
+from gradscope.metrics.outcomes.pass_rates.rate_bounds import RateBounds
 
 
 def bounds_of(num_samples: np.ndarray, num_passing: np.ndarray, prompts: np.ndarray | None = None) -> RateBounds:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradscope.metrics.outcomes.mixture import (
+from gradscope.metrics.outcomes.pass_rates.mixture import (
     InflatedBeta,
     PassCounts,
     binomial_chances,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from gradscope.metrics.outcomes.sharpening import compression_factors, least_sharpening
+from gradscope.metrics.outcomes.pass_rates.sharpening import compression_factors, least_sharpening
 from gradscope.metrics.uncertainty.resampling import Resampling
 
 FEW = Resampling(num_resamples=300)

@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.mixture import (
+from gradscope.metrics.outcomes.pass_rates.mixture import (
     GridMixture,
     InflatedBeta,
     PassCounts,
     fit_inflated_beta,
     fit_npmle,
 )
-from gradscope.metrics.outcomes.rate_bounds import RateBounds
+from gradscope.metrics.outcomes.pass_rates.rate_bounds import RateBounds
 
 Array = NDArray[np.float64]
 
