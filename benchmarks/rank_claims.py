@@ -29,7 +29,7 @@ from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import gradient_gram, row_norms
 from gradscope.metrics.gram.sparsity import row_sparsity
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.progress import no_progress
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum
 from gradscope.results.rank_curves import RankCurvePoint
@@ -93,20 +93,23 @@ def _credited(group: RolloutGroup, size: int) -> RolloutGroup:
 def print_ranks(title: str, by_size: dict[int, Steps], advantage: str) -> None:
     """Effective rank of a live group by R and checkpoint, beside its nulls, and how much two directions hold."""
     print(f"### {title}\n")
-    print("| step | R | live | effective rank | scores alone | shuffled | Gaussian rows | energy of two directions |")
-    print("|---:|---:|---:|---|---:|---:|---:|---:|")
+    print(
+        "| step | R | live | effective rank | scores | shuffled | unrelated rows | ratio | two directions (unrelated) |"
+    )
+    print("|---:|---:|---:|---|---:|---:|---:|---:|---|")
     for step in sorted(by_size[SIZES[0]]):
         for size in SIZES:
             points, spectra = zip(*(_of_size(rows, advantage, size) for rows in by_size[size][step]), strict=True)
             live = [spectrum for run in spectra for spectrum in run if spectrum.ranks.effective_rank.value is not None]
             names = [f"{place}/{s.label.group_id}" for place, run in enumerate(spectra) for s in run if s in live]
-            ranks = bootstrap_mean([s.effective_rank.value or 0.0 for s in live], names, share=False)
-            two = np.mean(
-                [np.sum(np.square(s.singular_values[:2])) / np.sum(np.square(s.singular_values)) for s in live]
-            )
+            (ranks,) = bounded_means([[s.ranks.effective_rank.value] for s in live], names, low=1.0, high=size)
             total = sum(point.num_groups for point in points)
             nulls = [pooled(points, name) for name in ("unweighted", "shuffled", "gaussian")]
-            print(f"| {step} | {size} | {len(live)}/{total} | {shown(ranks)} | {' | '.join(nulls)} | {two:.2f} |")
+            unrelated = nulls[-1]
+            ratio = "-" if unrelated is None else f"{(ranks.value or 0.0) / unrelated:.2f}"
+            cells = [f"{len(live)}/{total}", number(ranks), *map(spelled, nulls), ratio]
+            energy = f"{spelled(mean_energy(points))} ({spelled(mean_energy(points, 'gaussian'))})"
+            print(f"| {step} | {size} | {' | '.join(cells)} | {energy} |")
     print()
 
 
@@ -115,18 +118,27 @@ def _of_size(rows: StepRows, advantage: str, size: int) -> tuple[RankCurvePoint,
     return point, spectra[1:]
 
 
-def pooled(points: Sequence[RankCurvePoint], null: str) -> str:
+def pooled(points: Sequence[RankCurvePoint], null: str) -> float | None:
     """A null's mean over the live groups of all runs."""
-    pairs = [(p.nulls[null].effective_rank.value, p.num_groups - p.num_dead) for p in points if p.nulls]
-    known = [(value, live) for value, live in pairs if value is not None]
-    return f"{sum(v * n for v, n in known) / sum(n for _, n in known):.2f}" if known else "-"
+    return mean_over(points, [point.nulls[null].effective_rank.value if point.nulls else None for point in points])
 
 
-def shown(estimate: Estimate) -> str:
-    """A value with its interval, cut at 1, below which no rank lies."""
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{max(estimate.low, 1.0):.2f}, {estimate.high:.2f}]"
+def mean_energy(points: Sequence[RankCurvePoint], null: str | None = None) -> float | None:
+    """The energy of two directions, or a null's, mean over the live groups of all runs."""
+    if null is None:
+        return mean_over(points, [point.two_direction_energy.value for point in points])
+    return mean_over(points, [p.nulls[null].two_direction_energy.value if p.nulls else None for p in points])
+
+
+def mean_over(points: Sequence[RankCurvePoint], values: Sequence[float | None]) -> float | None:
+    """A mean weighed by live groups."""
+    live = [(value, p.num_groups - p.num_dead) for value, p in zip(values, points, strict=True) if value is not None]
+    return sum(value * count for value, count in live) / sum(count for _, count in live) if live else None
+
+
+def spelled(value: float | None) -> str:
+    """A number of a table."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def print_sparsity(steps: Steps) -> None:
@@ -144,8 +156,8 @@ def print_sparsity_below(paths: Sequence[str]) -> None:
     """The same of token rows and of the entries of weights' gradients, as trained, mean over runs and weights."""
     found: dict[tuple[int, str], list[GradientSparsity]] = {}
     for path in paths:
-        for report in (measure_rank(path, rows="token", advantages=[LOGGED]), measure_rank(path, rows="weight")):
-            for one in report.sparsity:
+        for kind in ("token", "weight"):
+            for one in measure_rank(path, rows=kind, advantages=[LOGGED]).sparsity:
                 found.setdefault((one.step, one.parts), []).append(one)
     print("### Sparsity below the rollout (as trained)\n")
     print("| step | of | number | zero | below 1 % of the largest | Hoyer | Gini | most and least even weight |")

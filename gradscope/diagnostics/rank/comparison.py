@@ -9,12 +9,14 @@ from statistics import fmean
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.results.rank import GradientSpectrum, RankComparison
 from gradscope.results.rank_curves import SizeChange
 
 _SAME = 1e-6
 """Ranks whose relative difference is below this differ by arithmetic."""
 
+_NOT_PAIRED = Estimate.undefined_because("no group has a rank at both sizes")
 _Ranks = dict[tuple[str | None, tuple[int, ...]], float]
 
 
@@ -63,6 +65,8 @@ class GroupRank:
     """The group."""
     rank: float
     """Its effective rank."""
+    most: int
+    """The most that it can be: the smaller side of the matrix."""
 
 
 def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
@@ -77,6 +81,7 @@ def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
                 group_size=label.group_size,
                 group_id=label.group_id,
                 rank=rank,
+                most=min(label.shape),
             )
 
 
@@ -87,15 +92,19 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
         One per step, advantage, matrix and larger size.
     """
     found: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    most: dict[str, int] = {}
     for one in ranks:
         of_size = found.setdefault((one.step, one.advantage, one.matrix), {}).setdefault(one.group_size, {})
         of_size.setdefault(one.group_id, []).append(one.rank)
+        most[one.matrix] = max(one.most, most.get(one.matrix, 1))
     changes = []
     for (step, advantage, matrix), by_size in found.items():
         smallest, *larger = sorted(by_size)
         for size in larger:
             first, second = by_size[smallest], by_size[size]
-            apart = [fmean(second[group]) - fmean(first[group]) for group in first if group in second]
+            apart = [[fmean(second[group]) - fmean(first[group])] for group in first if group in second]
+            span = most[matrix] - 1.0
+            (difference,) = bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
             changes.append(
                 SizeChange(
                     step=step,
@@ -103,7 +112,7 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
                     matrix=matrix,
                     first=smallest,
                     second=size,
-                    difference=bootstrap_mean(apart, share=False),
+                    difference=difference,
                 )
             )
     return tuple(changes)

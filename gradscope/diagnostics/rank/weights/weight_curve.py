@@ -77,6 +77,7 @@ def weight_group_ranks(
     """
     tensors = list(dict.fromkeys(one.tensor for one in ranks))
     found = {(one.group_id, one.tensor): one for one in ranks}
+    shapes = {one.tensor: one.shape for one in ranks}
     for group in groups:
         group_id = group.combinations.group_id
         for part in group.parts:
@@ -92,6 +93,7 @@ def weight_group_ranks(
                         group_size=part.group_size,
                         group_id=group_id,
                         rank=rank,
+                        most=_most(shapes, None if matrix == ALL_WEIGHTS else matrix),
                     )
 
 
