@@ -90,7 +90,12 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
             "How many directions do a group's gradients have?",
             ["rank", run, *steps, "--advantage", "all", "--group-size", "2", "--group-size", "4", *output("rank")],
         ),
-        ("And in each layer?", ["rank", run, "--step", "41", "--rows", "weight", *output("weights")]),
+        (
+            "And of each weight, for one group?",
+            ["rank", run, "--step", "41", "--rows", "weight", "--advantage", "logged", "--advantage", "dr_grpo"]
+            + ["--group-size", "2", "--group-size", "4", *output("weights")],
+        ),
+        ("Does this run bear out what papers say?", ["claims", run, *steps, *output("claims")]),
         (
             "What a recipe's CI would ask of this run:",
             ["check", run, *(word for text in _REQUIREMENTS for word in ("--require", text)), *output("check")],
