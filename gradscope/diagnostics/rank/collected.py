@@ -99,6 +99,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
             policy_gram=signals.logged_gram,
             full_gram=signals.logged_gram,
             num_parameters=signals.num_columns,
+            own_squared_norms=rows.squared_norms,
         )
         _collect_spectra(by_signal, signals.tokens, request, collected)
         return

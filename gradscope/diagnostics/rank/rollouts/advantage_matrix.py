@@ -53,6 +53,7 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
         samples=tuple(rollout.sample for rollout in rollouts),
         num_parameters=width,
         relative_row_error=float(np.finfo(np.float64).eps),
+        own_squared_norms=np.full(len(rollouts), np.nan),
     )
 
 

@@ -40,10 +40,9 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked
     # the sum of ranks without one rollout is that of the other parts and of this part made smaller
     own = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
-    norms = np.clip(np.diagonal(stack.scores, axis1=1, axis2=2), 0.0, None)
     for left in range(size):
         kept = np.delete(np.arange(size), left)
-        weights = formulated(advantage, stack.rewards[:, kept], norms[:, kept])
+        weights = formulated(advantage, stack.rewards[:, kept], stack.squared_norms[:, kept])
         ranks_without = effective_ranks(_values(stack, kept, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)

@@ -42,6 +42,16 @@ class StepRows:
     """P."""
     relative_row_error: float
     """Relative error of a row, which sets the noise floor."""
+    own_squared_norms: Array | None = None
+    """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that depends
+    on them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
+
+    @property
+    def squared_norms(self) -> Array:
+        """|s|^2 of each rollout's score vector by all parameters, [R]."""
+        if self.own_squared_norms is not None:
+            return self.own_squared_norms
+        return np.asarray(np.clip(np.diag(self.gram), 0.0, None), dtype=np.float64)
 
     @property
     def is_live(self) -> NDArray[np.bool_] | None:

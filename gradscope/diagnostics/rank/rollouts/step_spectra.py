@@ -104,6 +104,7 @@ class _AdvantagedStep:
                 PartStack(
                     parts=tuple(self.parts[position] for position in chosen),
                     scores=self.rows.gram[index[:, :, None], index[:, None, :]],
+                    squared_norms=self.rows.squared_norms[index],
                     gradients=self.gradients(index, weights),
                     weights=weights,
                     rewards=self.rows.rewards[index],

@@ -98,7 +98,9 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
     if formulation(advantage).scope != "gram":
         return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     by_position: dict[int, Array] = {}
-    norms = np.clip(np.diag(rows.gram), 0.0, None)
+    norms = rows.squared_norms
+    if np.isnan(norms).any():
+        raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
     for positions in by_size(parts):
         index = np.stack([parts[position].index for position in positions])
         by_position |= dict(zip(positions, formulated(advantage, rows.rewards[index], norms[index]), strict=True))

@@ -57,6 +57,12 @@ def test_without_logged_advantages_only_formulations_remain() -> None:
     assert rows.advantages is None
 
 
+def test_a_formulation_of_gradients_has_no_such_matrix() -> None:
+    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"completion_ids": (1,)}))
+    with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
+        step_spectra(rows, "optimal_baseline", None, by_group=False)
+
+
 def test_a_rollout_of_unknown_length_is_named() -> None:
     with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
         advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
