@@ -26,7 +26,7 @@ _SIGHTS = (
     ("replay/replay.png", "the trainer's gradient norm, recomputed"),
     ("rank/rank_curve.png", "directions a group spans, over checkpoints"),
     ("rank/rank_spectrum.png", "the singular values behind that number"),
-    ("weights/rank_layers.png", "the same, layer by layer"),
+    ("weights/rank_weight_sizes.png", "the same of each weight, for one group, against its size"),
     ("run/manifest.json", "everything it takes to train this run again"),
 )
 
@@ -71,6 +71,8 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     run = str(folder / "run")
     heldout = folder / "run" / "heldout"
     steps = [word for step in (1, 21, 41) for word in ("--step", str(step))]
+    sizes = [word for size in (2, 4) for word in ("--group-size", str(size))]
+    compared = [word for name in ("logged", "dr_grpo") for word in ("--advantage", name)]
 
     def output(name: str) -> list[str]:
         return ["--output", str(folder / name)]
@@ -79,7 +81,7 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
         ("A small model learns sums by GRPO.", ["train", *output("run")]),
         (
             "How many groups gave no gradient?",
-            ["degeneracy", run, "--group-size", "2", "--group-size", "4", *output("degeneracy")],
+            ["degeneracy", run, *sizes, *output("degeneracy")],
         ),
         (
             "Did training widen what the model can solve, or only sharpen it?",
@@ -88,12 +90,11 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
         ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *output("replay")]),
         (
             "How many directions do a group's gradients have?",
-            ["rank", run, *steps, "--advantage", "all", "--group-size", "2", "--group-size", "4", *output("rank")],
+            ["rank", run, *steps, "--advantage", "all", *sizes, *output("rank")],
         ),
         (
             "And of each weight, for one group?",
-            ["rank", run, "--step", "41", "--rows", "weight", "--advantage", "logged", "--advantage", "dr_grpo"]
-            + ["--group-size", "2", "--group-size", "4", *output("weights")],
+            ["rank", run, "--step", "41", "--rows", "weight", *compared, *sizes, *output("weights")],
         ),
         ("Does this run bear out what papers say?", ["claims", run, *steps, *output("claims")]),
         (
