@@ -43,8 +43,8 @@ class StepRows:
     relative_row_error: float
     """Relative error of a row, which sets the noise floor."""
     own_squared_norms: Array | None = None
-    """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that depends
-    on them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
+    """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
+    them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
     @property
     def squared_norms(self) -> Array:
