@@ -58,6 +58,7 @@ def measure_claims(
         no_gradients=reason,
         samples=tuple(map(str, samples)),
         success_threshold=success_threshold,
+        read=read,
         engine=engine or EngineOptions(),
         progress=progress,
     )
@@ -108,7 +109,7 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
     """The steps to recompute, and why there are none."""
     if not gradients:
         return (), _NOT_ASKED
-    if steps is not None:
+    if steps:
         return select_steps(run, steps), ""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
     if not usable:
