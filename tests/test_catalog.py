@@ -256,7 +256,13 @@ def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
 RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
 UNTRIED = {
     *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "logprob_gap", "reward_share"),
-    *("frac_replay_mismatch", "mean_frac_reward_zero_std", "kilotokens_per_step", "replay_grad_norm_error", "replay_advantage_error"),
+    *(
+        "frac_replay_mismatch",
+        "mean_frac_reward_zero_std",
+        "kilotokens_per_step",
+        "replay_grad_norm_error",
+        "replay_advantage_error",
+    ),
     *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
     *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),

@@ -205,7 +205,7 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
 
 
 def _credited(group: RolloutGroup) -> RolloutGroup:
-    advantages = return_to_go([np.array(rollout.token_rewards or (0.0,)) for rollout in group.rollouts])
+    advantages = return_to_go([np.array(rollout.token_rewards or ()) for rollout in group.rollouts])
     return replace(
         group,
         rollouts=tuple(

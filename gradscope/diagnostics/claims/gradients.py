@@ -105,7 +105,8 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
         null=Estimate.exact(0.0),
         verdict=in_range(distance, -margin, margin),
         why=f"Over {len(apart)} groups of unequal rewards. Correlation of reward and squared norm "
-        f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
+        f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least "
+        f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
         steps=steps,
     )
 

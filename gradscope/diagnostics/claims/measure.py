@@ -113,8 +113,8 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         return select_steps(run, steps), ""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
     if not usable:
-        reason = missing_weights(run, run.steps[0]) if run.steps else "the log holds no steps"
-        return (), f"No gradient was recomputed: {reason}"
+        reason = run.notes.get(run.steps[0]) or missing_weights(run, run.steps[0])
+        return (), f"No gradient was recomputed: {reason.rstrip('.')}"
     if len(usable) <= MOST_STEPS:
         return tuple(usable), ""
     return tuple(usable[round(place * (len(usable) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)), ""
