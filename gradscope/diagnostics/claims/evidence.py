@@ -16,7 +16,6 @@ from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.degeneracy.course import group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.steps import missing_weights
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.rank.collected import Collected
@@ -33,6 +32,7 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport, RowKind
 from gradscope.results.update import WeightUpdate
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -58,6 +58,8 @@ class Evidence:
     """Files of held-out samples, before and after; empty: those of the run folder."""
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    read: ReadOptions | None = None
+    """How to read the run once more, for metrics of a user's claims."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     """How to compute gradients."""
     progress: ProgressCallback = no_progress
@@ -94,7 +96,7 @@ class Evidence:
         """
         found = self._measured()[kind]
         if not found.steps:
-            raise InputError(f"{self._why_none(found)}.")
+            raise InputError(next(iter(found.skipped.values())))
         return found
 
     def rows(self, step: int) -> StepRows:
@@ -146,9 +148,6 @@ class Evidence:
         found: Mapping[RowKind, Collected] = self._once("gradients", collect)
         return found
 
-    def _why_none(self, found: Collected) -> str:
-        return next(iter(found.skipped.values()), missing_weights(self.run, self.run.steps[0])).rstrip(".")
-
     def _credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
         step = self.gradients("rollout").steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
@@ -160,7 +159,9 @@ class Evidence:
         files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
         if len(files) < 2:
             raise InputError("The run has no samples of held-out prompts before and after training.")
-        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files[:2]]
+        if len(files) > 2:
+            raise InputError(f"Reach is told from two files of samples, before and after, and there are {len(files)}.")
+        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
@@ -187,12 +188,16 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
         Where the advantages come from, in words, and the groups.
 
     Raises:
-        InputError: There are neither advantages nor rewards of single tokens, or only last tokens have a reward.
+        InputError: There are neither advantages nor rewards of single tokens, the advantages are those of whole
+            rollouts, or only last tokens have a reward.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    if rollouts and all(rollout.token_advantages is not None for rollout in rollouts):
+    advantages = [rollout.token_advantages for rollout in rollouts]
+    if None not in advantages:
+        if all(len(set(own or ())) < 2 for own in advantages):
+            raise InputError("The logged advantages are the same at every token of a rollout.")
         return "the logged advantages of tokens", tuple(groups)
-    if not rollouts or any(rollout.token_rewards is None for rollout in rollouts):
+    if any(rollout.token_rewards is None for rollout in rollouts):
         raise InputError("The log has neither advantages nor rewards of single tokens.")
     if all(not any((rollout.token_rewards or ())[:-1]) for rollout in rollouts):
         raise InputError("Only last tokens have a reward, so that of single tokens says no more than the outcome.")
@@ -200,7 +205,7 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
 
 
 def _credited(group: RolloutGroup) -> RolloutGroup:
-    advantages = return_to_go([np.array(rollout.token_rewards or (0.0,)) for rollout in group.rollouts])
+    advantages = return_to_go([np.array(rollout.token_rewards or ()) for rollout in group.rollouts])
     return replace(
         group,
         rollouts=tuple(
