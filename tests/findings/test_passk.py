@@ -37,8 +37,8 @@ def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
 def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
     verdict, factor, unpaired = compared(COMPARISON)
     assert verdict == (
-        "after against before: undecided; a gain at the smallest budget, no certain difference at the largest; the sign "
-        "turns at k = 16."
+        "after against before: undecided; a gain at the smallest budget, no certain difference at the largest; the "
+        "sign turns at k = 16."
     )
     assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."
     assert unpaired == "1 prompts are in only one of before and after and are left out of their comparison."

@@ -44,7 +44,7 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
             NONE,
             None,
             "undecided",
-            "a gain at the smallest budget, no certain difference at the largest",
+            "a gain at the smallest budget, no certain difference",
         ),
         (
             (GAIN, EQUAL),
@@ -52,7 +52,7 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
             SOME,
             None,
             "undecided",
-            "a gain at the smallest budget, no certain difference at the largest",
+            "a gain at the smallest budget, no certain difference",
         ),
         ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k"),
         (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget"),

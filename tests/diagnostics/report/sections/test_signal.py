@@ -43,7 +43,8 @@ def test_the_trend_stands_second_with_its_direction() -> None:
 
 def test_a_share_cannot_change_by_more_than_all_groups() -> None:
     assert trend_of(1.0, 0.0, 1.0)[1] == (
-        "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is undecided."
+        "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is "
+        "undecided."
     )
 
 
