@@ -97,7 +97,7 @@ def _table(report: ClaimsReport) -> ReportTable:
         ),
         rows=tuple(
             (
-                f"{row.claim} {row.source}",
+                f"{row.claim} {row.source.partition(' (')[0]}",
                 row.metric,
                 row.estimate,
                 row.null,

@@ -60,7 +60,7 @@ def _charts(report: ReplayReport) -> tuple[Chart, ...]:
         return ()
     return (
         Chart(
-            title="Gradient norm, logged and recomputed",
+            title="Gradient norm",
             kind="lines",
             places=tuple(step.step for step in report.steps),
             series=(
