@@ -70,3 +70,15 @@ def test_intervals_of_few_groups_hold_the_truth(shape: tuple[float, float], numb
     truth = 1 + 15 * shape[0] / sum(shape)
     held = [low <= truth <= high for low, high in (mean_of(row.tolist()).ends for row in ranks)]
     assert np.mean(held) > 0.92
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rare", [0.05, 0.15])
+def test_ranks_that_are_rarely_more_than_one_are_held_although_they_are_rounded(rare: float) -> None:
+    """Sixteen groups of 8 rollouts: rank 2 with a small chance, else 1 up to the rounding of float32."""
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(400):
+        ranks = np.where(rng.random(16) < rare, 2.0, 1.0 + 1e-7 * rng.random(16))
+        low, high = mean_of(ranks.tolist(), high=8.0).ends
+        held += low - 1e-6 <= 1.0 + rare <= high + 1e-6 or np.ptp(ranks) < 1e-6
+    assert held >= 0.93 * 400

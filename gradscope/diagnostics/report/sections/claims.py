@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from gradscope.diagnostics.claims.evidence import AtHand, Evidence
 from gradscope.diagnostics.claims.measure import claims_of
@@ -79,9 +80,9 @@ def _next_step(rows: Sequence[ClaimRow]) -> str:
 
 
 def _samples(inputs: ReportInputs) -> list[str]:
-    """The files of samples as options, where they are not those of the run folder, which the command finds itself."""
-    named = [one.source.path for one in inputs.samples if not one.source.path.startswith(f"{inputs.run.path}/")]
-    return [word for path in named for word in ("--samples", path)]
+    """The files of samples as options, where they are not those of the run itself, which the command finds."""
+    files = [Path(one.source.path) for one in inputs.samples]
+    return [word for file in files if inputs.run.path not in (file, *file.parents) for word in ("--samples", str(file))]
 
 
 def _table(report: ClaimsReport) -> ReportTable:

@@ -130,8 +130,9 @@ def test_held_out_samples_are_those_of_the_report() -> None:
     assert section.command == "gradscope claims made-up --samples before --samples after"
 
 
-def test_samples_of_the_run_folder_need_no_option() -> None:
-    own = samples("made-up/heldout/before.jsonl", {"p": [1.0, 0.0]})
+@pytest.mark.parametrize("path", ["made-up/heldout/before.jsonl", "made-up"])
+def test_samples_of_the_run_itself_need_no_option(path: str) -> None:
+    own = samples(path, {"p": [1.0, 0.0]})
     assert claims_section(inputs_with_grams(samples=(own,))).command == "gradscope claims made-up"
 
 
