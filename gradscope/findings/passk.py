@@ -33,8 +33,18 @@ def passk_findings(
 
 
 def _compared(comparison: PassAtKComparison) -> tuple[str, ...]:
-    verdict = f"Verdict: {comparison.verdict}; {comparison.evidence}."
-    return _winner(comparison), verdict, _compression(comparison), _unpaired(comparison)
+    return reach_finding(comparison), _compression(comparison), _unpaired(comparison)
+
+
+def reach_finding(comparison: PassAtKComparison) -> str:
+    """The verdict on two policies with its evidence: the differences at the smallest and the largest budget."""
+    pair = f"{comparison.second} against {comparison.first}"
+    defined = [row for row in comparison.rows if row.difference.value is not None]
+    if not defined:
+        return f"{comparison.first} and {comparison.second} have no budget in common."
+    alone = f"{_signed(defined[0])}; " if len(defined) == 1 else ""
+    turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
+    return f"{pair}: {alone}{comparison.verdict}; {comparison.evidence}{turn}."
 
 
 def _reach(table: PassAtKTable) -> str:
@@ -58,34 +68,18 @@ def _forecast(table: PassAtKTable) -> str:
     )
 
 
-def _winner(comparison: PassAtKComparison) -> str:
-    defined = [row for row in comparison.rows if row.difference.value is not None]
-    if not defined:
-        return f"{comparison.first} and {comparison.second} have no budget in common."
-    small, large = defined[0], defined[-1]
-    text = f"{comparison.second} against {comparison.first}: {_signed(small)}"
-    if large is not small:
-        text += f", {_signed(large)}"
-    if comparison.crossover_k is not None:
-        return f"{text}; the sign turns at k = {comparison.crossover_k}."
-    return f"{text}."
-
-
 def _compression(comparison: PassAtKComparison) -> str:
     row = comparison.rows[0]
     times = f"times the samples of {comparison.second} for the same pass@{row.k}"
     if row.compression_factor.value is not None:
         return f"{comparison.first} needs {with_interval(row.compression_factor, '.2f')} {times}."
     if row.compression_at_least is not None:
-        return (
-            f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own do not reach further."
-        )
+        return f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own set no upper end."
     return ""
 
 
 def _signed(row: PassAtKDifference) -> str:
-    undecided = row.difference.interval is not None and row.difference.side_of_zero == 0
-    return f"{with_interval(row.difference, '+.4f')} at k = {row.k}{', undecided' if undecided else ''}"
+    return f"{with_interval(row.difference, '+.3f')} at k = {row.k}"
 
 
 def _unpaired(comparison: PassAtKComparison) -> str:

@@ -12,6 +12,9 @@ from gradscope.results.rank import GradientSpectrum, RankComparison, StepGeometr
 from gradscope.results.rank_curves import RankCurvePoint, SizeChange
 from gradscope.say import interval, non_finite_word, percent, with_interval
 
+_KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}
+"""Matrices whose change with the group size is said, as it is said."""
+
 
 def rank_findings(
     curve: Sequence[RankCurvePoint],
@@ -118,18 +121,24 @@ def _change(difference: Estimate) -> str:
 
 
 def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
-    """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix."""
+    """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix.
+
+    Of weights that is their mean: each has its own line in tables and files.
+
+    Returns:
+        The sentences; none where no group lives at both sizes.
+    """
     named: dict[str, SizeChange] = {}
     for change in changes:
         known = named.setdefault(change.matrix, change)
         if (change.step, change.second) > (known.step, known.second) and change.advantage == known.advantage:
             named[change.matrix] = change
     return tuple(
-        f"On the same {change.difference.num_units} prompts at step {change.step} the rank of {matrix} rows at "
+        f"On the same {change.difference.num_units} prompts at step {change.step} the rank of {_KINDS[matrix]} at "
         f"R = {change.second} is {with_interval(change.difference, '+.2f')} above that at R = {change.first} "
         f"(advantage {change.advantage})."
         for matrix, change in named.items()
-        if change.difference.is_defined
+        if change.difference.is_defined and matrix in _KINDS
     )
 
 

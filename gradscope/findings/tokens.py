@@ -23,11 +23,10 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
     if not named:
         return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
     last = max(named, key=lambda point: (point.step, point.group_size))
-    rank, rows = last.effective_rank.value or 0.0, last.num_rows.value or 1.0
     sentences = [
-        f"At step {last.step} the {rows:.0f} tokens of a live group span {rank:.1f} directions by effective rank, "
-        f"{rank / rows:.0%} of what they could (advantage {last.advantage}, mean over "
-        f"{last.num_groups - last.num_dead} live groups){_against_unrelated(last)}."
+        f"At step {last.step} the {last.num_rows.value:.0f} tokens of a live group span "
+        f"{with_interval(last.effective_rank, '.1f')} directions by effective rank (advantage {last.advantage}, mean "
+        f"over {last.num_groups - last.num_dead} live groups){_against_unrelated(last)}."
     ]
     if last.method == "sampled":
         sentences.append(

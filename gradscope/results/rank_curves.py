@@ -72,7 +72,7 @@ class TokenRankPoint:
     num_dead: int
     """Those whose token weights are all zero: their matrix is zero and has no rank."""
     num_rows: Estimate
-    """Token rows of a live group, N: the most that a rank can be. Mean over live groups."""
+    """Token rows of a live group, N. Mean over live groups."""
     frac_seen: float
     """Share of the step's tokens that are rows."""
     effective_rank: Estimate

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
-from gradscope.findings.rank import rank_findings
+from gradscope.findings.rank import rank_findings, size_findings
 from gradscope.results.rank import RankComparison
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.results.rank_curves import RankCurvePoint, SizeChange
 from tests.render.examples import rank_report, weight_report
 
 REPORT = rank_report()
@@ -108,3 +108,20 @@ def test_matrices_of_weights_have_a_range() -> None:
         for spectrum in report.spectra
     ]
     assert rank_findings([], [], dead) == ("Every gradient matrix is zero: no rank can be stated.",)
+
+
+def change(matrix: str, second: int = 8, step: int = 2) -> SizeChange:
+    return SizeChange(step=step, advantage="grpo", matrix=matrix, first=2, second=second, difference=around(1.5))
+
+
+def test_the_change_with_the_group_size_is_said_of_kinds_of_rows_and_of_all_weights_together() -> None:
+    """Not of each weight, whose numbers stand in a table; and at the last step and the largest size."""
+    changes = [change("rollout", 4, 1), change("rollout"), change("lm_head.weight"), change("all weights")]
+    rollouts, weights = size_findings(changes)
+    assert rollouts == (
+        "On the same 9 prompts at step 2 the rank of rollout rows at R = 8 is +1.50 [+1.25, +1.75] above that at R = 2 "
+        "(advantage grpo)."
+    )
+    assert "the rank of dL/dW, mean over weights, at R = 8" in weights
+    undefined = replace(change("token"), difference=Estimate.undefined_because("no group lives at both sizes"))
+    assert size_findings([undefined]) == ()

@@ -34,8 +34,8 @@ def point(
 
 def test_a_rank_of_tokens_stands_beside_their_number() -> None:
     assert token_findings([point(1, 90.0), point(9, 30.0), point(9, 60.0, advantage="sign")]) == (
-        "At step 9 the 120 tokens of a live group span 30.0 directions by effective rank, 25% of what they could "
-        "(advantage logged, mean over 10 live groups).",
+        "At step 9 the 120 tokens of a live group span 30.0 directions by effective rank (advantage logged, mean over "
+        "10 live groups).",
     )
 
 

@@ -319,7 +319,7 @@ def passk_report(num_files: int = 2) -> PassAtKReport:
         frac_lost=Estimate(value=0.05, low=0.01, high=0.09, num_units=64),
         least_sharpening=None,
         verdict="undecided",
-        evidence="a gain at the smallest budget, perhaps neither at the largest",
+        evidence="a gain at the smallest budget, no certain difference at the largest",
     )
     return PassAtKReport(tables=tables, comparison=comparison, findings=("Training sharpened more than it widened.",))
 

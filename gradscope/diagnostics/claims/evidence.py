@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.degeneracy.course import group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
-from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.collected import Collected, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.several import collect_kinds
@@ -42,6 +42,23 @@ are its multiples within a group, so their ranks are the same."""
 MOST_TOKENS = 256
 """Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
+_NO_SAMPLES = "The run has no samples of held-out prompts before and after training."
+
+
+class NotAtHand(Exception):
+    """A claim needs what was to be neither computed nor read for it: it is left out, not judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtHand:
+    """What another command has computed of a run, where claims are to cost no gradient more."""
+
+    degeneracy: DegeneracyReport | None
+    """Groups without a gradient; None where there is none to be had, as :meth:`Evidence.degeneracy` then says."""
+    steps: tuple[MeasuredStep, ...]
+    """Steps with the Gram matrices of their rollouts."""
+    held_out: PassAtKReport | None
+    """pass@k of held-out prompts, before and after; None where there are no such samples."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +83,8 @@ class Evidence:
     """Told about each step."""
     resampling: Resampling = RESAMPLING
     """How often, and from which seed."""
+    at_hand: AtHand | None = None
+    """What there is beside the log, and all there will be; None: what a claim asks for is computed."""
     cache: dict[str, Any] = field(default_factory=dict)
     """What was computed, or the error that it ended in."""
 
@@ -76,6 +95,8 @@ class Evidence:
 
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
+        if self.at_hand is not None and self.at_hand.degeneracy is not None:
+            return self.at_hand.degeneracy
         found: DegeneracyReport = self._once(
             "degeneracy", lambda: degeneracy_of_run(self.run, success_threshold=self.success_threshold)
         )
@@ -93,7 +114,10 @@ class Evidence:
 
         Raises:
             InputError: No step could be recomputed.
+            NotAtHand: Only what is at hand counts, and this kind is not.
         """
+        if kind != "rollout":
+            self._may_compute()
         found = self._measured()[kind]
         if not found.steps:
             raise InputError(next(iter(found.skipped.values())))
@@ -112,13 +136,23 @@ class Evidence:
         Raises:
             InputError: The log has neither advantages nor rewards of single tokens, or they say no more than the
                 outcome.
+            NotAtHand: Only what is at hand counts.
         """
+        self._may_compute()
         self.gradients("rollout")
         found: tuple[str, Mapping[RowKind, Collected]] = self._once("credited", self._credited)
         return found
 
     def updates(self) -> tuple[WeightUpdate, ...]:
-        """What training did to each weight, from checkpoints."""
+        """What training did to each weight, from checkpoints.
+
+        Returns:
+            One change a weight and pair of checkpoints.
+
+        Raises:
+            NotAtHand: Only what is at hand counts.
+        """
+        self._may_compute()
         found: RankReport = self._once("updates", lambda: update_report(self.run, no_progress))
         return found.updates
 
@@ -142,11 +176,19 @@ class Evidence:
     def _measured(self) -> Mapping[RowKind, Collected]:
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
-        sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < self.largest_group)
-        requests = [_request(kind, (ADVANTAGE,), sizes) for kind in _KINDS]
-        collect = partial(collect_kinds, self.run, self.steps, requests, self.engine, self.progress, most=MOST_TOKENS)
-        found: Mapping[RowKind, Collected] = self._once("gradients", collect)
+        found: Mapping[RowKind, Collected] = self._once("gradients", self._collect)
         return found
+
+    def _collect(self) -> Mapping[RowKind, Collected]:
+        sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < self.largest_group)
+        requests = {kind: _request(kind, (ADVANTAGE,), sizes) for kind in _KINDS}
+        if self.at_hand is None:
+            every = list(requests.values())
+            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
+        of_rollouts = Collected()
+        for measured in self.at_hand.steps:
+            examine_step(self.run, measured, requests["rollout"], of_rollouts)
+        return {"rollout": of_rollouts}
 
     def _credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
         step = self.gradients("rollout").steps[-1].step
@@ -156,13 +198,21 @@ class Evidence:
         return origin, collect_kinds(run, [step], requests, self.engine, self.progress, most=MOST_TOKENS)
 
     def _held_out(self) -> PassAtKReport:
+        if self.at_hand is not None:
+            if self.at_hand.held_out is None:
+                raise InputError(_NO_SAMPLES)
+            return self.at_hand.held_out
         files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
         if len(files) < 2:
-            raise InputError("The run has no samples of held-out prompts before and after training.")
+            raise InputError(_NO_SAMPLES)
         if len(files) > 2:
             raise InputError(f"Reach is told from two files of samples, before and after, and there are {len(files)}.")
         read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
+
+    def _may_compute(self) -> None:
+        if self.at_hand is not None:
+            raise NotAtHand
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:

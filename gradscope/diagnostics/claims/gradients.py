@@ -63,7 +63,7 @@ def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
     steps = tuple(known)
     if not known:
         return cannot_tell("No step has such a gradient")
-    change = trend(steps, list(known.values()))
+    change = trend(steps, list(known.values())).within(-1.0, 1.0)
     if change.undefined is not None:
         return cannot_tell(change.undefined, estimate=change, steps=steps)
     if change.ends[1] - change.ends[0] < _NO_SPREAD:

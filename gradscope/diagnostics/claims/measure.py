@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell
-from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.claims.evidence import Evidence, NotAtHand
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError
@@ -69,9 +69,9 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     """Judge claims by evidence that may be there already.
 
     Returns:
-        One row a claim.
+        One row a claim; none for a claim that needs more than is at hand, where only that counts.
     """
-    rows = tuple(_row(claim, _judged(claim, evidence)) for claim in claims)
+    rows = tuple(row for claim in claims if (row := _row(claim, evidence)) is not None)
     collected = evidence.computed()
     return ClaimsReport(
         source=evidence.run.source,
@@ -83,14 +83,19 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     )
 
 
-def _judged(claim: Claim, evidence: Evidence) -> Judgement:
+def _judged(claim: Claim, evidence: Evidence) -> Judgement | None:
     try:
         return claim.judge(evidence)
+    except NotAtHand:
+        return None
     except GradscopeError as error:
         return cannot_tell(error.message.rstrip("."))
 
 
-def _row(claim: Claim, judged: Judgement) -> ClaimRow:
+def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
+    judged = _judged(claim, evidence)
+    if judged is None:
+        return None
     return ClaimRow(
         name=claim.name,
         source=claim.source,

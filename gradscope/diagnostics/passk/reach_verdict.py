@@ -68,7 +68,7 @@ def _course(rows: Sequence[PassAtKDifference]) -> str:
         return "losses at every sampled k"
     if sides[0] == sides[-1] == 0:
         return "the intervals allow a gain and a loss"
-    words = {1: "a gain", 0: "perhaps neither", -1: "a loss"}
+    words = {1: "a gain", 0: "no certain difference", -1: "a loss"}
     return f"{words[sides[0]]} at the smallest budget, {words[sides[-1]]} at the largest"
 
 

@@ -17,6 +17,7 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_measured
 from gradscope.diagnostics.report.sections.agreement import agreement_section
+from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.formulations import formulations_section
@@ -57,6 +58,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     agreement_section,
     coverage_section,
     formulations_section,
+    claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
     (),

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 
 REFERENCE = "leave_one_out"
 """The baseline that others are compared with: unbiased, and what centering by the group's mean is up to a factor."""
@@ -118,6 +119,8 @@ def second_moment(rewards: ArrayLike, squared_norms: ArrayLike, baseline: ArrayL
 def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
     """Correlation of reward and |s|^2 within groups, pooled: what makes the mean a poor baseline.
 
+    Its interval resamples groups.
+
     Args:
         rewards: [n, G].
         squared_norms: [n, G].
@@ -132,10 +135,17 @@ def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Est
     values, weights = _checked(rewards, squared_norms)
     first = values - values.mean(axis=-1, keepdims=True)
     second = weights - weights.mean(axis=-1, keepdims=True)
-    scale = float(np.sqrt(np.sum(first**2) * np.sum(second**2)))
-    if scale == 0.0:
+    moments = np.stack([np.sum(one * two, axis=-1) for one, two in ((first, second), (first, first), (second, second))])
+    if moments[1:].sum(axis=1).min() == 0.0:
         return Estimate.undefined_because("rewards or norms do not vary within any group", num_units=len(values))
-    return Estimate.exact(float(np.clip(np.sum(first * second) / scale, -1.0, 1.0)), num_units=len(values))
+    (correlation,) = bootstrap_statistics(_correlation, moments.T)
+    return correlation.within(-1.0, 1.0)
+
+
+def _correlation(sums: Array) -> Array:
+    """From sums of products and of both squares, [..., 3]; 0 for a resample in which one of them does not vary."""
+    scale = np.sqrt(sums[..., 1:2] * sums[..., 2:])
+    return np.asarray(np.divide(sums[..., :1], scale, out=np.zeros_like(scale), where=scale > 0), dtype=np.float64)
 
 
 def _checked(rewards: ArrayLike, squared_norms: ArrayLike) -> tuple[Array, Array]:

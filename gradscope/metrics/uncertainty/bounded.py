@@ -22,8 +22,8 @@ from gradscope.metrics.uncertainty.studentized import FEW_UNITS, influence_value
 
 Array = NDArray[np.float64]
 
-_EQUAL = 1e-9
-"""Share of the range within which measurements are equal."""
+_EQUAL = 1e-6
+"""Share of the range within which measurements are equal: two equal rows of float32 have rank 1 + 1e-7, not 1."""
 
 
 def bounded_means(
@@ -39,7 +39,7 @@ def bounded_means(
     With 10 units or more the interval is the studentized bootstrap's of the shares of the range.
 
     Args:
-        values: One column a measurement, [rows, q]; rounding may have left them just outside the range.
+        values: One column a measurement, [rows, q]; rounding may have left them just off its ends.
         clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
         low: The least that a measurement can be.
         high: The greatest; equal to ``low`` where there is no choice.
@@ -56,7 +56,8 @@ def bounded_means(
         True
     """
     span = high - low or 1.0
-    shares = np.clip((np.asarray(values, dtype=np.float64) - low) / span, 0.0, 1.0)
+    shares = (np.asarray(values, dtype=np.float64) - low) / span
+    shares = np.where(shares < _EQUAL, 0.0, np.where(shares > 1 - _EQUAL, 1.0, shares))
     units = cluster_sums(np.column_stack([shares, np.ones(len(shares))]), clusters)
     if len(units) >= FEW_UNITS:
         means = bootstrap_means(shares, clusters, resampling=resampling)

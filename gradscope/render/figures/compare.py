@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gradscope.render.figures.style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
 from gradscope.render.words.compare_labels import metric_title, pair_label
@@ -64,6 +65,7 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
         axes.set_ylabel(title)
         axes.set_ylim(axes.get_ylim())  # labels are placed by the final limits
         label_lines(axes, labels, gap=0.085)
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[-1].set_xlabel("step")
     return figure
 

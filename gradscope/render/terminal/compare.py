@@ -27,8 +27,10 @@ def compare_table(comparison: Comparison) -> Group:
         blocks += [_pairs(comparison, metric, notes) for metric in comparison.metrics]
     own = [name for name in comparison.metrics if "@" not in name]
     budgets = ["pass_at_k"] if len(own) < len(comparison.metrics) else []
-    blocks.append(formulas(*budgets, *own, "paired_difference", "p_holm", "sign_flip_p_holm"))
-    facts = f"{len(comparison.cells)} cells, {comparison.num_tests} tests; means over seeds [95 % interval]"
+    tests = ("paired_difference", "p_holm", "sign_flip_p_holm") if comparison.pairs else ()
+    blocks.append(formulas(*budgets, *own, *tests))
+    cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
+    facts = f"{cells}, {comparison.num_tests} tests; means over seeds [95 % interval]"
     return document(heading("Runs compared", source_line(comparison.source), facts), blocks, notes, comparison.findings)
 
 

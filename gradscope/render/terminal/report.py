@@ -35,15 +35,15 @@ def _is_course(chart: Chart) -> bool:
 
 
 def _curve(chart: Chart) -> Text:
-    """The page's first figure in one line: of a stack its height, else its first line; then the ends of the scale."""
+    """The page's first figure: of a stack its height, else its first line; then the ends of the scale, and the name."""
     first = chart.series[0]
     values = first.values if chart.kind == "lines" else tuple(map(_height, zip(*_columns(chart), strict=True)))
     numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
     low, high = chart.y_range or (min(numbers), max(numbers))
     name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
-    return cell(
-        f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, {name}", limit=_LONGEST
-    )
+    drawn = f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, "
+    text = Text(drawn if len(drawn) + len(name) <= _LONGEST else f"{drawn}\n")
+    return text.append_text(cell(name, limit=_LONGEST))
 
 
 def _columns(chart: Chart) -> list[tuple[float | None, ...]]:

@@ -29,10 +29,12 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert comparison.crossover_k == 4
     assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
     assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
-    assert "the sign turns at k = 4" in report.findings[2]
-    assert report.findings[3].startswith("Verdict: undecided; the intervals allow a gain and a loss: -0.250")
-    assert report.findings[4] == "first needs 0.50 times the samples of second for the same pass@1."
-    assert report.findings[5].startswith("1 prompts are in only one of first and second")
+    assert report.findings[2].startswith(
+        "second against first: undecided; the intervals allow a gain and a loss: -0.250"
+    )
+    assert report.findings[2].endswith("; the sign turns at k = 4.")
+    assert report.findings[3] == "first needs 0.50 times the samples of second for the same pass@1."
+    assert report.findings[4].startswith("1 prompts are in only one of first and second")
 
 
 def test_further_files_are_compared_with_the_first() -> None:

@@ -33,7 +33,7 @@ NAMES = (
         "agreement",
         "coverage",
     ),
-    "formulations",
+    *("formulations", "claims"),
 )
 
 
@@ -65,7 +65,7 @@ def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> No
         assert (section.missing is None) == bool(section.findings)
         assert section.headline
     answered = [name for name, section in sections.items() if section.missing is None]
-    assert answered == ["signal", "replay", "length", "rewards", "dilution"]
+    assert answered == ["signal", "replay", "length", "rewards", "dilution", "claims"]
     assert "logging_steps=1" in str(sections["zero-loss"].missing)
     assert "--samples BEFORE" in str(sections["coverage"].missing)
 

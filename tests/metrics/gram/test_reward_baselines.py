@@ -65,6 +65,19 @@ def test_the_correlation_is_pooled_within_groups() -> None:
     assert "do not vary" in str(reward_norm_correlation(np.ones((2, 2)), norms).undefined)
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.8])
+def test_the_interval_of_the_correlation_holds_the_truth(slope: float) -> None:
+    """50 draws of 24 groups of 8, rewards uniform, norms slope * reward plus noise of the same variance at slope 1."""
+    rng, held = np.random.default_rng(0), 0
+    truth = slope / np.sqrt(slope**2 + 1)
+    for _ in range(50):
+        rewards = rng.random((24, 8))
+        norms = 10 + slope * rewards + rng.random((24, 8))
+        low, high = reward_norm_correlation(rewards, norms).ends
+        held += low <= truth <= high
+    assert held >= 44
+
+
 def test_shapes_must_go_together() -> None:
     with pytest.raises(ValueError, match="rewards and squared norms go together"):
         baselines([[1.0, 0.0]], [[1.0]])

@@ -35,3 +35,9 @@ def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
     both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *cost))
     titles = [axes.get_title(loc="left") for axes in draw_figures(both)["compare_forest"].axes]
     assert titles == ["pass@1", "mean train reward"]
+
+
+def test_steps_are_whole_numbers() -> None:
+    figure = draw_figures(comparison(1))["compare_curves"]
+    figure.canvas.draw()
+    assert all(float(tick).is_integer() for tick in figure.axes[-1].get_xticks())

@@ -45,7 +45,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=_findings(*largest),
-        meaning=f"{metric('projection_share').meaning} {metric('cancellation').meaning}",
+        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
         next_step=_next_step(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=(_bars(*largest),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.findings.passk import reach_finding
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 
@@ -23,12 +24,18 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(*reversed(report.findings), *_lost_findings(report, lost)),
+        findings=(*_findings(report), *_lost_findings(report, lost)),
         meaning=metric("pass_at_k").meaning,
         next_step=_next_step(report.comparison),
         charts=(_chart(report),),
         tables=(_by_k(report), *_differences(report.comparison), *_problems(inputs.samples, lost)),
     )
+
+
+def _findings(report: PassAtKReport) -> tuple[str, ...]:
+    """The answer to the question first."""
+    answer = () if report.comparison is None else (reach_finding(report.comparison),)
+    return (*answer, *(finding for finding in report.findings if finding not in answer))
 
 
 def _lost(samples: tuple[Samples, ...]) -> list[tuple[str, str, str]]:

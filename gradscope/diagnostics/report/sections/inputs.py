@@ -70,6 +70,7 @@ _LOG_OPTIONS = ("--reader", "--run-config")
 _WEIGHT_OPTIONS = (*_LOG_OPTIONS, "--model", "--initial", "--completion-ids")
 _COLUMN_OPTIONS = ("--prompt-column", "--reward-column", "--step-column", "--group-column", "--success-threshold")
 _OPTIONS = {
+    "claims": (*_WEIGHT_OPTIONS, "--success-threshold"),
     "degeneracy": (*_LOG_OPTIONS, *_COLUMN_OPTIONS),
     "rank": _WEIGHT_OPTIONS,
     "replay": _WEIGHT_OPTIONS,

@@ -149,13 +149,15 @@ def _charts(lengths: _Lengths) -> tuple[Chart, ...]:
     apart, rewards = _within(lengths)
     return (
         Chart(
-            title=f"Length beside the group's mean, in {lengths.unit}, of rollouts above and below their group's mean "
-            "reward, weighed by how far",
+            title=f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
             kind="lines",
             places=tuple(steps),
             series=tuple(
                 Series(name=name, values=tuple(_mean_at(lengths, step, apart, weights) for step in steps))
-                for name, weights in (("above", np.clip(rewards, 0, None)), ("below", np.clip(-rewards, 0, None)))
+                for name, weights in (
+                    ("reward above", np.clip(rewards, 0, None)),
+                    ("reward below", np.clip(-rewards, 0, None)),
+                )
             ),
         ),
     )

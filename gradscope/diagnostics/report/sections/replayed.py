@@ -34,7 +34,7 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(f"The log replays: {report.headline}.", *report.findings),
+        findings=(f"Replay: {report.headline}.", *report.findings),
         meaning=entry.meaning,
         next_step=_next_step(report),
         command=inputs.command("replay"),
@@ -51,7 +51,7 @@ def _next_step(report: ReplayReport) -> str:
     causes = [one.cause for step in report.steps for one in step.quantities if one.verdict == wanted and one.cause]
     remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
     advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
-    return f"{report.headline}: {advice}"
+    return f"{advice[:1].upper()}{advice[1:]}"
 
 
 def _charts(report: ReplayReport) -> tuple[Chart, ...]:
@@ -60,7 +60,7 @@ def _charts(report: ReplayReport) -> tuple[Chart, ...]:
         return ()
     return (
         Chart(
-            title="Gradient norm, logged and recomputed",
+            title="Gradient norm",
             kind="lines",
             places=tuple(step.step for step in report.steps),
             series=(

@@ -49,7 +49,7 @@ def _is_dead(group: RolloutGroup) -> bool:
 def _trend(report: DegeneracyReport) -> str:
     shares = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
     places = [step for step, value in shares if value is not None]
-    change = trend(places, [value for _, value in shares if value is not None])
+    change = trend(places, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
     if change.value is None:
         return ""
     text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"

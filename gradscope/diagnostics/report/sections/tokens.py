@@ -45,7 +45,8 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(_entropy(correlation, rollouts), _concentration(rollouts), _direction(rollouts)),
-        meaning=f"{metric('token_norm').meaning} {metric('token_entropy_correlation').meaning}",
+        meaning=f"{metric('token_norm').meaning} Correlation with entropy: "
+        f"{metric('token_entropy_correlation').meaning.lower()}",
         next_step=_next_step(correlation, rollouts),
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step)),
         charts=(_by_position(rollouts),),

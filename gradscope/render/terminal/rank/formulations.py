@@ -8,7 +8,7 @@ from rich.table import Table
 
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate
 
 _LIKE = {
@@ -16,8 +16,8 @@ _LIKE = {
     "group_mean": "dr_grpo, which shrinks by (G-1)/G",
     "leave_one_out": "rloo",
     "shrinkage": "shrinkage",
-    "optimal": "optimal_baseline, the best in hindsight",
-    "optimal_leave_one_out": "no one: it from the others",
+    "optimal": "optimal_baseline, in hindsight",
+    "optimal_leave_one_out": "none: the optimum of the others",
 }
 """Baseline -> the formulation that has it."""
 
@@ -63,6 +63,5 @@ def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Tab
     for name, noise in baselines[0].relative_noise.items():
         add_row(table, name, format_estimate(noise, notes, "rank"), _LIKE[name])
     correlation = baselines[0].reward_norm_correlation
-    text = UNDEFINED if correlation.value is None else format_number(correlation.value, "rank")
-    add_row(table, cell("corr(r, |s|^2)", style="dim"), text, "")
+    add_row(table, cell("corr(r, |s|^2)", style="dim"), format_estimate(correlation, notes, "rank"), "")
     return table

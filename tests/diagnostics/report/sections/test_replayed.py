@@ -42,7 +42,7 @@ def test_a_match_throughout_has_no_causes_and_no_curve_of_one_step() -> None:
     section = replay_section(inputs_of(RUN, replay=matched))
     assert len(section.tables) == 1
     assert section.charts == ()
-    assert section.findings[0] == "The log replays: match at 1 of 1 step."
+    assert section.findings[0] == "Replay: match at 1 of 1 step."
     assert section.next_step.startswith("Nothing to do")
 
 
@@ -63,10 +63,10 @@ def test_what_to_do_follows_from_the_causes(verdict: ReplayVerdict, cause: str, 
     quantity = Quantity(name="grad_norm", verdict=verdict, cause=cause)
     steps = (replace(REPORT.steps[0], verdict=verdict, cause=cause, quantities=(quantity,)),)
     section = replay_section(inputs_of(RUN, replay=replace(REPORT, steps=steps, verdict=verdict, headline="so")))
-    assert section.next_step.startswith(f"so: {advice}")
+    assert section.next_step.startswith(f"{advice[:1].upper()}{advice[1:]}")
 
 
 def test_some_steps_that_match_still_ask_for_the_weights_of_the_others() -> None:
     report = replace(REPORT, verdict="match", headline="match at 3 of 19 steps; 16 cannot")
     section = replay_section(inputs_of(RUN, replay=report))
-    assert section.next_step == "match at 3 of 19 steps; 16 cannot: save a checkpoint before each step that matters."
+    assert section.next_step == "Save a checkpoint before each step that matters."

@@ -41,6 +41,13 @@ def test_the_trend_stands_second_with_its_direction() -> None:
     assert trend_of(0.1, 0.6, 0.1, 0.6)[1].endswith("so its direction is undecided.")
 
 
+def test_a_share_cannot_change_by_more_than_all_groups() -> None:
+    assert trend_of(1.0, 0.0, 1.0)[1] == (
+        "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is "
+        "undecided."
+    )
+
+
 def test_two_steps_have_no_trend() -> None:
     assert trend_of(0.1, 0.2) == ("First.", "Second.")
 

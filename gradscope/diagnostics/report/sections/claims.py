@@ -1,0 +1,109 @@
+"""Which papers' claims does this run bear out?
+
+Claims are judged by what the report has computed already. Those about rows of tokens, about weights and about hidden
+states are left to `gradscope claims`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradscope.diagnostics.claims.evidence import AtHand, Evidence
+from gradscope.diagnostics.claims.measure import claims_of
+from gradscope.diagnostics.claims.registry import CLAIMS
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
+from gradscope.results.claims import ClaimRow, ClaimsReport
+from gradscope.results.report import Column, ReportSection, ReportTable
+
+NAME = "claims"
+QUESTION = "Which papers' claims does this run bear out?"
+
+_WORDS = {"supported": "supported", "contradicted": "contradicted", "cannot_tell": "cannot tell"}
+_ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run alone."
+
+
+def claims_section(inputs: ReportInputs) -> ReportSection:
+    """A row a claim: the number, what it is held against, and the verdict."""
+    report = claims_of(_evidence(inputs))
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=(
+            *report.findings,
+            f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
+            "hidden states that this page does not compute.",
+        ),
+        meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "
+        "models and tasks, and may hold there where it does not here.",
+        next_step=_next_step(report.claims) if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint,
+        command=inputs.command("claims", *_samples(inputs)),
+        tables=(_table(report),),
+    )
+
+
+def _evidence(inputs: ReportInputs) -> Evidence:
+    run = inputs.run
+    steps = (
+        MeasuredStep(
+            step=gram.step,
+            groups=run.groups_at(gram.step),
+            weights=run.weights_before(gram.step),
+            gram=gram,
+            reason=None,
+        )
+        for gram in inputs.grams
+    )
+    return Evidence(
+        run=run,
+        steps=tuple(gram.step for gram in inputs.grams),
+        no_gradients=inputs.no_grams.reason.rstrip("."),
+        at_hand=AtHand(
+            degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
+            steps=tuple(steps),
+            held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
+        ),
+    )
+
+
+def _next_step(rows: Sequence[ClaimRow]) -> str:
+    """What would settle most of the claims that cannot be told."""
+    unsettled = Counter(row.settle for row in rows if row.verdict == "cannot_tell")
+    if not unsettled:
+        return _ANOTHER_SEED
+    (settle, number), *others = unsettled.most_common()
+    whole = unsettled.total()
+    rest = " The command says what would settle the others." if others else ""
+    return f"What would settle {number} of the {whole} that cannot be told: {settle}{rest}"
+
+
+def _samples(inputs: ReportInputs) -> list[str]:
+    """The files of samples as options, where they are not those of the run itself, which the command finds."""
+    files = [Path(one.source.path) for one in inputs.samples]
+    return [word for file in files if inputs.run.path not in (file, *file.parents) for word in ("--samples", str(file))]
+
+
+def _table(report: ClaimsReport) -> ReportTable:
+    steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
+    return ReportTable(
+        caption=f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
+        columns=(
+            Column(title="claim"),
+            Column(title="what is measured"),
+            Column(title="measured", style="rank"),
+            Column(title="beside", style="rank"),
+            Column(title="verdict"),
+        ),
+        rows=tuple(
+            (
+                f"{row.claim} {row.source.partition(' (')[0]}",
+                row.metric,
+                row.estimate,
+                row.null,
+                _WORDS[row.verdict],
+            )
+            for row in report.claims
+        ),
+    )

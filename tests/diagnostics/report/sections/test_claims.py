@@ -1,0 +1,160 @@
+"""Claims judged by what a report has computed: which are told, which are left to the command, and what is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.claims.registry import CLAIMS
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.report.sections import claims
+from gradscope.diagnostics.report.sections.claims import claims_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs
+from gradscope.estimate import Estimate
+from gradscope.results.claims import ClaimRow
+from gradscope.results.report import Cell, ReportSection
+from gradscope.rollouts.run import Run, WeightsRef
+from tests.diagnostics.made_up_runs import group_of, run_of, samples
+from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
+
+BY_METRIC = {claim.metric: claim.name for claim in CLAIMS}
+NEEDS_MORE = {
+    "rank_two.tokens",
+    "rank_two.weights",
+    "rank_two.output_head",
+    "rank_two.hidden_rollouts",
+    "rank_two.hidden_tokens",
+    "rank_two.logits",
+    "rank_rises.token_credit",
+    "sparser.tokens",
+    "sparser.entries",
+    "weights.off_principal",
+    "weights.few_change",
+}
+
+
+def run_with_weights(num_groups: int = 12, size: int = 4) -> Run:
+    """One step of groups with one pass each."""
+    groups = [group_of([1.0] + [0.0] * (size - 1), step=1, prompt=f"p{place}") for place in range(num_groups)]
+    return replace(run_of(*groups), weights=(WeightsRef(num_updates=0, path=Path("w"), kind="full"),))
+
+
+def orthogonal(run: Run) -> Any:
+    """The step's Gram matrix where all score vectors are orthogonal."""
+    names = [group.group_id for group in run.groups for _ in group.rollouts]
+    rewards = [rollout.reward for group in run.groups for rollout in group.rollouts]
+    return gram_of(
+        np.eye(len(names)).tolist(),
+        names,
+        step=1,
+        rewards=[reward or 0.0 for reward in rewards],
+        num_inferred_ids=0,
+        verification=SimpleNamespace(describe=dict),
+        describe=lambda: {"engine": "made up"},
+        notes=(),
+    )
+
+
+def inputs_with_grams(**more: Any) -> ReportInputs:
+    run = run_with_weights()
+    return inputs_of(run, grams=[orthogonal(run)], **{"degeneracy": degeneracy_of_run(run), **more})
+
+
+def rows_of(section: ReportSection) -> dict[str, tuple[Cell, ...]]:
+    return {BY_METRIC[str(row[1])]: row for row in section.tables[0].rows}
+
+
+def test_claims_that_need_more_than_the_report_are_left_to_the_command() -> None:
+    section = claims_section(inputs_with_grams())
+    assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE
+    assert section.findings[0].startswith(f"Of {len(CLAIMS) - len(NEEDS_MORE)} claims this run supports ")
+    assert section.findings[-1].startswith(f"gradscope claims measures {len(NEEDS_MORE)} more, which need rows of ")
+    assert section.command == "gradscope claims made-up"
+
+
+def test_orthogonal_rows_of_four_have_a_rank_that_is_not_two() -> None:
+    """Advantages 3/4 and three times -1/4 on orthogonal rows: q = (1/2, 1/6, 1/6, 1/6), rank exp(1.2425) = 3.464."""
+    section = claims_section(inputs_with_grams())
+    _, _, measured, beside, verdict = rows_of(section)["rank_two.rollouts"]
+    assert isinstance(measured, Estimate)
+    assert measured.value == pytest.approx(2 * 3**0.5)
+    assert isinstance(beside, Estimate)
+    assert beside.value is not None
+    assert verdict == "cannot tell"  # all groups are alike, so nothing tells how far others lie
+    assert section.tables[0].caption.startswith("Claims; gradients of steps 1. ")
+
+
+def test_what_the_report_found_is_what_is_judged() -> None:
+    inputs = inputs_with_grams()
+    gap = rows_of(claims_section(inputs))["dead_groups.excess"][2]
+    assert gap == degeneracy_of_run(inputs.run).jensen_gap
+    assert inputs.degeneracy != NOT_READ
+    other = replace(inputs.degeneracy, jensen_gap=Estimate(value=0.5, low=0.4, high=0.6))  # type: ignore[type-var]
+    assert rows_of(claims_section(replace(inputs, degeneracy=other)))["dead_groups.excess"][2:] == (
+        Estimate(value=0.5, low=0.4, high=0.6),
+        Estimate.exact(0.0),
+        "supported",
+    )
+
+
+def test_degeneracy_that_could_not_be_had_says_why() -> None:
+    run = run_of(group_of([None, None], step=1))
+    gap = rows_of(claims_section(inputs_of(run)))["dead_groups.excess"][2]
+    assert isinstance(gap, Estimate)
+    assert gap.undefined is not None
+
+
+def test_without_gradients_the_reason_stands_in_the_table_and_the_remedy_below() -> None:
+    run = run_of(group_of([1, 0, 0, 1], step=1))
+    section = claims_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+    measured = rows_of(section)["rank_two.rollouts"][2]
+    assert isinstance(measured, Estimate)
+    assert measured.undefined == "It was not read"
+    assert section.next_step == NOT_READ.hint
+    assert "no gradient was recomputed" in section.tables[0].caption
+
+
+def test_held_out_samples_are_those_of_the_report() -> None:
+    before = samples("before", {f"p{place}": [1.0, 0.0, 0.0, 0.0] for place in range(30)})
+    after = samples("after", {f"p{place}": [1.0, 1.0, 0.0, 0.0] for place in range(30)})
+    both = pass_at_k_of_samples([before, after])
+    section = claims_section(inputs_with_grams(passk=both, samples=(before, after)))
+    assert both.comparison is not None
+    assert rows_of(section)["reach.compression"][2] == both.comparison.rows[-1].difference
+    assert section.command == "gradscope claims made-up --samples before --samples after"
+
+
+@pytest.mark.parametrize("path", ["made-up/heldout/before.jsonl", "made-up"])
+def test_samples_of_the_run_itself_need_no_option(path: str) -> None:
+    own = samples(path, {"p": [1.0, 0.0]})
+    assert claims_section(inputs_with_grams(samples=(own,))).command == "gradscope claims made-up"
+
+
+def test_without_samples_reach_cannot_be_told() -> None:
+    reach = rows_of(claims_section(inputs_with_grams()))["reach.compression"]
+    assert isinstance(reach[2], Estimate)
+    assert str(reach[2].undefined).startswith("The run has no samples of held-out prompts")
+
+
+def row_of(verdict: Any, settle: str) -> ClaimRow:
+    one = Estimate.exact(1.0)
+    texts = {"source": "s", "claim": "c", "metric": "m", "why": "w"}
+    return ClaimRow(name="n", steps=(), estimate=one, null=one, verdict=verdict, settle=settle, **texts)
+
+
+def test_the_next_step_would_settle_most_of_what_cannot_be_told() -> None:
+    open_rows = [row_of("cannot_tell", settle) for settle in ("More groups.", "A longer log.", "More groups.")]
+    assert claims._next_step([*open_rows, row_of("supported", "Nothing.")]) == (
+        "What would settle 2 of the 3 that cannot be told: More groups. The command says what would settle the others."
+    )
+    assert claims._next_step(open_rows[1:2]) == "What would settle 1 of the 1 that cannot be told: A longer log."
+
+
+def test_where_all_is_told_another_run_is_next() -> None:
+    assert claims._next_step([row_of("supported", "Nothing.")]).startswith("Repeat the run with another seed")
