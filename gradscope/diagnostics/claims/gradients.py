@@ -69,13 +69,12 @@ def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
     if change.ends[1] - change.ends[0] < _NO_SPREAD:
         change = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         return cannot_tell("the steps lie on one line, so nothing tells the noise", estimate=change, steps=steps)
-    first, last = (number(known[step], ".2f") for step in (steps[0], steps[-1]))
     return Judgement(
         estimate=change,
         null=Estimate.exact(0.0),
         verdict=rises(change, 0.0, SPARSER),
-        why=f"From {first} at step {steps[0]} to {last} at step {steps[-1]}; the change is along the line through "
-        f"{len(steps)} steps.",
+        why=f"Along the line through {len(steps)} steps, {steps[0]} to {steps[-1]}, whose values lie from "
+        f"{number(min(known.values()), '.2f')} to {number(max(known.values()), '.2f')}.",
         steps=steps,
     )
 

@@ -74,7 +74,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=_FOUNDATIONS,
         claim="Advantages of single tokens raise the rank of the gradient.",
         metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
-        settle="Rewards of single tokens in the log: gradscope train --task steps --advantage per_step.",
+        settle="More live groups, with rewards of single tokens in the log: gradscope train --task steps.",
         judge=ranks.higher_with_token_credit,
     ),
     Claim(

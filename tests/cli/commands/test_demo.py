@@ -45,7 +45,7 @@ def test_the_tour_runs_every_command_as_it_prints_it(
 ) -> None:
     code, out, _ = run_demo(cli, monkeypatch, recorder, str(tmp_path / "tour"))
     assert code == 0
-    commands = ["train", "degeneracy", "passk", "replay", "rank", "rank", "check", "report"]
+    commands = ["train", "degeneracy", "passk", "replay", "rank", "rank", "claims", "check", "report"]
     assert [call[0] for call in recorder.calls] == commands
     printed = [shlex.split(line.removeprefix("$ "))[1:] for line in out.splitlines() if line.startswith("$ ")]
     assert printed == recorder.calls

@@ -103,6 +103,7 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
             group_size=size,
             group_id=f"g{group}",
             rank=2 + group / 100 + off,
+            most=32,
         )
         for step, name, off in ((1, matrix, 1.0), (2, matrix, 0.0), (2, "other", 1.0))
         for size in (2, 4, 8)
@@ -201,7 +202,7 @@ def test_advantages_need_tokens_and_groups_of_two() -> None:
 
 def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVANTAGE)) -> Given:
     own = [
-        GroupRank(step=3, advantage=name, matrix=matrix, group_size=4, group_id=f"g{group}", rank=rank)
+        GroupRank(step=3, advantage=name, matrix=matrix, group_size=4, group_id=f"g{group}", rank=rank, most=32)
         for group, ratio in enumerate(ratios)
         for matrix in (ALL_WEIGHTS, "lm_head.weight")
         for name, rank in (("logged", 5.0 * ratio), (ADVANTAGE, 5.0))
