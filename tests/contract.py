@@ -50,6 +50,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *(f"cells[].{name}" for name in ("advantage", "seeds", "metrics")),
         *(f"pairs[].{name}" for name in ("first", "second", "metric", "difference", "p_value", "num_pairs", "test")),
     ),
+    "claims": (
+        *(f"claims[].{name}" for name in ("name", "source", "claim", "metric", "verdict", "why", "settle")),
+        *(f"claims[].{number}.{part}" for number in ("estimate", "null") for part in _ESTIMATE),
+    ),
     "report": (
         *(f"sections[].{name}" for name in ("name", "question", "findings", "meaning", "next_step", "missing")),
         *("name", "recomputed"),

@@ -17,7 +17,9 @@ from gradscope.advantages.registry import ALL_FORMULATIONS, LOGGED
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.compare.judgement import judged
+from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
@@ -47,6 +49,7 @@ from gradscope.results.signal import AdvantageMass, PassRateDistribution, Signal
 from gradscope.results.update import WeightUpdate
 from tests.diagnostics.compare.test_judgement import pair_of
 from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
 
 DIFFERENCES = {"difference"}
@@ -217,6 +220,18 @@ def other_values(seed: int) -> Iterator[Found]:
     yield from (("pass_at_k", estimate, 0) for estimate in at)
     yield from (("pass_hat_k", estimate, 0) for estimate in hat)
     yield "frac_incoherent", frac_incoherent(int(passed.sum()), int(rng.integers(0, passed.sum() + 1))), 0
+    # the second solves what the first never does, or the other way round, or everything
+    again = rng.binomial(samples, [passed / samples, 1 - passed / samples, np.ones(count)][seed % 3])
+    policies = [
+        samples_of(
+            "policy", {f"p{prompt}": [1.0] * won + [0.0] * (samples - won) for prompt, won in enumerate(of_prompt)}
+        )
+        for of_prompt in (passed.tolist(), again.tolist())
+    ]
+    comparison = compare_samples(*policies, [1, samples], resampling=FEW)
+    yield from (("frac_won", comparison.frac_won, 0), ("frac_lost", comparison.frac_lost, 0))
+    yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
+    yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
     yield "principal_overlap", principal_overlap(before, change if seed % 2 else before)[0], 0
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
@@ -256,7 +271,13 @@ def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
 RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
 UNTRIED = {
     *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "logprob_gap", "reward_share"),
-    *("frac_replay_mismatch", "mean_frac_reward_zero_std", "kilotokens_per_step", "replay_grad_norm_error", "replay_advantage_error"),
+    *(
+        "frac_replay_mismatch",
+        "mean_frac_reward_zero_std",
+        "kilotokens_per_step",
+        "replay_grad_norm_error",
+        "replay_advantage_error",
+    ),
     *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
     *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),

@@ -6,6 +6,7 @@ import math
 
 from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
+from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,
@@ -546,4 +547,62 @@ def check_report() -> CheckReport:
             ),
         ),
         outcome="fail",
+    )
+
+
+def claims_report() -> ClaimsReport:
+    """Two rows of one sentence, one that nobody can tell, and a user's own with a name that is none."""
+    two = "The gradient of a group has effective rank about 2, whatever the group size."
+    why = "Rank 1.65 at R = 2, 1.98 at R = 8; +0.33 [+0.20, +0.46] from the smallest to the largest R."
+    rows = (
+        ("rank_two.rollouts", two, "a row a rollout's gradient", around(1.98), around(4.2, 0.3), "supported", why),
+        (
+            "rank_two.output_head",
+            two,
+            "dL/dW of one group, output head",
+            Estimate.undefined_because("the output head is tied to the embedding"),
+            Estimate.undefined_because("no chance model belongs to this number"),
+            "cannot_tell",
+            "The output head is tied to the embedding.",
+        ),
+        (
+            "dead_groups.excess",
+            "More groups are dead than one pass rate for all prompts predicts.",
+            "Jensen gap",
+            Estimate(value=-0.012345, low=-0.0214, high=-0.0031, num_units=128),
+            Estimate.exact(0.0),
+            "contradicted",
+            "10.0 % [6.0 %, 14.0 %] of the groups are dead; one pass rate for all would give 11.2 %.",
+        ),
+        (
+            HOSTILE,
+            f"So says {HOSTILE}.",
+            f"a metric of {HOSTILE}",
+            Estimate.exact(0.5),
+            Estimate.undefined_because("no chance model belongs to this number"),
+            "cannot_tell",
+            f"{HOSTILE} has no interval.",
+        ),
+    )
+    return ClaimsReport(
+        source=source(),
+        claims=tuple(
+            ClaimRow(
+                name=name,
+                source=HOSTILE if name == HOSTILE else "arXiv 2606.29238 (On the policy gradient foundations of GRPO)",
+                claim=claim,
+                metric=metric,
+                steps=(1, 21) if name.startswith("rank") else (),
+                estimate=estimate,
+                null=null,
+                verdict=verdict,
+                why=reason,
+                settle=f"A longer log of {HOSTILE}." if name == HOSTILE else "More groups.",
+            )
+            for name, claim, metric, estimate, null, verdict, reason in rows
+        ),
+        steps=(1, 21),
+        skipped={7: "the weights before step 7 are not on disk"},
+        engine={"engine": "loop"},
+        findings=("Of 4 claims this run supports 1, contradicts 1 and cannot tell 2.",),
     )

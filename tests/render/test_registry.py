@@ -26,7 +26,12 @@ def test_no_two_rows_share_a_name_or_a_type() -> None:
 
 @pytest.mark.parametrize(
     ("report", "name"),
-    [(examples.rank_report(), "rank"), (examples.passk_report(), "passk"), (run_report(), "report")],
+    [
+        (examples.rank_report(), "rank"),
+        (examples.passk_report(), "passk"),
+        (examples.claims_report(), "claims"),
+        (run_report(), "report"),
+    ],
 )
 def test_a_result_finds_its_row(report: object, name: str) -> None:
     assert spec_of(report).name == name

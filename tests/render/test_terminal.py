@@ -20,6 +20,7 @@ REPORTS: dict[str, object] = {
     "replay": examples.replay_report(),
     "report": run_report(),
     "check": examples.check_report(),
+    "claims": examples.claims_report(),
 }
 
 
@@ -37,7 +38,7 @@ def test_hostile_text_is_spelled_out(report: object) -> None:
     assert "\u202e" not in text
 
 
-@pytest.mark.parametrize("name", ["degeneracy", "passk", "check"])
+@pytest.mark.parametrize("name", ["degeneracy", "passk", "check", "claims"])
 def test_names_from_the_log_are_shown_whole(name: str) -> None:
     assert r"<script>[red]\x1b[31mred\u202egnp" in printed(render_table(REPORTS[name]))
 
@@ -112,6 +113,21 @@ def test_check_says_number_limit_meaning_and_next_step() -> None:
     assert "FAIL  frac_reward_zero_std <= 0.3, is 0.4125 [0.33, 0.49]" in text
     assert "UNKNOWN  pass@4 >= 0.5, is —" in text
     assert "  Try prompts of middling difficulty." in text
+
+
+def test_claims_are_verdicts_at_a_glance_then_a_paragraph_a_sentence() -> None:
+    text = printed(render_table(REPORTS["claims"]))
+    lines = text.splitlines()
+    (row,) = (line for line in lines if line.lstrip().startswith("dead_groups.excess"))
+    assert row.split() == ["dead_groups.excess", "-0.01", "[-0.02,", "-0.00]", "0.00", "contradicted"]
+    (row,) = (line for line in lines if line.lstrip().startswith("rank_two.output_head"))
+    assert row.split() == ["rank_two.output_head", "—", "—", "cannot", "tell"]
+    assert "gradients of steps 1, 21" in text
+    assert text.count("The gradient of a group has effective rank about 2, whatever the group size.") == 1
+    assert "cannot tell dL/dW of one group, output head. The output head is tied" in " ".join(text.split())
+    assert text.count("Would settle it:") == 2
+    unmeasured = dataclasses.replace(examples.claims_report(), steps=())
+    assert "no gradient was recomputed" in printed(render_table(unmeasured))
 
 
 def test_there_is_no_table_for_anything_else() -> None:

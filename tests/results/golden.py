@@ -21,6 +21,7 @@ INPUT = FOLDER / "input.txt"
 def reports() -> dict[str, object]:
     return {
         "check": examples.check_report(),
+        "claims": examples.claims_report(),
         "compare": compare_example.comparison(num_cells=2),
         "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
         "passk": examples.passk_report(),

@@ -87,7 +87,8 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
 
     Args:
         null: What it is said to exceed.
-        margin: The least excess worth the name: an interval that ends below it contradicts the claim.
+        margin: The least excess worth the name: an interval that ends below it contradicts the claim, though it may be
+            above zero.
 
     Returns:
         The verdict.
@@ -101,7 +102,7 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
     if estimate.interval is None:
         return "cannot_tell"
     low, high = estimate.ends
-    return "supported" if low > null else "contradicted" if high < null + margin else "cannot_tell"
+    return "contradicted" if high < null + margin else "supported" if low > null else "cannot_tell"
 
 
 def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:

@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell, in_range
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.run import Run
 
 _TEXTS = ("name", "source", "claim", "metric", "settle")
 _EXAMPLE = "Write [[claims]] with name, source, claim, metric, settle and between, as docs/claims.md shows."
@@ -64,10 +67,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
+def _needs_gradients(metric: str, run: Run) -> bool:
+    """Whether a metric is recomputed from weights; what the trainer logged goes before."""
+    name = split_metric(metric)[0]
+    entry = CATALOG.get(name)
+    logged = any(name in values for values in run.metrics.values())
+    return entry is not None and entry.command in ("rank", "replay") and not logged
+
+
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
+    if not evidence.steps and _needs_gradients(metric, evidence.run):
+        return cannot_tell(evidence.no_gradients)
     values = MetricValues(
         run=evidence.run,
         success_threshold=evidence.success_threshold,
+        read=evidence.read,
         resampling=evidence.resampling,
         engine=evidence.engine,
     )

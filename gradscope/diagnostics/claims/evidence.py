@@ -15,7 +15,7 @@ from gradscope.advantages.token import return_to_go
 from gradscope.diagnostics.degeneracy.course import group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.steps import MeasuredStep, missing_weights
+from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.rank.collected import Collected, examine_step
@@ -32,6 +32,7 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport, RowKind
 from gradscope.results.update import WeightUpdate
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -41,7 +42,6 @@ are its multiples within a group, so their ranks are the same."""
 MOST_TOKENS = 256
 """Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
-_NO_SAMPLES = "The run has no samples of held-out prompts before and after training."
 
 
 class NotAtHand(Exception):
@@ -74,6 +74,8 @@ class Evidence:
     """Files of held-out samples, before and after; empty: those of the run folder."""
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    read: ReadOptions | None = None
+    """How to read the run once more, for metrics of a user's claims."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     """How to compute gradients."""
     progress: ProgressCallback = no_progress
@@ -117,7 +119,7 @@ class Evidence:
             self._may_compute()
         found = self._measured()[kind]
         if not found.steps:
-            raise InputError(f"{self._why_none(found)}.")
+            raise InputError(next(iter(found.skipped.values())))
         return found
 
     def rows(self, step: int) -> StepRows:
@@ -187,9 +189,6 @@ class Evidence:
             examine_step(self.run, measured, requests["rollout"], of_rollouts)
         return {"rollout": of_rollouts}
 
-    def _why_none(self, found: Collected) -> str:
-        return next(iter(found.skipped.values()), missing_weights(self.run, self.run.steps[0])).rstrip(".")
-
     def _credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
         step = self.gradients("rollout").steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
@@ -199,13 +198,12 @@ class Evidence:
 
     def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:
-            if self.at_hand.held_out is None:
-                raise InputError(_NO_SAMPLES)
+            _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
+            assert self.at_hand.held_out is not None, "it was just counted"
             return self.at_hand.held_out
         files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
-        if len(files) < 2:
-            raise InputError(_NO_SAMPLES)
-        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files[:2]]
+        _check_two(len(files))
+        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
 
     def _may_compute(self) -> None:
@@ -223,6 +221,14 @@ class Evidence:
         return self.cache[name]
 
 
+def _check_two(number: int) -> None:
+    """Whether so many files of samples are a policy before and one after."""
+    if number < 2:
+        raise InputError("The run has no samples of held-out prompts before and after training.")
+    if number > 2:
+        raise InputError(f"Reach is told from two files of samples, before and after, and there are {number}.")
+
+
 def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:
     return RankRequest(
         rows=kind, advantages=advantages, group_sizes=sizes, paired=True, centered=False, seed=0, output=None
@@ -236,12 +242,16 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
         Where the advantages come from, in words, and the groups.
 
     Raises:
-        InputError: There are neither advantages nor rewards of single tokens, or only last tokens have a reward.
+        InputError: There are neither advantages nor rewards of single tokens, the advantages are those of whole
+            rollouts, or only last tokens have a reward.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    if rollouts and all(rollout.token_advantages is not None for rollout in rollouts):
+    advantages = [rollout.token_advantages for rollout in rollouts]
+    if None not in advantages:
+        if all(len(set(own or ())) < 2 for own in advantages):
+            raise InputError("The logged advantages are the same at every token of a rollout.")
         return "the logged advantages of tokens", tuple(groups)
-    if not rollouts or any(rollout.token_rewards is None for rollout in rollouts):
+    if any(rollout.token_rewards is None for rollout in rollouts):
         raise InputError("The log has neither advantages nor rewards of single tokens.")
     if all(not any((rollout.token_rewards or ())[:-1]) for rollout in rollouts):
         raise InputError("Only last tokens have a reward, so that of single tokens says no more than the outcome.")
@@ -249,7 +259,7 @@ def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGrou
 
 
 def _credited(group: RolloutGroup) -> RolloutGroup:
-    advantages = return_to_go([np.array(rollout.token_rewards or (0.0,)) for rollout in group.rollouts])
+    advantages = return_to_go([np.array(rollout.token_rewards or ()) for rollout in group.rollouts])
     return replace(
         group,
         rollouts=tuple(

@@ -18,7 +18,9 @@ from gradscope.diagnostics.rank.formulations.updates import group_index
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
+from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.say import number, with_interval
 
@@ -27,7 +29,8 @@ SPARSER = 0.02
 SAME_DIRECTION = 0.9
 """Cosines of expected updates from here on are one direction: within 26 degrees."""
 SAME_BASELINE = 0.05
-"""A baseline as near to the mean reward as this share of the rewards' range is no other."""
+"""A baseline as near to the mean reward as this share of the range of the run's rewards is no other."""
+_NO_SPREAD = 1e-9
 GroupKind = Literal["all_fail", "mixed", "all_pass"]
 
 
@@ -63,6 +66,9 @@ def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
     change = trend(steps, list(known.values())).within(-1.0, 1.0)
     if change.undefined is not None:
         return cannot_tell(change.undefined, estimate=change, steps=steps)
+    if change.ends[1] - change.ends[0] < _NO_SPREAD:
+        change = Estimate.exact(change.value or 0.0, num_units=change.num_units)
+        return cannot_tell("the steps lie on one line, so nothing tells the noise", estimate=change, steps=steps)
     first, last = (number(known[step], ".2f") for step in (steps[0], steps[-1]))
     return Judgement(
         estimate=change,
@@ -75,21 +81,32 @@ def _sparser(by_step: Mapping[int, Estimate]) -> Judgement:
 
 
 def group_mean_is_optimal(evidence: Evidence) -> Judgement:
-    """Whether the least noisy constant, E[|s|^2 r] / E[|s|^2], is the mean reward of the same groups."""
+    """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward.
+
+    Groups of equal rewards say nothing: every baseline between their rewards is that reward.
+
+    Returns:
+        The judgement on the mean distance, over the groups of all steps.
+    """
     found = evidence.gradients("rollout")
     steps = tuple(step.step for step in found.steps)
-    rows = [row for row in measure_baselines(found.baseline_groups) if row.step is None and row.group_id is None]
-    if not rows or rows[0].optimal_baseline.undefined is not None:
-        reason = rows[0].optimal_baseline.undefined if rows else "no group with unequal rewards has a gradient"
-        return cannot_tell(str(reason), steps=steps)
-    whole, margin = rows[0], SAME_BASELINE * float(np.ptp(_rewards(evidence)))
-    optimum, without = whole.optimal_baseline, whole.relative_noise["optimal_leave_one_out"]
+    mixed = [group for group in found.baseline_groups if group.is_mixed]
+    best = [optimal_baseline_of_group(group.rewards, group.squared_norms).value for group in mixed]
+    apart = [[one - group.rewards.mean()] for one, group in zip(best, mixed, strict=True) if one is not None]
+    if not apart:
+        return cannot_tell("no group with unequal rewards has a gradient", steps=steps)
+    reach = float(np.ptp(_rewards(evidence)))
+    (distance,) = bounded_means(apart, low=-reach, high=reach)
+    margin = SAME_BASELINE * reach
+    whole = measure_baselines(found.baseline_groups)[0]
+    without = whole.relative_noise["optimal_leave_one_out"]
     return Judgement(
-        estimate=optimum,
-        null=Estimate.exact(whole.pass_rate, num_units=whole.num_groups),
-        verdict=in_range(optimum, whole.pass_rate - margin, whole.pass_rate + margin),
-        why=f"Correlation of reward and squared norm {_or_unknown(whole.reward_norm_correlation)}; taken from the "
-        f"other rollouts the least noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
+        estimate=distance,
+        null=Estimate.exact(0.0),
+        verdict=in_range(distance, -margin, margin),
+        why=f"Over {len(apart)} groups of unequal rewards. Correlation of reward and squared norm "
+        f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least "
+        f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
         steps=steps,
     )
 

@@ -58,6 +58,7 @@ def measure_claims(
         no_gradients=reason,
         samples=tuple(map(str, samples)),
         success_threshold=success_threshold,
+        read=read,
         engine=engine or EngineOptions(),
         progress=progress,
     )
@@ -113,12 +114,12 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
     """The steps to recompute, and why there are none."""
     if not gradients:
         return (), _NOT_ASKED
-    if steps is not None:
+    if steps:
         return select_steps(run, steps), ""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
     if not usable:
-        reason = missing_weights(run, run.steps[0]) if run.steps else "the log holds no steps"
-        return (), f"No gradient was recomputed: {reason}"
+        reason = run.notes.get(run.steps[0]) or missing_weights(run, run.steps[0])
+        return (), f"No gradient was recomputed: {reason.rstrip('.')}"
     if len(usable) <= MOST_STEPS:
         return tuple(usable), ""
     return tuple(usable[round(place * (len(usable) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)), ""

@@ -52,10 +52,11 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
     if found.excess.undefined is not None:
         return cannot_tell(found.excess.undefined)
     return Judgement(
-        estimate=found.after_dead,
-        null=found.after_live,
+        estimate=found.excess,
+        null=Estimate.exact(0.0),
         verdict=rises(found.excess, 0.0, PERSISTENT),
-        why=f"{with_interval(found.excess, points)} points more after a dead group than after a live one, over "
+        why=f"{with_interval(found.after_dead, percent)} are dead again after a dead group, "
+        f"{with_interval(found.after_live, percent)} after a live one; the excess is that of returns at one step, over "
         f"{found.num_returns} returns.",
     )
 

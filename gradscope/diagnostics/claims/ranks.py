@@ -16,6 +16,7 @@ from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.rollouts.advantage_matrix import advantage_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.diagnostics.rank.weights.weight_curve import ALL_WEIGHTS
+from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.results.rank import RowKind
@@ -64,7 +65,7 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
     if found.change is not None and found.change.is_defined and len(ranked) > 1:
         verdicts.append(in_range(found.change, -SAME_RANK, SAME_RANK, num_tests=2))
         change = with_interval(found.change, "+.2f")
-        changed = f"{change} from the smallest to the largest R on the same {found.change.num_units} prompts"
+        changed = f"{change} from the smallest to the largest R on the same prompts ({found.change.num_units})"
     else:
         verdicts.append("cannot_tell")
     seen = "" if found.frac_seen == 1.0 else f" {percent(found.frac_seen)} of the tokens are rows."
@@ -101,11 +102,20 @@ def of_weights(evidence: Evidence) -> RankEvidence:
 
 
 def of_head(evidence: Evidence) -> RankEvidence:
-    """dL/dW of one group, of the last weight: the output head where it is not tied to the embedding."""
+    """dL/dW of one group, of the output head.
+
+    Returns:
+        Its ranks.
+
+    Raises:
+        InputError: No weight is the head alone.
+    """
     collected = evidence.gradients("weight")
     names = [point.tensor for point in collected.weight_curve if point.tensor is not None]
     heads = [name for name in names if "lm_head" in name or "embed_out" in name]
-    return _of_weight(collected, heads[-1] if heads else names[-1] if names else None)
+    if not heads:
+        raise InputError("No weight is the output head alone: it is tied to the embedding, or was not trained.")
+    return _of_weight(collected, heads[-1])
 
 
 def of_advantages(evidence: Evidence) -> RankEvidence:

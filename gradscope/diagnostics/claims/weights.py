@@ -27,13 +27,14 @@ def few_parameters_change(evidence: Evidence) -> Judgement:
 def _over_weights(
     evidence: Evidence, measure: Callable[[WeightUpdate], float | None], within: tuple[float, float], null: float
 ) -> Judgement:
+    """Of a number from the least value of ``within`` to 1."""
     updates = evidence.updates()
     first, last = min(one.first for one in updates), max(one.last for one in updates)
     since = [one for one in updates if (one.first, one.last) == (first, last)]
     values = [value for one in since if (value := measure(one)) is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
-    mean = student_mean(values)
+    mean = student_mean(values, within=(within[0], 1.0))
     return Judgement(
         estimate=mean,
         null=Estimate.exact(null),

@@ -70,6 +70,8 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
 
 def missing_weights(run: Run, step: int) -> str:
     """Why the weights of a step cannot be used, and what would help: a sentence without a final period."""
+    if step < 1:
+        return f"which weights made step {step} is not known: steps are counted from 1"
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"

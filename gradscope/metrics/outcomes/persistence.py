@@ -1,21 +1,32 @@
 """Whether a prompt whose group was dead is dead again when it comes back.
 
+Where training makes all prompts easier, or harder, together, groups after a dead one are of other steps than groups
+after a live one, and so differ for prompts that are all alike. The excess therefore compares returns of one step with
+each other, and adds the steps up (Mantel and Haenszel 1959).
+
 Shapes: J groups, V pairs of consecutive visits of one prompt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.level import UPPER_TAIL
 from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.studentized import influence_values
 
 Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 _NO_RETURN = "no prompt comes back"
+_ALL_ALIKE = "no step has returns after a dead group and after a live one"
+_NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +38,8 @@ class Persistence:
     after_live: Estimate
     """The same of live groups."""
     excess: Estimate
-    """The first minus the second."""
+    """The first minus the second, among the returns of one step; mean over steps, weighed by how many there are of
+    either kind."""
     num_returns: int
     """Pairs of consecutive visits, V."""
 
@@ -36,12 +48,12 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     """How much likelier a group is dead where its prompt was dead the last time; intervals resample prompts.
 
     Args:
-        step: The step of each group, [J].
+        step: The step of each group, [J]. Two groups of a prompt at one step are one visit: the later one is looked at.
         prompt: Its prompt, [J].
         dead: Whether its rewards are all equal, [J].
 
     Returns:
-        The shares; undefined where no prompt comes back, or none after a dead (or a live) group.
+        The shares and the excess; each undefined where there is nothing that it could be told from.
 
     Example:
         >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
@@ -49,28 +61,51 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
         >>> found.after_dead.value, found.after_live.value, found.num_returns
         (1.0, 0.0, 12)
     """
-    names, index = np.unique(np.asarray(prompt), return_inverse=True)
-    order = np.lexsort((np.asarray(step), index.reshape(-1)))
-    owner, is_dead = index.reshape(-1)[order], np.asarray(dead, dtype=bool)[order]
+    times, (names, index) = np.asarray(step), np.unique(np.asarray(prompt), return_inverse=True)
+    order = np.lexsort((times, index.reshape(-1)))
+    owner, when, is_dead = index.reshape(-1)[order], times[order], np.asarray(dead, dtype=bool)[order]
+    last_of_visit = np.append((owner[:-1] != owner[1:]) | (when[:-1] != when[1:]), True)
+    owner, when, is_dead = owner[last_of_visit], when[last_of_visit], is_dead[last_of_visit]
     comes_back = owner[:-1] == owner[1:]
-    before, after, who = is_dead[:-1][comes_back], is_dead[1:][comes_back], owner[:-1][comes_back]
+    before, after = is_dead[:-1][comes_back], is_dead[1:][comes_back]
+    who, at = owner[:-1][comes_back], when[1:][comes_back]
     if not len(who):
-        none = Estimate.undefined_because(_NO_RETURN)
+        none = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
         return Persistence(after_dead=none, after_live=none, excess=none, num_returns=0)
-    if before.all() or not before.any():
-        reason = f"every group before a return is {'dead' if before.all() else 'alive'}"
-        none = Estimate.undefined_because(reason, num_units=len(names))
-        return Persistence(after_dead=none, after_live=none, excess=none, num_returns=len(who))
-    columns = np.column_stack([before & after, before, ~before & after, ~before]).astype(np.float64)
-    units = cluster_sums(columns, who)
-
-    def shares(sums: Array) -> Array:
-        # a resample without a dead, or without a live, group before a return says nothing of its share
-        dead_share = sums[..., 0] / np.maximum(sums[..., 1], 1.0)
-        live_share = sums[..., 2] / np.maximum(sums[..., 3], 1.0)
-        return np.stack([dead_share, live_share, dead_share - live_share], axis=-1)
-
-    after_dead, after_live, excess = bootstrap_statistics(
-        shares, units, within=([0.0, 0.0, -1.0], 1.0), resampling=resampling
+    return Persistence(
+        after_dead=_share(after, who, before, "alive", resampling),
+        after_live=_share(after, who, ~before, "dead", resampling),
+        excess=_excess(before, after, who, at, resampling),
+        num_returns=len(who),
     )
-    return Persistence(after_dead=after_dead, after_live=after_live, excess=excess, num_returns=len(who))
+
+
+def _share(after: Bools, who: Ints, chosen: Bools, others: str, resampling: Resampling) -> Estimate:
+    """Of the chosen returns, those that are dead."""
+    if not chosen.any():
+        return Estimate.undefined_because(f"every group before a return is {others}", num_units=len(np.unique(who)))
+    return bootstrap_mean(after[chosen], who[chosen], resampling=resampling)
+
+
+def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resampling) -> Estimate:
+    """By step n1 n0 / n (p1 - p0), summed over sum n1 n0 / n: the slope of ``after`` on ``before`` within steps."""
+    _, place = np.unique(at, return_inverse=True)
+    num = np.bincount(place)
+    was, is_now = (flags - (np.bincount(place, flags) / num)[place] for flags in (before, after))
+    if not np.any(was):
+        return Estimate.undefined_because(_ALL_ALIKE, num_units=len(np.unique(who)))
+    units = cluster_sums(np.column_stack([was * is_now, was**2]), who)
+    units = units[units[:, 1] > 0]
+    floor = _NOTHING * units[:, 1].sum()  # a resample may hold no prompt that tells the two apart
+
+    def slope(sums: Array) -> Array:
+        return np.asarray(sums[..., :1] / np.maximum(sums[..., 1:], floor), dtype=np.float64)
+
+    (excess,) = bootstrap_statistics(slope, units, within=(-1.0, 1.0), resampling=resampling)
+    if excess.value is None or excess.interval is None:
+        return excess
+    # a dozen prompts of which few are ever alive: the studentized quantiles are too near
+    error = float(np.sqrt(np.sum(influence_values(slope, units) ** 2) / (len(units) * (len(units) - 1))))
+    half = float(stdtrit(len(units) - 1, UPPER_TAIL)) * error
+    low, high = min(excess.ends[0], excess.value - half), max(excess.ends[1], excess.value + half)
+    return replace(excess, low=low, high=high).within(-1.0, 1.0)

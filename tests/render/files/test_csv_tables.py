@@ -53,6 +53,7 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
         (examples.weight_report(), ["rank_spectra", "rank_steps"]),
         (examples.replay_report(), ["replay_steps"]),
         (examples.check_report(), ["check_verdicts"]),
+        (examples.claims_report(), ["claims_claims"]),
     ],
 )
 def test_each_result_has_its_tables(report: object, names: list[str]) -> None:

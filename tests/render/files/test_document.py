@@ -27,6 +27,7 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
     [
         (examples.passk_report(), "passk", {"pass_at_k", "pass_hat_k", "compression_factor", "frac_won", "frac_lost"}),
         (examples.check_report(), "check", {"frac_reward_zero_std", "pass_rate"}),
+        (examples.claims_report(), "claims", set()),
         (INDEX, "report_index", {"frac_reward_zero_std"}),
         (run_report(), "report", {name for name, entry in CATALOG.items() if entry.command == "report"}),
     ],

@@ -1,0 +1,44 @@
+"""Evidence that was found already: what claims look at, given by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.rank.collected import Collected
+from gradscope.estimate import Estimate
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Given(Evidence):
+    """Answers where they are given, and is like any other evidence where they are not."""
+
+    run: Run = field(default_factory=lambda: run_of(group_of([0.0, 1.0], step=1)))
+    steps: tuple[int, ...] = ()
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """Method -> what it returns; ``gradients`` by kind."""
+
+    def gradients(self, kind: str) -> Collected:
+        if "gradients" in self.found:
+            return self.found["gradients"][kind]
+        return Evidence.gradients(self, kind)
+
+    def degeneracy(self) -> Any:
+        return self.found["degeneracy"] if "degeneracy" in self.found else Evidence.degeneracy(self)
+
+    def credited(self) -> Any:
+        return self.found["credited"] if "credited" in self.found else Evidence.credited(self)
+
+    def updates(self) -> Any:
+        return self.found["updates"] if "updates" in self.found else Evidence.updates(self)
+
+    def held_out(self) -> Any:
+        return self.found["held_out"] if "held_out" in self.found else Evidence.held_out(self)
+
+
+def between(low: float, high: float, units: int = 20) -> Estimate:
+    return Estimate(value=(low + high) / 2, low=low, high=high, num_units=units)

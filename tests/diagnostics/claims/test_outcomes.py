@@ -1,0 +1,228 @@
+"""Claims about rewards: both sides of each threshold, and how often they are wrong on made-up logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.claims.claim import Judgement
+from gradscope.diagnostics.claims.outcomes import (
+    EXCESS,
+    PERSISTENT,
+    dead_beyond_prediction,
+    dead_groups_are_failures,
+    dead_groups_return,
+    excess_from_prompts,
+    search_not_capacity,
+)
+from gradscope.diagnostics.degeneracy.course import EstimateOptions, chosen_threshold, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
+from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.degeneracy import split_gap
+from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.rollouts.run import Run
+from tests.diagnostics.claims.made_up_evidence import Given, between
+from tests.diagnostics.made_up_runs import group_of, run_of, samples
+
+FEW = Resampling(num_resamples=300)
+UNKNOWN = Estimate.undefined_because("the rewards are not binary")
+
+
+def log(rate: Callable[[int, int], float], seed: int, *, steps: int = 12, a_step: int = 16, size: int = 4) -> Run:
+    """New prompts at every step; the pass rate is a function of the step and of the place in it."""
+    rng = np.random.default_rng(seed)
+    return run_of(
+        *(
+            group_of((rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step}-{place}")
+            for step in range(1, steps + 1)
+            for place in range(a_step)
+        )
+    )
+
+
+def numbers_of(run: Run) -> SimpleNamespace:
+    """Of a report on degeneracy what claims look at, without the rest of it."""
+    chosen = group_rewards(run, None)
+    table = group_table(chosen, chosen_threshold(chosen, None))
+    overall = EstimateOptions(resampling=FEW).estimate(table)
+    between_prompts, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=None)
+    parts = SimpleNamespace(between_prompts=between_prompts, over_time=over_time)
+    shares = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "iid_prediction", "jensen_gap")
+    return SimpleNamespace(gap_decomposition=parts, **{name: getattr(overall, name) for name in shares})
+
+
+def verdicts(judge: Callable[..., Judgement], found: list[SimpleNamespace]) -> list[str]:
+    return [judge(Given(found={"degeneracy": one})).verdict for one in found]
+
+
+def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgement:
+    return judge(Given(found={"degeneracy": SimpleNamespace(**fields)}))
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ((0.0001, 0.2), "supported"),
+        ((0.0, 0.2), "cannot_tell"),
+        ((-0.1, EXCESS), "cannot_tell"),
+        ((-0.1, 0.9 * EXCESS), "contradicted"),
+        ((0.0001, 0.9 * EXCESS), "contradicted"),
+    ],
+)
+def test_an_excess_is_above_zero_and_perhaps_a_point(ends: tuple[float, float], verdict: str) -> None:
+    shares = {"frac_reward_zero_std": between(0.3, 0.5), "iid_prediction": between(0.1, 0.2)}
+    found = by_degeneracy(dead_beyond_prediction, jensen_gap=between(*ends), **shares)
+    assert found.verdict == verdict
+    assert found.why.startswith("40.0 % [30.0 %, 50.0 %] of the groups are dead; one pass rate for all would give 15.0")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((0.3, 0.5), (0.1, 0.29), "supported"),
+        ((0.3, 0.5), (0.1, 0.3), "cannot_tell"),
+        ((0.1, 0.3), (0.3, 0.5), "cannot_tell"),
+        ((0.1, 0.29), (0.3, 0.5), "contradicted"),
+    ],
+)
+def test_larger_is_said_of_intervals_that_do_not_meet(first, second, verdict: str) -> None:
+    shares = {"frac_all_fail": between(*first), "frac_all_pass": between(*second)}
+    assert by_degeneracy(dead_groups_are_failures, **shares).verdict == verdict
+    parts = SimpleNamespace(between_prompts=between(*first), over_time=between(*second))
+    assert by_degeneracy(excess_from_prompts, gap_decomposition=parts).verdict == verdict
+
+
+def test_a_part_of_the_gap_that_may_be_nothing_is_no_origin() -> None:
+    parts = SimpleNamespace(between_prompts=between(-0.01, 0.02), over_time=between(-0.1, -0.05))
+    assert by_degeneracy(excess_from_prompts, gap_decomposition=parts).verdict == "cannot_tell"
+    exact = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=Estimate.exact(0.0))
+    assert by_degeneracy(excess_from_prompts, gap_decomposition=exact).verdict == "cannot_tell"
+
+
+def test_rewards_that_are_not_binary_have_no_gap_and_no_kinds() -> None:
+    fields = {
+        "jensen_gap": UNKNOWN,
+        "frac_reward_zero_std": between(0.1, 0.2),
+        "frac_all_fail": between(0.1, 0.2),
+        "frac_all_pass": UNKNOWN,
+    }
+    half = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=UNKNOWN)
+    for judge in (dead_beyond_prediction, dead_groups_are_failures, excess_from_prompts):
+        found = by_degeneracy(judge, **fields, gap_decomposition=half)
+        assert (found.verdict, found.why) == ("cannot_tell", "The rewards are not binary.")
+    graded = run_of(*(group_of([0.2, 0.7, 0.5], step=step, prompt=prompt) for step in (1, 2) for prompt in "ab"))
+    assert "success threshold" in dead_beyond_prediction(Given(run=graded)).why
+
+
+def returns(num_dead_again: int, num_prompts: int = 40) -> Given:
+    """Half the prompts are dead at step 1; so many of them, and half of the others, are dead at step 2."""
+    half = num_prompts // 2
+    dead = [place < num_dead_again or half <= place < half + half // 2 for place in range(num_prompts)]
+    first = [group_of([1.0, 1.0 - (place >= half)], step=1, prompt=f"p{place}") for place in range(num_prompts)]
+    again = [group_of([1.0, float(one)], step=2, prompt=f"p{place}") for place, one in enumerate(dead)]
+    return Given(run=run_of(*first, *again))
+
+
+@pytest.mark.parametrize(("dead_again", "verdict"), [(20, "supported"), (10, "cannot_tell"), (0, "contradicted")])
+def test_persistence_is_an_excess_over_the_returns_of_one_step(dead_again: int, verdict: str) -> None:
+    found = dead_groups_return(returns(dead_again))
+    assert (found.verdict, found.null.value) == (verdict, 0.0)
+    assert found.estimate.value == pytest.approx(dead_again / 20 - 0.5)
+    assert "50.0 %" in found.why
+    assert "over 40 returns" in found.why
+
+
+def test_persistence_that_is_small_contradicts() -> None:
+    """500 prompts, of whom those that were dead are dead again no more often: the interval ends below 5 points."""
+    found = dead_groups_return(returns(500, 2000))
+    assert found.estimate.value == pytest.approx(0.0)
+    assert found.estimate.high < PERSISTENT
+    assert found.verdict == "contradicted"
+
+
+def test_prompts_that_never_come_back_do_not_tell() -> None:
+    found = dead_groups_return(Given(run=log(lambda step, place: 0.3, 0, steps=2)))
+    assert (found.verdict, found.why) == ("cannot_tell", "No prompt comes back.")
+    none = returns(0, 2)
+    assert "No step has returns after a dead group and after a live one" not in dead_groups_return(none).why
+    assert dead_groups_return(none).verdict == "cannot_tell"
+
+
+def test_groups_that_were_all_alive_before_say_nothing_of_dead_ones() -> None:
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{place}") for step in (1, 2) for place in range(5)]
+    found = dead_groups_return(Given(run=run_of(*groups)))
+    assert found.why == "No step has returns after a dead group and after a live one."
+
+
+def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
+    """Every prompt is found by one sample in eight before, and by each one after."""
+    before = {f"p{place}": [1.0] * 8 + [0.0] * 56 for place in range(100)}
+    after = samples("after", {name: [1.0] * 64 for name in before})
+    comparison = compare_samples(samples("before", before), after, [1, 64, 128], resampling=FEW)
+    found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=comparison)}))
+    assert (found.verdict, found.null.value) == ("supported", 0.0)
+    assert found.estimate.value == pytest.approx(0.0, abs=1e-3)
+    assert found.why.startswith("A gain at the smallest budget")
+
+
+def compared(verdict: str) -> SimpleNamespace:
+    rows = [SimpleNamespace(k=k, difference=between(-0.1, 0.1) if k < 8 else UNKNOWN) for k in (1, 4, 8)]
+    return SimpleNamespace(rows=rows, verdict=verdict, evidence="a gain and no more")
+
+
+def test_expansion_contradicts_and_the_rest_is_open() -> None:
+    for verdict, said in (("capacity expansion", "contradicted"), ("undecided", "cannot_tell")):
+        found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=compared(verdict))}))
+        assert (found.verdict, found.estimate.interval) == (said, (-0.1, 0.1))
+
+
+@pytest.mark.parametrize("comparison", [None, SimpleNamespace(rows=[SimpleNamespace(difference=UNKNOWN)])])
+def test_without_a_common_budget_reach_is_not_told(comparison: object) -> None:
+    found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=comparison)}))
+    assert found.why == "No budget is within the samples of every prompt, before and after."
+
+
+SEEDS = range(120)
+LIMIT = 12  # 5 % of 120 is 6, with two and a half standard errors 12
+ONE_RATE = (0.02, 0.3, 0.8)
+
+
+def over_time(step: int, place: int) -> float:
+    return 0.05 + 0.07 * step
+
+
+def only_between(step: int, place: int) -> float:
+    return 0.05 if place % 2 else 0.9
+
+
+@pytest.mark.parametrize("rate", ONE_RATE)
+def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
+    logs = [numbers_of(log(lambda step, place: rate, seed)) for seed in SEEDS]
+    assert verdicts(dead_beyond_prediction, logs).count("supported") <= LIMIT
+    assert verdicts(excess_from_prompts, logs).count("supported") <= LIMIT
+
+
+def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
+    logs = [numbers_of(log(only_between, seed)) for seed in SEEDS]
+    assert set(verdicts(dead_beyond_prediction, logs)) == {"supported"}
+    origins = verdicts(excess_from_prompts, logs)
+    assert origins.count("contradicted") <= LIMIT
+    assert origins.count("supported") > 60
+
+
+def test_a_pass_rate_that_moves_is_not_taken_for_unequal_prompts() -> None:
+    origins = verdicts(excess_from_prompts, [numbers_of(log(over_time, seed)) for seed in SEEDS])
+    assert origins.count("supported") <= LIMIT
+    assert origins.count("contradicted") > 60
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_as_many_groups_that_fail_as_pass_are_not_told_apart(rate: float) -> None:
+    """Half the prompts at p, half at 1 - p."""
+    logs = [numbers_of(log(lambda step, place: rate if place % 2 else 1 - rate, seed)) for seed in SEEDS]
+    found = verdicts(dead_groups_are_failures, logs)
+    assert found.count("supported") + found.count("contradicted") <= LIMIT

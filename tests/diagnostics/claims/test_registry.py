@@ -1,0 +1,35 @@
+"""The claims as data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gradscope.diagnostics.claims.claim import Claim
+from gradscope.diagnostics.claims.measure import claims_of
+from gradscope.diagnostics.claims.registry import CLAIMS
+from tests.diagnostics.claims.made_up_evidence import Given
+
+
+def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
+    texts = [field.name for field in dataclasses.fields(Claim) if field.name != "judge"]
+    assert all(getattr(claim, text).strip() for claim in CLAIMS for text in texts)
+    for text in ("name", "metric"):
+        assert len({(getattr(claim, text), claim.claim) for claim in CLAIMS}) == len(CLAIMS)
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.settle.endswith(".") and claim.claim.endswith(".") for claim in CLAIMS)
+
+
+def test_the_topics_are_those_of_the_sources() -> None:
+    topics = list(dict.fromkeys(claim.name.partition(".")[0] for claim in CLAIMS))
+    assert topics == [
+        *("rank_two", "rank_rises", "sparser", "optimal_baseline", "dead_groups", "sign", "negative", "reach"),
+        "weights",
+    ]
+
+
+def test_a_log_of_two_rollouts_tells_nothing() -> None:
+    """No claim fails on it either: each lacks something, and says what."""
+    rows = claims_of(Given(no_gradients="no weights are on disk")).claims
+    assert [row.name for row in rows] == [claim.name for claim in CLAIMS]
+    assert {row.verdict for row in rows} == {"cannot_tell"}
+    assert all(not row.why[0].islower() and row.why.endswith(".") and not row.why.endswith("..") for row in rows)

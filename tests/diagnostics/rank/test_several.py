@@ -1,0 +1,46 @@
+"""Several kinds of rows from one loading of the weights."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.rank import several
+from gradscope.diagnostics.rank.several import SeveralQuestions, collect_kinds, row_question
+from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.progress import no_progress
+from tests.diagnostics.made_up_runs import two_steps
+from tests.diagnostics.rank.test_request import request
+
+
+def test_answers_are_in_the_order_of_the_questions() -> None:
+    echo = [SimpleNamespace(measure=lambda prepared, gram, name=name: (name, prepared, gram)) for name in "ab"]
+    several_of = SeveralQuestions(questions=(echo[0], None, echo[1]))
+    assert several_of.measure("step", "gram") == (("a", "step", "gram"), (), ("b", "step", "gram"))
+
+
+def test_each_kind_asks_for_what_it_needs() -> None:
+    assert row_question(request(rows="rollout"), 64) is None
+    assert row_question(request(rows="group"), 64) is None
+    assert row_question(request(rows="weight"), 64) == WeightQuestion(request=request(rows="weight"))
+    assert row_question(request(rows="hidden", seed=3), 64) == SignalQuestion(signal="hidden", most=64, seed=3)
+    assert row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
+    assert row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
+    assert row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
+
+
+def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(run, steps, engine, progress, question):
+        assert [one is None for one in question.questions] == [True, False]
+        for step in steps:
+            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=f"no weights of {step}")
+
+    monkeypatch.setattr(several, "measure_steps", measured)
+    requests = [request(rows="rollout"), request(rows="token")]
+    found = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
+    assert list(found) == ["rollout", "token"]
+    assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in found.values())
