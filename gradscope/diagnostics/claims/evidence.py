@@ -42,7 +42,6 @@ are its multiples within a group, so their ranks are the same."""
 MOST_TOKENS = 256
 """Token rows of a group; of more, as many are drawn. Exact rows cost the square of their number."""
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
-_NO_SAMPLES = "The run has no samples of held-out prompts before and after training."
 
 
 class NotAtHand(Exception):
@@ -199,14 +198,11 @@ class Evidence:
 
     def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:
-            if self.at_hand.held_out is None:
-                raise InputError(_NO_SAMPLES)
+            _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
+            assert self.at_hand.held_out is not None, "it was just counted"
             return self.at_hand.held_out
         files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
-        if len(files) < 2:
-            raise InputError(_NO_SAMPLES)
-        if len(files) > 2:
-            raise InputError(f"Reach is told from two files of samples, before and after, and there are {len(files)}.")
+        _check_two(len(files))
         read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
 
@@ -223,6 +219,14 @@ class Evidence:
         if isinstance(self.cache[name], GradscopeError):
             raise self.cache[name]
         return self.cache[name]
+
+
+def _check_two(number: int) -> None:
+    """Whether so many files of samples are a policy before and one after."""
+    if number < 2:
+        raise InputError("The run has no samples of held-out prompts before and after training.")
+    if number > 2:
+        raise InputError(f"Reach is told from two files of samples, before and after, and there are {number}.")
 
 
 def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:

@@ -58,7 +58,7 @@ def around_a_line(change: float, noise: float = 0.001) -> list[float]:
 def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict: str) -> None:
     found = course(around_a_line(change, noise))
     assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, tuple(range(1, 11)))
-    assert "the change is along the line through 10 steps" in found.why
+    assert "Along the line through 10 steps" in found.why
 
 
 @pytest.mark.parametrize(

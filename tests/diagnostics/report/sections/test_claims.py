@@ -142,6 +142,13 @@ def test_without_samples_reach_cannot_be_told() -> None:
     assert str(reach[2].undefined).startswith("The run has no samples of held-out prompts")
 
 
+def test_three_files_of_samples_are_not_before_and_after() -> None:
+    files = [samples(name, {"p": [1.0, 0.0], "q": [0.0, 0.0]}) for name in ("one", "two", "three")]
+    reach = rows_of(claims_section(inputs_with_grams(passk=pass_at_k_of_samples(files))))["reach.compression"]
+    assert isinstance(reach[2], Estimate)
+    assert str(reach[2].undefined).endswith("and there are 3")
+
+
 def row_of(verdict: Any, settle: str) -> ClaimRow:
     one = Estimate.exact(1.0)
     texts = {"source": "s", "claim": "c", "metric": "m", "why": "w"}
