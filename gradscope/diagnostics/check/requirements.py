@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from gradscope.errors import InputError, UsageError
+from gradscope.diagnostics.inputs.toml_file import read_toml
+from gradscope.errors import UsageError
 from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -100,13 +100,7 @@ def read_settings(path: str | Path) -> CheckSettings:
         UsageError: A key is not known, or its value is of another type.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as stream:
-            document = tomllib.load(stream)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
-    except ValueError as error:
-        raise InputError(f"{file} is not TOML: {error}.", hint="Repair the line that it names.") from error
+    document = read_toml(file)
     table = _table(document, "tool", "gradscope", "check")
     if not table and file.name != "pyproject.toml":
         table = _table(document, "check")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.check.step_selectors import split_metric
 from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell, in_range
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.errors import InputError, UsageError
+from gradscope.diagnostics.inputs.toml_file import read_toml
+from gradscope.errors import UsageError
 from gradscope.rollouts.run import Run
 
 _TEXTS = ("name", "source", "claim", "metric", "settle")
@@ -35,13 +35,7 @@ def read_claims(path: str | Path) -> tuple[Claim, ...]:
         UsageError: It holds no claim, or one lacks something.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as stream:
-            document = tomllib.load(stream)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
-    except ValueError as error:
-        raise InputError(f"{file} is not TOML: {error}.", hint="Repair the line that it names.") from error
+    document = read_toml(file)
     tables = document.get("claims", [])
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{file} holds no claim.", hint=_EXAMPLE)
