@@ -121,6 +121,7 @@ def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups
     return baseline_evidence(rewards, np.where(rewards, of_success, 1.0) * rng.lognormal(0, spread, rewards.shape))
 
 
+@pytest.mark.slow  # a simulation
 def test_norms_that_do_not_know_the_reward_leave_the_group_mean_optimal() -> None:
     """However many groups are dead, whose mean says nothing."""
     found = [group_mean_is_optimal(drawn(seed)).verdict for seed in range(60)]
@@ -235,6 +236,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow  # a simulation
 @pytest.mark.parametrize(("rates", "part", "target"), CASES)
 def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], part: str, target: str) -> None:
     policy = Policy(*rates, size=3)

@@ -199,6 +199,7 @@ def only_between(step: int, place: int) -> float:
     return 0.05 if place % 2 else 0.9
 
 
+@pytest.mark.slow  # a simulation
 @pytest.mark.parametrize("rate", ONE_RATE)
 def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
     logs = [numbers_of(log(lambda step, place: rate, seed)) for seed in SEEDS]
@@ -206,6 +207,7 @@ def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
     assert verdicts(excess_from_prompts, logs).count("supported") <= LIMIT
 
 
+@pytest.mark.slow  # a simulation
 def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
     logs = [numbers_of(log(only_between, seed)) for seed in SEEDS]
     assert set(verdicts(dead_beyond_prediction, logs)) == {"supported"}
@@ -214,12 +216,14 @@ def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
     assert origins.count("supported") > 60
 
 
+@pytest.mark.slow  # a simulation
 def test_a_pass_rate_that_moves_is_not_taken_for_unequal_prompts() -> None:
     origins = verdicts(excess_from_prompts, [numbers_of(log(over_time, seed)) for seed in SEEDS])
     assert origins.count("supported") <= LIMIT
     assert origins.count("contradicted") > 60
 
 
+@pytest.mark.slow  # a simulation
 @pytest.mark.parametrize("rate", [0.2, 0.5])
 def test_as_many_groups_that_fail_as_pass_are_not_told_apart(rate: float) -> None:
     """Half the prompts at p, half at 1 - p."""

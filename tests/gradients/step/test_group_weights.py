@@ -46,7 +46,10 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "mixtral"])
-@pytest.mark.parametrize(("lora", "max_bytes"), [(False, 2**30), (False, 1), (True, 2**30)])
+@pytest.mark.parametrize(
+    ("lora", "max_bytes"),
+    [(False, 2**30), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 2**30, marks=pytest.mark.slow)],
+)
 def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max_bytes: int) -> None:
     prepared = prepare_step(tiny_policy(name, lora=lora and name != "mixtral"), tiny_groups(2, 3), DAPO)
     step = measure_step(prepared)

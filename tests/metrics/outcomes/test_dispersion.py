@@ -105,6 +105,7 @@ def test_both_ways_of_dealing_are_the_uniform_one(deal: Deal, sizes: list[int], 
         assert np.mean(dealt == pairs) == pytest.approx(chance, abs=0.012)
 
 
+@pytest.mark.slow  # a simulation
 @pytest.mark.parametrize(("strata", "name"), [(1, "_deal_by_column"), (150, "_deal_by_group")])
 def test_rare_passes_are_no_evidence(strata: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rate of .005 for 1,200 groups of 4: a normal p-value rejects 11 % of such logs at 5 %."""

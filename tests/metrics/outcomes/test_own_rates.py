@@ -88,6 +88,7 @@ def test_large_groups_and_many_prompts_lose_no_digits(size: int) -> None:
     np.testing.assert_allclose(rates.by_step, iid_prediction(0.9, size), rtol=1e-10)
 
 
+@pytest.mark.slow  # a simulation
 def test_spread_alone_makes_no_part_over_time() -> None:
     """480 prompts, 8 a step, one population: the plug-in says 0.05."""
     found = []

@@ -25,6 +25,7 @@ def starved(seed: int, num_prompts: int, n: int) -> tuple[np.ndarray, np.ndarray
     return np.full(num_prompts, n), rng.binomial(n, rates)
 
 
+@pytest.mark.slow  # a simulation
 def test_many_prompts_leave_what_their_counts_leave_open() -> None:
     """Of a million prompts the bounds are those that a linear program gives for the expected counts themselves."""
     points = np.linspace(0, 1, 401) ** 2
