@@ -43,37 +43,39 @@ class MeanRanks:
         """Each of the four; undefined without matrices."""
         if not len(self.counts):
             return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
-        ranks = dict(zip(_RANKS, self._mean_ranks(self.counts[:, :3]), strict=True))
-        return {**ranks, "two_direction_energy": self._mean_energy(self.counts[:, 3])}
+        (energy,) = self._mean_energies(self.counts[:, 3:])
+        return {**dict(zip(_RANKS, self._mean_ranks(self.counts[:, :3]), strict=True)), "two_direction_energy": energy}
 
     def null_ranks(self) -> dict[str, NullRank]:
         """The same under each null that could be drawn, on the same matrices; empty without matrices."""
-        return {name: self._null(drawn) for name, drawn in self.nulls.items()} if len(self.counts) else {}
-
-    def _null(self, drawn: Array) -> NullRank:
-        own, other = self.counts[:, 0], drawn[:, 0]
-        columns, groups = self._weighed(np.column_stack([own - other, own, other]))
-        (difference,) = bootstrap_means(columns[:, :1], groups, share=False)
-        span = self.most - 1.0
-        (ratio,) = bootstrap_statistics(
-            _ratio, cluster_sums(columns[:, 1:], groups), within=(1.0 / self.most, float(self.most))
-        )
-        (mean,) = self._mean_ranks(other[:, None])
-        return NullRank(
-            effective_rank=mean,
-            difference=difference.within(-span, span),
-            ratio=ratio,
-            two_direction_energy=self._mean_energy(drawn[:, 3]),
-        )
+        if not len(self.counts) or not self.nulls:
+            return {}
+        # all nulls at once: a bootstrap of many columns costs little more than one of one
+        ranks = np.column_stack([drawn[:, 0] for drawn in self.nulls.values()])
+        own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
+        columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks]))
+        differences = bootstrap_means(columns[:, :count], groups, share=False)
+        within = (1.0 / self.most, float(self.most))
+        ratios = bootstrap_statistics(_ratios, cluster_sums(columns[:, count:], groups), within=within)
+        means = self._mean_ranks(ranks)
+        energies = self._mean_energies(np.column_stack([drawn[:, 3] for drawn in self.nulls.values()]))
+        return {
+            name: NullRank(
+                effective_rank=means[place],
+                difference=differences[place].within(-span, span),
+                ratio=ratios[place],
+                two_direction_energy=energies[place],
+            )
+            for place, name in enumerate(self.nulls)
+        }
 
     def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
         columns, groups = self._weighed(ranks)
         return bounded_means(columns, groups, low=1.0, high=float(self.most))
 
-    def _mean_energy(self, shares: Array) -> Estimate:
-        columns, groups = self._weighed(shares[:, None])
-        (mean,) = bounded_means(columns, groups, low=min(2.0 / self.most, 1.0), high=1.0)
-        return mean
+    def _mean_energies(self, shares: Array) -> tuple[Estimate, ...]:
+        columns, groups = self._weighed(shares)
+        return bounded_means(columns, groups, low=min(2.0 / self.most, 1.0), high=1.0)
 
     def _weighed(self, columns: Array) -> tuple[Array, list[str]]:
         """Rows to average and their groups: parts as they are, or one row a group."""
@@ -114,5 +116,6 @@ def profile(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(share) for share in shares.mean(axis=0)) if len(shares) else ()
 
 
-def _ratio(sums: Array) -> Array:
-    return np.asarray(sums[..., :1] / sums[..., 1:], dtype=np.float64)
+def _ratios(sums: Array) -> Array:
+    half = sums.shape[-1] // 2
+    return np.asarray(sums[..., :half] / sums[..., half:], dtype=np.float64)
