@@ -35,9 +35,7 @@ SuccessThresholdOption = Annotated[
 
 StepsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--step", metavar="N|A:B|all", help="Steps to compute (repeatable); all by default.", rich_help_panel="Measure"
-    ),
+    typer.Option("--step", metavar="N|A:B|all", help="Steps to compute (repeatable).", rich_help_panel="Measure"),
 ]
 HeldOutOption = Annotated[
     list[Path] | None,

@@ -48,6 +48,7 @@ def claims(
 
     Effective rank about 2, growing sparsity, the best baseline, dead groups beyond the prediction, Sign and pass@k,
     search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.
+    Gradients are recomputed at up to five steps, unless --step names others.
     """
     from gradscope.diagnostics.claims.declared import read_claims
     from gradscope.diagnostics.claims.measure import measure_claims

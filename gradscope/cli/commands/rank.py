@@ -103,7 +103,8 @@ def rank(
     """Singular-value spectra and effective ranks of per-rollout gradients.
 
     Recomputes each rollout's gradient at the weights before its update, from the logged rollouts, and counts
-    directions: per group and per step, for the logged advantage and for any other formulation.
+    directions: per group and per step, for the logged advantage and for any other formulation. All steps whose weights
+    are on disk, unless --step names some.
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
