@@ -18,9 +18,8 @@ from gradscope.rollouts.read_options import ReadOptions
 
 SUMMARY = """Recompute what the trainer logged; exit 1 on a mismatch, and where no step could be recomputed.
 
-Reward, advantage, frac_reward_zero_std and grad_norm of each step (or those of --step), from its rollouts and the weights
-before its update.
-A step says match, mismatch or, where its weights are not on disk, cannot, with the cause."""
+Reward, advantage, frac_reward_zero_std and grad_norm of each step, or of those of --step, from its rollouts and the
+weights before its update. A step says match, mismatch or, where its weights are not on disk, cannot, with the cause."""
 EXAMPLES = (
     "gradscope replay my-run",
     "gradscope replay outputs/trl-run --step 1 --initial base-model --run-config args.json",
