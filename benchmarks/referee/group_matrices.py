@@ -11,6 +11,7 @@ beside unrelated ones. Advantages are written out here. Nothing is taken from th
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,11 +34,11 @@ def effective_rank(values: np.ndarray) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def gradients(model: torch.nn.Module, row: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+def gradients(model: torch.nn.Module, row: dict[str, list[int]], temperature: float) -> dict[str, torch.Tensor]:
     """D log pi(completion) / dW of every matrix, in float64 from the softmax on."""
     ids = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
     start = len(row["prompt_ids"])
-    logits = model(ids).logits[0, start - 1 : -1].double()
+    logits = model(ids).logits[0, start - 1 : -1].double() / temperature
     chosen = torch.log_softmax(logits, dim=-1)[torch.arange(len(logits)), ids[0, start:]]
     weights = {name: w for name, w in model.named_parameters() if w.dim() == 2}
     counted = torch.tensor(row["mask"] or [True] * len(logits))
@@ -55,15 +56,17 @@ def main() -> None:
     names = arguments.advantage or ["dr_grpo", "sign", "reinforce"]
     rows = pq.read_table(arguments.run / "rollouts" / f"step_{arguments.step:05d}.parquet").to_pylist()
     folder = arguments.run / "checkpoints" / f"checkpoint-{arguments.step - 1}"
+    temperature = json.loads((arguments.run / "manifest.json").read_text())["config"]["temperature"]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     by_group: dict[str, list[dict]] = {}
     for row in rows:
         by_group.setdefault(row["group_id"], []).append(row)
+    matrices = sum(weight.dim() == 2 for weight in model.parameters())
     size = max(len(group) for group in by_group.values())
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for group in by_group.values():
         rewards = np.array([row["reward"] for row in group])
-        each = [gradients(model, row) for row in group] if rewards.any() else []
+        each = [gradients(model, row, temperature) for row in group] if rewards.any() else []
         for name in names if each else []:
             for r in [2**k for k in range(1, size.bit_length())]:
                 for first in range(0, len(group) - r + 1, r):
@@ -82,7 +85,7 @@ def main() -> None:
                     }
                     head = ranks.get("lm_head.weight", ranks[list(ranks)[-1]])
                     found.setdefault((name, r), []).append((head, float(np.mean(list(ranks.values())))))
-    print(f"| advantage | R | live sub-groups | head | mean over {len(each[0]) if each else 0} matrices |")
+    print(f"| advantage | R | live sub-groups | head | mean over {matrices} matrices |")
     print("|---|---:|---:|---:|---:|")
     for (name, r), values in sorted(found.items()):
         head, mean = np.mean(values, axis=0)

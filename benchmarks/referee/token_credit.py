@@ -11,6 +11,7 @@ see. How unequal the sizes are is taken out by the ratio to unrelated rows, whos
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,12 @@ def effective_rank(values: np.ndarray) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def token_gradients(model: torch.nn.Module, row: dict[str, list[int]]) -> list[dict[str, torch.Tensor]]:
+def token_gradients(
+    model: torch.nn.Module, row: dict[str, list[int]], temperature: float
+) -> list[dict[str, torch.Tensor]]:
     """D log pi(token) / dW for each completion token."""
     ids, start = torch.tensor([row["prompt_ids"] + row["completion_ids"]]), len(row["prompt_ids"])
-    logits = model(ids).logits[0, start - 1 : -1].double()
+    logits = model(ids).logits[0, start - 1 : -1].double() / temperature
     chosen = torch.log_softmax(logits, dim=-1)[torch.arange(len(logits)), ids[0, start:]]
     weights = {name: w for name, w in model.named_parameters() if w.dim() == 2}
     return [
@@ -68,6 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = pq.read_table(options.run / "rollouts" / f"step_{options.step:05d}.parquet").to_pylist()
     folder = options.run / "checkpoints" / f"checkpoint-{options.step - 1}"
+    temperature = json.loads((options.run / "manifest.json").read_text())["config"]["temperature"]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     by_group: dict[str, list[dict]] = {}
     for row in rows:
@@ -78,7 +82,7 @@ def main() -> None:
         weights = credits(group, number)
         if any(not np.concatenate(own).any() for own in weights.values()):
             continue  # the same groups under every kind
-        each = [gradient for row in group for gradient in token_gradients(model, row)]
+        each = [gradient for row in group for gradient in token_gradients(model, row, temperature)]
         flat = torch.stack([torch.cat([part.flatten() for part in one.values()]) for one in each]).double()
         gram = (flat @ flat.T).numpy()
         for kind, own in weights.items():
