@@ -126,11 +126,11 @@ class Evidence:
         """The rollouts' Gram matrices of one of the steps."""
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
-    def credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
-        """dL/dW and token rows of the last step under advantages of single tokens, and where those come from.
+    def credited(self) -> tuple[str, Collected]:
+        """dL/dW of the last step under advantages of single tokens, and where those come from.
 
         Returns:
-            In words, and what was found, by kind.
+            In words, and what was found.
 
         Raises:
             InputError: The log has neither advantages nor rewards of single tokens, or they say no more than the
@@ -139,7 +139,7 @@ class Evidence:
         """
         self._may_compute()
         self.gradients("rollout")
-        found: tuple[str, Mapping[RowKind, Collected]] = self._once("credited", self._credited)
+        found: tuple[str, Collected] = self._once("credited", self._credited)
         return found
 
     def updates(self) -> tuple[WeightUpdate, ...]:
@@ -189,12 +189,13 @@ class Evidence:
             examine_step(self.run, measured, requests["rollout"], of_rollouts)
         return {"rollout": of_rollouts}
 
-    def _credited(self) -> tuple[str, Mapping[RowKind, Collected]]:
+    def _credited(self) -> tuple[str, Collected]:
         step = self.gradients("rollout").steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
-        requests = [_request(kind, ("logged", ADVANTAGE), ()) for kind in ("weight", "token")]
-        return origin, collect_kinds(run, [step], requests, self.engine, self.progress, most=MOST_TOKENS)
+        request = _request("weight", ("logged", ADVANTAGE), ())
+        found = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
+        return origin, found["weight"]
 
     def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:

@@ -147,11 +147,11 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     """
     origin, found = evidence.credited()
     by_group: dict[str, dict[str, float]] = {}
-    for one in found["weight"].group_ranks:
+    for one in found.group_ranks:
         if one.matrix == ALL_WEIGHTS:
             by_group.setdefault(one.group_id, {})[one.advantage] = one.rank
     both = [(ranks[LOGGED], ranks[ADVANTAGE]) for ranks in by_group.values() if len(ranks) == 2]
-    step = found["weight"].steps[-1].step
+    step = found.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
     (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], both, within=(0.0, np.inf))

@@ -132,22 +132,23 @@ def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, coll
 
 def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
-    for advantage, size in request.pairs(rows):
+    for advantage in request.advantages:
         if advantage in collected.refused:
             continue
         try:
             only = request.groups(rows, advantage)
-            if tokens:
-                spectra, points = token_spectra(
-                    rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
-                )
-                collected.token_curve.extend(points)
-                collected.add(spectra)
-            if request.rows != "token":
-                spectra, curve = step_spectra(
-                    rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
-                )
-                collected.curve.extend(curve)
-                collected.add(spectra)
+            for size in request.sizes(rows, advantage):
+                if tokens:
+                    spectra, points = token_spectra(
+                        rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
+                    )
+                    collected.token_curve.extend(points)
+                    collected.add(spectra)
+                if request.rows != "token":
+                    spectra, curve = step_spectra(
+                        rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
+                    )
+                    collected.curve.extend(curve)
+                    collected.add(spectra)
         except GradscopeError as error:
             collected.refused[advantage] = error.message

@@ -5,7 +5,7 @@ Shapes: R rollouts of a step, G group size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +41,8 @@ class RankRequest:
     output: Path | None
     """Folder for the Gram matrices; None: they are not written."""
 
-    def pairs(self, rows: StepRows) -> Iterator[tuple[str, int | None]]:
-        """Advantage and group size, the logged size first. Logged advantages belong to the logged groups alone."""
-        for advantage in self.advantages:
-            yield from ((advantage, size) for size in self.sizes(rows, advantage))
-
     def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
-        """The group sizes at which one advantage is looked at; None stands for the groups as they are."""
+        """The group sizes of one advantage, first None: the groups as they are, the only ones that logged ones have."""
         if advantage == LOGGED:
             return (None,)
         logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())

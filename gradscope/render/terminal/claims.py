@@ -15,7 +15,6 @@ from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_number
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.say import with_interval
 
-_WORDS = {"supported": "supported", "contradicted": "contradicted", "cannot_tell": "cannot tell"}
 _STYLES = {"supported": "green", "contradicted": "red", "cannot_tell": "yellow"}
 
 
@@ -32,7 +31,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
     table = new_table(columns)
     for row in rows:
         null = UNDEFINED if row.null.value is None else format_number(row.null.value, "rank")
-        verdict = Text(_WORDS[row.verdict], style=_STYLES[row.verdict])
+        verdict = Text(row.verdict.replace("_", " "), style=_STYLES[row.verdict])
         add_row(table, cell(row.name, limit=28), _measured(row), null, verdict)
     return table
 
@@ -55,7 +54,7 @@ def _paragraph(rows: Sequence[ClaimRow]) -> Group:
     lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source, style="dim")]
     for row in rows:
         text = Text()
-        text.append(_WORDS[row.verdict], style=_STYLES[row.verdict])
+        text.append(row.verdict.replace("_", " "), style=_STYLES[row.verdict])
         text.append(f"  {plain(row.metric)}. {plain(row.why)}")
         lines.append(Padding(text, (0, 0, 0, 2)))
     unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")

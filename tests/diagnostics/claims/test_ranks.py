@@ -209,7 +209,7 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
         if name in advantages
     ]
     found = Collected(group_ranks=own, steps=[SimpleNamespace(step=3)])
-    return Given(found={"credited": ("the logged advantages of tokens", {"weight": found})})
+    return Given(found={"credited": ("the logged advantages of tokens", found)})
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def request(**fields: object) -> RankRequest:
 
 def test_logged_advantages_belong_to_the_logged_groups() -> None:
     rows, _ = make_rows([0, 1, 1, 0], ["a"] * 4)
-    assert list(request().pairs(rows)) == [
+    asked = request()
+    assert [(advantage, size) for advantage in asked.advantages for size in asked.sizes(rows, advantage)] == [
         ("logged", None),
         ("dr_grpo", None),
         ("dr_grpo", 2),

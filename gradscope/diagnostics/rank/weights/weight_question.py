@@ -61,14 +61,14 @@ class WeightQuestion:
 def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:
     """Every part of every group under every advantage, but for what these rollouts do not have."""
     asked = []
-    for advantage, size in request.pairs(rows):
-        if advantage in refused:
-            continue
+    for advantage in request.advantages:
         try:
-            parts, chosen = sub_groups(rows, size), request.groups(rows, advantage)
-            for part, weights in zip(parts, advantages_of(rows, parts, advantage), strict=True):
-                if chosen is None or part.group_id in chosen:
-                    asked.append(AdvantagedPart(advantage=advantage, part=part, weights=weights))
+            chosen = request.groups(rows, advantage)
+            for size in request.sizes(rows, advantage):
+                parts = sub_groups(rows, size)
+                for part, weights in zip(parts, advantages_of(rows, parts, advantage), strict=True):
+                    if chosen is None or part.group_id in chosen:
+                        asked.append(AdvantagedPart(advantage=advantage, part=part, weights=weights))
         except GradscopeError as error:
             refused[advantage] = error.message
     return asked

@@ -21,7 +21,6 @@ from gradscope.results.report import Column, ReportSection, ReportTable
 NAME = "claims"
 QUESTION = "Which papers' claims does this run bear out?"
 
-_WORDS = {"supported": "supported", "contradicted": "contradicted", "cannot_tell": "cannot tell"}
 _ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run alone."
 
 
@@ -102,7 +101,7 @@ def _table(report: ClaimsReport) -> ReportTable:
                 row.metric,
                 row.estimate,
                 row.null,
-                _WORDS[row.verdict],
+                row.verdict.replace("_", " "),
             )
             for row in report.claims
         ),
