@@ -20,6 +20,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.padded_sequences import as_trained
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -88,6 +89,7 @@ def prepare_step(
         max_completion_length=objective.max_completion_length,
         chat_template_kwargs=objective.chat_template_kwargs,
     )
+    sequences = as_trained(policy, sequences)
     reference = _reference_logprobs(policy, sequences, objective, budget)
     plan = plan_rows(sequences, rollouts, objective, reference)
     return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
