@@ -45,6 +45,7 @@ CAUSES: Mapping[str, Cause] = {
     "settings_unknown": Cause("cannot", "Give the trainer's arguments with --run-config."),
     "loss_unknown": Cause("cannot", "Give the trainer's arguments with --run-config if these are not the run's."),
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
+    "not_recomputed": Cause("cannot", "Ask for the step with --step."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),

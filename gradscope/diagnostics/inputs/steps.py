@@ -18,6 +18,7 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
+from gradscope.reason import Reason
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
@@ -39,7 +40,7 @@ class MeasuredStep:
     """The weights before the update, where they are on disk."""
     gram: StepGram | None
     """Gram matrix of the step's score vectors."""
-    reason: str | None
+    reason: Reason | None
     """Why there is no Gram matrix."""
     answer: tuple[Any, ...] = ()
     """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
@@ -136,17 +137,19 @@ def _measure(
     return replace(measured, gram=gram, answer=answer)
 
 
-def _reason_against(run: Run, step: int, objective: Objective) -> str | None:
+def _reason_against(run: Run, step: int, objective: Objective) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
-        return run.notes[step]
+        return Reason("batch_split", run.notes[step])
     if objective.cannot is not None:
         return objective.cannot
     weights = run.weights_before(step)
     if weights is None:
-        return missing_weights(run, step)
+        return Reason("weights_missing", missing_weights(run, step))
     if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
-        return "the KL term needs the weights before the first update; pass them with --initial"
+        return Reason(
+            "reference_missing", "the KL term needs the weights before the first update; pass them with --initial"
+        )
     return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
 
 

@@ -168,7 +168,7 @@ def _replay_grad_norm(
     logged = run.metrics.get(measured.step, {}).get("grad_norm")
     gram = measured.gram
     if gram is None:
-        return Quantity(name="grad_norm", verdict="cannot", cause=measured.reason), None, None
+        return Quantity(name="grad_norm", verdict="cannot", cause=str(measured.reason)), None, None
     gradient = gram.logged_gram
     if gradient is None:
         return Quantity(name="grad_norm", verdict="cannot", cause="no advantages were logged"), None, None

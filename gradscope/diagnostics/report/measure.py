@@ -33,6 +33,7 @@ from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import Reason
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -158,7 +159,7 @@ def _measured(
     measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress)))
     if isinstance(measured, Unavailable):
         return (), measured
-    reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
+    reasons = [str(step.reason) for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
     hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
     return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
 
@@ -205,11 +206,12 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) 
         if step in done:
             yield done[step]
             continue
-        weights, reason = run.weights_before(step), "its gradient was not recomputed for this page: --step"
+        weights = run.weights_before(step)
+        reason = Reason("not_recomputed", "its gradient was not recomputed for this page: --step")
         if weights is None:
-            reason = missing_weights(run, step)
+            reason = Reason("weights_missing", missing_weights(run, step))
         elif not done:
-            reason = absent.reason.rstrip(".")
+            reason = Reason("not_recomputed", absent.reason.rstrip("."))
         yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
 
 
