@@ -69,7 +69,7 @@ def reward_slope(
     if clip:
         low, high = 1 - of.epsilon_low, 1 + of.epsilon_high
         bound = float("inf") if of.delta is None else of.delta
-    kept = 1.0
+    kept = torch.ones_like(weights)
     if off_policy_threshold is not None and clip:
         kept = _kept(completion, logprobs, advantages, off_policy_threshold)
 

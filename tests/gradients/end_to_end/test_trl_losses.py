@@ -20,7 +20,10 @@ from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import VOCAB, measured_step, policy_of, tiny_experts, tiny_groups, tiny_model
 
 MODEL = "llama_untied_biases"
+ENDS = (0, 1, 2)
+"""Padding, the end of the tokenizer, and that of the generation configuration of a Llama."""
 
+ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 CASES = {
     "dapo": {"loss_type": "dapo"},
     "grpo": {"loss_type": "grpo", "temperature": 0.7},
@@ -39,6 +42,25 @@ CASES = {
     "vespo": {"loss_type": "vespo"},
     "vespo, kl": {"loss_type": "vespo", "beta": 0.5},
     "off-policy mask on policy": {"loss_type": "grpo", "off_policy_mask_threshold": 0.1},
+    "entropy bonus": {"loss_type": "dapo", "entropy_coef": 0.3, **ONE_MICRO_BATCH},
+    "entropy bonus, kl": {"loss_type": "grpo", "entropy_coef": 0.3, "beta": 0.5, "temperature": 0.7, **ONE_MICRO_BATCH},
+    "top entropy": {"loss_type": "dapo", "top_entropy_quantile": 0.3, **ONE_MICRO_BATCH},
+    "top entropy by sequence, kl": {
+        "loss_type": "grpo",
+        "top_entropy_quantile": 0.4,
+        "beta": 0.5,
+        "importance_sampling_level": "sequence",
+        **ONE_MICRO_BATCH,
+    },
+    "top entropy, bonus": {
+        "loss_type": "vespo",
+        "top_entropy_quantile": 0.5,
+        "entropy_coef": 0.3,
+        "mask_truncated_completions": True,
+        **ONE_MICRO_BATCH,
+    },
+    "mask truncated": {"loss_type": "dapo", "mask_truncated_completions": True},
+    "mask truncated, grpo": {"loss_type": "grpo", "mask_truncated_completions": True, "beta": 0.5},
     "reused": {"loss_type": "dapo", "num_iterations": 3},
     "reused, asymmetric clip, kl": {"loss_type": "grpo", "num_iterations": 3, "epsilon_high": 0.4, "beta": 0.5},
     "reused, two-sided": {"loss_type": "dapo", "num_iterations": 3, "delta": 1.1},
@@ -72,9 +94,14 @@ def recorded_run(
     class Recorder(trl.GRPOTrainer):
         updates: list = []  # noqa: RUF012
 
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
+            self.exact = completion_ids
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+
         def _generate_and_score_completions(self, inputs):
-            self.scored = super()._generate_and_score_completions(inputs)
-            return self.scored
+            scored = super()._generate_and_score_completions(inputs)
+            self.scored = scored | {"exact": self.exact}
+            return scored
 
         def _prepare_inputs(self, generation_batch):
             prepared = super()._prepare_inputs(generation_batch)
@@ -126,7 +153,7 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
     rollouts = []
     for row in range(len(inputs["completion_ids"])):
         prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()]
-        kept = inputs["completion_mask"][row].bool()
+        ids = tuple(map(int, inputs["exact"][row]))
         rollouts.append(
             Rollout(
                 group_id=str(row // size),
@@ -135,10 +162,11 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
                 prompt="",
                 completion="",
                 prompt_ids=tuple(prompt.tolist()),
-                completion_ids=tuple(inputs["completion_ids"][row][kept].tolist()),
+                completion_ids=ids,
+                status="completed" if ids[-1] in ENDS else "truncated",
                 reward=None,
                 advantage=float(inputs["advantages"][row]),
-                logprobs=None if old is None else tuple(old[row][kept].tolist()),
+                logprobs=None if old is None else tuple(old[row][: len(ids)].tolist()),
             )
         )
     return [
