@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
+_PADDED_BY_TRL = ("trl", "gradscope")
+"""Formats whose runs TRL's trainer made; others give the model each token's own position."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
     """One step and its Gram matrix, or the reason why there is none."""
@@ -188,6 +192,7 @@ def _compute(
 
 def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term."""
+    from gradscope.gradients.model.padding import TrainerPadding
     from gradscope.gradients.model.policy import load_measured_policy
 
     first = run.weights_before(1)
@@ -198,6 +203,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
         tokenizer=run.tokenizer,
         initial=first if objective.beta else None,
         origin=first.path if first is not None and first.kind == "full" else None,
+        padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
     )
 
 

@@ -20,6 +20,7 @@ from gradscope.gradients.model.checkpoint import (
     padding_id,
     require_finite,
 )
+from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.rollouts.run import WeightsRef
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -43,6 +44,8 @@ class MeasuredPolicy:
     """The dtype of its weights."""
     reference: Any = None
     """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
+    padding: TrainerPadding | None = None
+    """How the trainer padded its rows; None where it gave the model each token's own position."""
     source: str = ""
     """The folder that the weights came from."""
     notes: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ def load_measured_policy(
     tokenizer: Path | None = None,
     initial: WeightsRef | None = None,
     origin: Path | None = None,
+    padding: TrainerPadding | None = None,
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
@@ -105,6 +109,7 @@ def load_measured_policy(
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
         initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
+        padding: How the trainer padded its rows; None: it gave the model each token's own position.
         origin: The folder of the model that the trainer loaded. Its configuration says whether the padding token's
             embedding got a gradient: TRL writes the tokenizer's padding token into the model's after loading it, so a
             checkpoint names one that played no part in training. None: the weights' own configuration.
@@ -129,11 +134,6 @@ def load_measured_policy(
         notes.append(
             f"The model has dropout {drop:g}; gradients are taken without it, the trainer's were taken with it."
         )
-    if _has_learned_positions(model):
-        notes.append(
-            "The model has learned positions, counted here from each prompt's first token; TRL also counts the padding "
-            "before it."
-        )
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     return MeasuredPolicy(
         model=model,
@@ -143,6 +143,7 @@ def load_measured_policy(
         device=at,
         dtype=next(iter(trainable.values())).dtype,
         reference=None if initial is None else _reference(initial, wanted, at),
+        padding=padding,
         source=str(weights.path),
         notes=tuple(notes),
     )
@@ -177,14 +178,6 @@ def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.dev
         model = load_model(initial.path, dtype)
     require_finite(model, str(initial.path))
     return model.to(device).eval().requires_grad_(False)
-
-
-def _has_learned_positions(model: nn.Module) -> bool:
-    """Whether anything but the tokens is looked up by all sequences."""
-    tokens = model.get_input_embeddings()  # type: ignore[operator]
-    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
-    return any(size is not None and table.num_embeddings >= size for table in tables)
 
 
 def _dropout(model: nn.Module) -> float:

@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The padded row that a trainer put a sequence into, for models that see the padding around it."""
+
+    prompt_width: int
+    """Tokens of the padded prompt; the padding comes first."""
+    completion_width: int
+    """Tokens of the padded completion; the padding comes last."""
+    padding_id: int
+    """The token that fills it."""
+
+    @property
+    def width(self) -> int:
+        """Tokens of the whole row."""
+        return self.prompt_width + self.completion_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSequence:
     """One rollout as the trainer's forward pass saw it."""
 
@@ -33,11 +50,23 @@ class TokenSequence:
     inferred: bool
     """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
     from the same text with the same tokenizer."""
+    frame: Frame | None = None
+    """The trainer's padding; None where the model's output does not depend on it."""
 
     @property
     def length(self) -> int:
+        """Tokens that a forward pass has to take: prompt and completion, with the padding that belongs to them."""
+        return self.num_tokens if self.frame is None else self.frame.width
+
+    @property
+    def num_tokens(self) -> int:
         """Tokens of prompt and completion."""
         return len(self.prompt_ids) + len(self.completion_ids)
+
+    @property
+    def start(self) -> int:
+        """Padding before the first token."""
+        return 0 if self.frame is None else self.frame.prompt_width - len(self.prompt_ids)
 
 
 def token_sequences(
@@ -135,8 +164,8 @@ def _require_fit(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> 
             hint="These rollouts are from another model or tokenizer; point --model at theirs.",
         )
     limit = policy.max_positions
-    if limit is not None and sequence.length > limit:
+    if limit is not None and sequence.num_tokens > limit:
         raise InputError(
-            f"{where} has {sequence.length} tokens; the model has {limit} positions.",
+            f"{where} has {sequence.num_tokens} tokens; the model has {limit} positions.",
             hint="These rollouts are from a model with a longer context; point --model at theirs.",
         )

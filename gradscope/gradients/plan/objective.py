@@ -16,7 +16,7 @@ from typing import Any
 from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters
 from gradscope.gradients.plan.obstacles import is_reused, reason_against
 from gradscope.gradients.plan.sampler import SamplerCorrection
-from gradscope.gradients.plan.trl_version import UNKNOWN, TrlVersion
+from gradscope.gradients.plan.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout
@@ -136,18 +136,19 @@ class Objective(LossParameters):
             return Reason(
                 "rollouts_missing", f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
             )
-        if self.mask_truncated and any(rollout.status == "unknown" for rollout in rollouts):
+        untold = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
+        if self.mask_truncated and any(untold):
             return Reason(
                 "truncation_unknown",
                 "truncated completions leave the loss, and the log does not say which were truncated",
             )
-        cut = any(rollout.status == "truncated" for rollout in rollouts)
-        if self.mask_truncated and cut and self.loss.by_all_tokens and not self.trl.known:
+        some_cut = any(rollout.status == "truncated" for rollout in rollouts)
+        if self.mask_truncated and some_cut and self.loss.by_all_tokens and not self.trl.known:
             return Reason(
                 "settings_unknown",
                 f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version, "
                 "which is not known",
-                hint='Give it with --run-config: {"trl_version": "1.16.0", ...}.',
+                hint=VERSION_HINT,
             )
         unlogged = any(rollout.logprobs is None for rollout in rollouts)
         if self.needs_sampler and unlogged:

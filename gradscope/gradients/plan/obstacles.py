@@ -7,11 +7,9 @@ from typing import Any, get_args
 
 from gradscope.gradients.plan.losses import LOSSES
 from gradscope.gradients.plan.sampler import Mode
-from gradscope.gradients.plan.trl_version import TrlVersion
+from gradscope.gradients.plan.trl_version import VERSION_HINT, TrlVersion
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
-
-_VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0", ...}.'
 
 
 def is_reused(settings: TrainerSettings) -> bool:
@@ -88,7 +86,7 @@ def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason(
             "settings_unknown",
             "how luspo averages depends on TRL's version, which is not known",
-            hint=_VERSION_HINT,
+            hint=VERSION_HINT,
         )
 
 

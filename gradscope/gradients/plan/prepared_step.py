@@ -21,7 +21,9 @@ from gradscope.gradients.model.forward import completion_entropies, completion_l
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.padded_sequences import as_trained
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
+from gradscope.gradients.plan.truncation import with_status
 from gradscope.reason import Reason
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -77,7 +79,7 @@ def prepare_step(
     steps = sorted({group.step for group in groups})
     if len(steps) != 1:
         raise ValueError(f"expected the groups of one step, got steps {steps}")
-    rollouts = _rollouts(groups)
+    rollouts = [with_status(rollout, policy, objective) for rollout in _rollouts(groups)]
     reason = objective.reason_against(rollouts, has_old=old is not None) or _router_reason(policy, objective)
     if reason is not None:
         raise InputError(
@@ -98,13 +100,14 @@ def prepare_step(
 def sequences_of(
     policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective
 ) -> tuple[TokenSequence, ...]:
-    """The rollouts of some groups as the loss saw them."""
-    return token_sequences(
+    """The rollouts of a step as the trainer's forward pass saw them."""
+    sequences = token_sequences(
         policy,
         groups,
         max_completion_length=objective.max_completion_length,
         chat_template_kwargs=objective.chat_template_kwargs,
     )
+    return as_trained(policy, sequences)
 
 
 def step_logprobs(

@@ -43,3 +43,6 @@ class TrlVersion:
 
 UNKNOWN = TrlVersion()
 """Where nothing tells the version."""
+
+VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0", ...}.'
+"""What to do where a loss depends on a version that is not known."""
