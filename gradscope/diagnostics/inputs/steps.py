@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
@@ -25,6 +26,7 @@ from gradscope.rollouts.types import RolloutGroup
 if TYPE_CHECKING:
     from gradscope.gradients.model.policy import MeasuredPolicy
     from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
 
 
@@ -64,11 +66,11 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     """
     if steps is None:
         return run.steps
-    absent = sorted(set(steps) - set(run.steps))
+    absent = sorted(set(steps) - set(run.updates))
     if absent:
         raise InputError(
             f"{run.path} has no rollouts of step {', '.join(map(str, absent))}.",
-            hint=f"It has steps {run.steps[0]} to {run.steps[-1]}." if run.steps else None,
+            hint=f"It has steps {run.updates[0]} to {run.updates[-1]}." if run.steps else None,
         )
     return tuple(sorted(set(steps)))
 
@@ -126,25 +128,27 @@ def _measure(
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
-    reason = _reason_against(run, step, objective)
+    loss = loss_at(run, objective, step)
+    reason = _reason_against(run, step, loss)
     if reason is not None or weights is None:
         return replace(measured, reason=reason)
     # only the Gram matrix of the rollouts is kept, so a question needs the weights again
-    kept = _kept(run, step, objective, options) if question is None else None
+    kept = _kept(run, step, loss, options) if question is None else None
     gram = kept.read() if kept else None
     if gram is not None:
         return replace(measured, gram=gram)
     with names_out_of_memory(f"step {step}"):
-        gram, answer = _compute(run, step, weights, objective, options, question)
+        gram, answer = _compute(run, step, weights, loss, options, question)
     if kept:
         kept.write(gram)
     return replace(measured, gram=gram, answer=answer)
 
 
-def _reason_against(run: Run, step: int, objective: Objective) -> Reason | None:
+def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
-        return Reason("batch_split", run.notes[step])
+        return run.notes[step]
+    objective = loss.objective
     if objective.cannot is not None:
         return objective.cannot
     weights = run.weights_before(step)
@@ -154,44 +158,68 @@ def _reason_against(run: Run, step: int, objective: Objective) -> Reason | None:
         return Reason(
             "reference_missing", "the KL term needs the weights before the first update; pass them with --initial"
         )
-    return objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
+    if loss.reason is not None:
+        return loss.reason
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 
-def _kept(run: Run, step: int, objective: Objective, options: EngineOptions) -> KeptStep | None:
+def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions) -> KeptStep | None:
     """Where the step is kept; None where nothing is."""
     if options.unfinished is None:
         return None
     choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
-    return KeptStep(options.unfinished, run, step, objective, choices, options.notice)
+    return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 
 def _compute(
     run: Run,
     step: int,
     weights: WeightsRef,
-    objective: Objective,
+    loss: StepLoss,
     options: EngineOptions,
     question: RowQuestion | None,
 ) -> tuple[StepGram, tuple[Any, ...]]:
     """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
-    from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-    from gradscope.gradients.plan.prepared_step import prepare_step
     from gradscope.gradients.step.measure import measure_step
 
-    policy = policy_of(run, weights, objective, options)
-    budget = TokenBudget(
-        options.batch_tokens or first_batch_tokens(policy),
-        fixed=options.batch_tokens is not None,
-        notice=options.notice,
-    )
-    prepared = prepare_step(policy, run.groups_at(step), objective, budget)
+    prepared = prepared_of(run, step, weights, loss, options)
     gram = measure_step(prepared, engine=options.engine, verify=options.verify)
-    gram = replace(gram, notes=(*gram.notes, *_what_the_disk_cannot_tell(run, policy, objective, gram)))
+    told = _what_the_disk_cannot_tell(run, prepared.policy, loss.objective, gram)
+    gram = replace(gram, notes=(*gram.notes, *told))
     return gram, question.measure(prepared, gram) if question else ()
 
 
-def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
-    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term."""
+def prepared_of(
+    run: Run, step: int, weights: WeightsRef, loss: StepLoss, options: EngineOptions, batch_tokens: int | None = None
+) -> PreparedStep:
+    """A step made ready to measure.
+
+    Args:
+        weights: The weights before its update.
+        batch_tokens: Most padded tokens of a forward pass; None: what the options say.
+
+    Returns:
+        The step, with everything that its loss looks at.
+    """
+    from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
+    from gradscope.gradients.plan.prepared_step import prepare_step, step_logprobs
+
+    policy, groups = policy_of(run, weights, options, loss.reference), run.groups_at(step)
+    asked = batch_tokens or options.batch_tokens
+    budget = TokenBudget(
+        asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
+    )
+    old = None
+    if loss.sampled_with is not None:
+        old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
+    return prepare_step(policy, groups, loss.objective, budget, old)
+
+
+def policy_of(
+    run: Run, weights: WeightsRef, options: EngineOptions, reference: WeightsRef | None = None
+) -> MeasuredPolicy:
+    """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     from gradscope.gradients.model.padding import TrainerPadding
     from gradscope.gradients.model.policy import load_measured_policy
 
@@ -201,7 +229,7 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
-        initial=first if objective.beta else None,
+        initial=reference,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
     )

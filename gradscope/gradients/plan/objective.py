@@ -16,9 +16,9 @@ from typing import Any
 from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters
 from gradscope.gradients.plan.obstacles import is_reused, reason_against
 from gradscope.gradients.plan.sampler import SamplerCorrection
-from gradscope.gradients.plan.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
 from gradscope.rollouts.types import Rollout
 
 _SHAPING = ("loss_type", "beta", "temperature")

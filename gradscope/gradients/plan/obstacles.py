@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from gradscope.gradients.plan.losses import LOSSES
 from gradscope.gradients.plan.sampler import Mode
-from gradscope.gradients.plan.trl_version import VERSION_HINT, TrlVersion
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
 
 
 def is_reused(settings: TrainerSettings) -> bool:

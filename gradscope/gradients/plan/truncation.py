@@ -12,7 +12,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.trl_version import VERSION_HINT
+from gradscope.rollouts.trl_version import VERSION_HINT
 from gradscope.rollouts.types import Rollout
 
 _WHERE = "Truncated completions leave the loss, and which were truncated cannot be told"
