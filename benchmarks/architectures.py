@@ -92,20 +92,21 @@ def compare(found: Outcome, folder: Path, rollouts: list[Sampled], expected: np.
             if dtype == "float64":  # some layers compute in float32 alone
                 break
             return replace(found, kind="wrong", reason=f"{type(error).__name__}: {first_line(error)}")
-        error = max(largest_difference(gram, expected) for gram in grams)
+        off = max(largest_difference(gram, expected) for gram in grams)
         found = replace(
             found,
-            error=error,
+            error=off,
             arithmetic=f"{dtype}, {precision}",
             num_slow=num_slow,
             num_parameters=num_parameters,
         )
-        if error <= TOLERANCE:
+        if off <= TOLERANCE:
             return found
-        compact = max(largest_difference(gram, oracle_gram(folder, rollouts, "compact")[0]) for gram in grams)
-        if compact <= TOLERANCE:
-            return replace(found, kind="exact but for the padding's place", reason=f"off by {error:.0e} as padded")
-    return replace(found, kind="wrong", reason=f"off by {error:.1e}, each rollout alone by {compact:.1e}")
+    alone, _ = oracle_gram(folder, rollouts, "compact")
+    compact = max(largest_difference(gram, alone) for gram in grams)
+    if compact <= TOLERANCE:
+        return replace(found, kind="exact but for the padding's place", reason=f"off by {off:.0e} as padded")
+    return replace(found, kind="wrong", reason=f"off by {off:.1e}, each rollout alone by {compact:.1e}")
 
 
 def our_grams(folder: Path, rollouts: list[Sampled], dtype: str) -> tuple[list[np.ndarray], int, int]:
@@ -162,6 +163,8 @@ def oracle_gram(folder: Path, rollouts: list[Sampled], layout: Layout) -> tuple[
             if dtype == torch.float32:
                 raise
             continue
+        if dtype == torch.float64 and not np.isfinite(rows).all():
+            continue  # a softmax in float32 takes float64's largest mask for infinity, and padding has nothing else
         return rows @ rows.T, str(dtype).removeprefix("torch.")
     raise AssertionError("float32 returns or raises")
 
