@@ -109,15 +109,18 @@ def compare(found: Outcome, folder: Path, rollouts: list[Sampled], expected: np.
     return replace(found, kind="wrong", reason=f"off by {off:.1e}, each rollout alone by {compact:.1e}")
 
 
-def our_grams(folder: Path, rollouts: list[Sampled], dtype: str) -> tuple[list[np.ndarray], int, int]:
-    """The step's matrices by both engines, the parameters without a rule, and all of them."""
+def our_grams(
+    folder: Path, rollouts: list[Sampled], dtype: str, base: Path | None = None
+) -> tuple[list[np.ndarray], int, int]:
+    """The step's matrices by both engines, the parameters without a rule, and all of them; of an adapter on a base."""
     from gradscope.gradients.model.policy import load_measured_policy
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.prepared_step import prepare_step
     from gradscope.gradients.step.measure import measure_step
     from gradscope.rollouts.run import WeightsRef
 
-    weights = WeightsRef(num_updates=0, path=folder, kind="full")
+    kind: Any = "full" if base is None else "adapter"
+    weights = WeightsRef(num_updates=0, path=folder, kind=kind, base=None if base is None else str(base))
     policy = load_measured_policy(weights, device="cpu", dtype=dtype)
     prepared = prepare_step(policy, groups_of(rollouts), Objective(loss_type="dapo"))
     stream, loop = (measure_step(prepared, engine=engine) for engine in ("stream", "loop"))

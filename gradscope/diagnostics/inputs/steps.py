@@ -200,7 +200,9 @@ def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: Engi
 
 def _what_the_disk_cannot_tell(run: Run, policy: MeasuredPolicy, objective: Objective, gram: StepGram) -> Iterator[str]:
     """Sentences on where the trainer's forward pass may have been another one."""
-    first, padding = run.weights_before(1), policy.model.get_input_embeddings().padding_idx
+    from gradscope.gradients.model.embeddings import padding_row
+
+    first, padding = run.weights_before(1), padding_row(policy.model)
     if policy.kind == "full" and first is None and _occurs(padding, run.groups_at(gram.step)):
         yield (
             f"Token {padding} is the padding token and occurs in the rollouts: its embedding is taken to have had no "
