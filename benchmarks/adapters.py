@@ -54,7 +54,7 @@ LORA: dict[str, tuple[str, dict[str, Any]]] = {
 """Kind of LoRA -> model type and what its configuration says beyond rank 4 on queries and values."""
 OTHERS: dict[str, dict[str, Any]] = {
     "ADALORA": {"init_r": 4, "target_r": 2, "total_step": 100, "tinit": 10, "tfinal": 10},
-    "ADAPTION_PROMPT": {"adapter_len": 3, "adapter_layers": 1},
+    "ADAPTION_PROMPT": {"adapter_len": 3, "adapter_layers": 1, "target_modules": "self_attn"},
     "BOFT": {"boft_block_size": 4},
     "C3A": {"block_size": 8},
     "CPT": {"cpt_token_ids": [5, 6, 7], "cpt_mask": [1, 1, 1], "cpt_tokens_type_mask": [1, 2, 3]},
@@ -66,6 +66,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "PREFIX_TUNING": {"num_virtual_tokens": 4},
     "PROMPT_TUNING": {"num_virtual_tokens": 4},
     "P_TUNING": {"num_virtual_tokens": 4, "encoder_hidden_size": 16},
+    "CARTRIDGE": {"num_virtual_tokens": 4},
+    "ROAD": {"group_size": 8},
     "TRAINABLE_TOKENS": {"token_indices": [4, 5, 9], "target_modules": ["embed_tokens"]},
     "VBLORA": {"num_vectors": 8, "vector_length": 8, "topk": 2},
     "WAVEFT": {"n_frequency": 20},
@@ -161,11 +163,8 @@ def compare(
 
 def oracle_gram(model: Any, rollouts: list[Sampled], layout: Layout) -> tuple[np.ndarray, str]:
     """The matrix by plain autograd through the adapter in memory: in float64 where it runs in it."""
-    import copy
-
     for dtype in ("float64", "float32"):
-        other = copy.deepcopy(model).train()
-        other = other.double() if dtype == "float64" else other
+        other = (model.double() if dtype == "float64" else model.float()).train()  # a copy would lose hooks of PEFT
         for module in other.modules():
             if hasattr(getattr(module, "config", None), "_experts_implementation"):
                 module.config._experts_implementation = "eager"

@@ -108,8 +108,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
                 f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
                 hint="Point --model at the base model that it was trained on.",
             ) from error
-    missing = [name for name, p in model.named_parameters() if p.requires_grad and name in set(result.missing_keys)]
-    wrong = [*missing, *result.unexpected_keys]
+    wrong = [*_never_read(model, set(result.missing_keys)), *result.unexpected_keys]
     if wrong:
         raise InputError(
             f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
@@ -117,6 +116,15 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             hint="Point --model at the base model that it was trained on.",
         )
     return model
+
+
+def _never_read(model: Any, missing: set[str]) -> list[str]:
+    """Trainable parameters that the file has under none of their names: some adapters share one among all layers."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+    return [known[0] for known in names.values() if missing.issuperset(known)]
 
 
 def is_fresh(folder: Path) -> bool:
@@ -210,11 +218,17 @@ def _adapter_config(folder: Path) -> PeftConfig:
     except (OSError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error
-    if getattr(config, "adapters", None):
-        raise InputError(
-            f"{folder} is an adapter of the kind {config.peft_type.value}, mixed from adapters that it names elsewhere.",
-            hint="Gradients are recomputed from one folder of safetensors; train an adapter of another kind.",
-        )
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    reasons = (
+        (getattr(config, "adapters", None), "it mixes adapters from other folders"),
+        (config.is_prompt_learning, "it puts prompts before each padded row, and where the padding was changes them"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise InputError(
+                f"{folder} is an adapter of the kind {kind}, whose gradient cannot be recomputed: {reason}.",
+                hint="Gradients of LoRA and of other adapters inside the layers can be.",
+            )
     config.inference_mode = False
     return config
 
