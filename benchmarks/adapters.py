@@ -8,23 +8,16 @@ TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` name
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
-import time
-import warnings
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from architectures import FIRST_ID, TOLERANCE, Outcome, first_line, our_grams, table
-from oracle import Layout, Sampled, largest_difference, ragged, score_rows
-from tiny_models import SPECIAL, tiny_model
+from compared_models import Subject, run
+from oracle import ragged
+from tiny_models import FIRST_TEXT, SPECIAL, tiny_model
 
 ATTENTION = ["q_proj", "v_proj"]
-ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA: dict[str, tuple[str, dict[str, Any]]] = {
     "LoRA": ("llama", {}),
     "rsLoRA": ("llama", {"use_rslora": True}),
@@ -92,8 +85,6 @@ def kinds() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 def _config(cls: Any, options: dict[str, Any]) -> Any:
     """A method's configuration: on queries and values where it takes modules, with a small rank where it has one."""
-    import dataclasses
-
     fields = {field.name: field for field in dataclasses.fields(cls)}
     values: dict[str, Any] = {"task_type": "CAUSAL_LM"}
     if "target_modules" in fields:
@@ -103,114 +94,35 @@ def _config(cls: Any, options: dict[str, Any]) -> Any:
     return cls(**{**values, **options})
 
 
-def examine(name: str, model_type: str, config: Callable[[], Any], folder: Path) -> Outcome:
-    """Make an adapter, save it, and compare the matrices of one step."""
-    import torch
-    from peft import get_peft_model, initialize_lora_eva_weights
+def subjects() -> list[Subject]:
+    """Every kind of LoRA, then every other method."""
+    return [Subject(name=name, model=on, save=_save(name, on, config)) for name, (on, config) in kinds().items()]
 
-    found = Outcome(model_type=model_type, name=name, kind="exact")
-    rollouts = ragged(FIRST_ID, SPECIAL)
-    try:
+
+def _save(name: str, model_type: str, config: Callable[[], Any]) -> Callable[[Path], Any]:
+    def save(folder: Path) -> Any:
+        """Make the adapter, move it away from where it starts, and save it beside its base."""
+        import torch
+        from peft import get_peft_model, initialize_lora_eva_weights
+
         base = tiny_model(model_type)
         base.save_pretrained(folder / "base")
         base.name_or_path = str(folder / "base")
         torch.manual_seed(1)
         model = get_peft_model(base, config())
         if name == "EVA":
-            ids = [torch.tensor([one.prompt + one.completion]) for one in rollouts]
-            initialize_lora_eva_weights(model, [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in ids])
+            rows = [torch.tensor([one.prompt + one.completion]) for one in ragged(FIRST_TEXT, SPECIAL)]
+            batches = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
+            initialize_lora_eva_weights(model, batches, show_progress_bar=False)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.add_(0.1 * torch.randn_like(parameter))
         model.save_pretrained(folder / "adapter")
-    except Exception as error:
-        return replace(found, kind="not instantiable", reason=first_line(error))
-    try:
-        expected, precision = oracle_gram(model, rollouts, "trainer")
-        again, _ = oracle_gram(model, rollouts, "trainer")
-        alone, _ = oracle_gram(model, rollouts, "compact")
-    except Exception as error:
-        return replace(found, kind="not trainable alone", reason=first_line(error))
-    if largest_difference(again, expected) > TOLERANCE:
-        return replace(found, kind="random in training", reason="two passes over one batch differ")
-    return compare(found, folder, rollouts, expected, alone, precision)
+        return model
 
-
-def compare(
-    found: Outcome, folder: Path, rollouts: list[Sampled], expected: np.ndarray, alone: np.ndarray, precision: str
-) -> Outcome:
-    """The package's matrix, of the adapter as it was saved, beside the oracle's."""
-    from gradscope.errors import GradscopeError
-
-    try:
-        grams, num_slow, num_parameters = our_grams(folder / "adapter", rollouts, "float32", base=folder / "base")
-    except GradscopeError as error:
-        return replace(found, kind="refused", reason=str(error).replace(str(folder), "FOLDER"))
-    except Exception as error:
-        return replace(found, kind="wrong", reason=f"{type(error).__name__}: {first_line(error)}")
-    off = max(largest_difference(gram, expected) for gram in grams)
-    compact = max(largest_difference(gram, alone) for gram in grams)
-    found = replace(
-        found, error=off, arithmetic=f"float32, {precision}", num_slow=num_slow, num_parameters=num_parameters
-    )
-    if off <= TOLERANCE:
-        return found
-    if compact <= TOLERANCE:
-        return replace(found, kind="exact but for the padding's place", reason=f"off by {off:.0e} as padded")
-    return replace(found, kind="wrong", reason=f"off by {off:.1e}, each rollout alone by {compact:.1e}")
-
-
-def oracle_gram(model: Any, rollouts: list[Sampled], layout: Layout) -> tuple[np.ndarray, str]:
-    """The matrix by plain autograd through the adapter in memory: in float64 where it runs in it."""
-    for dtype in ("float64", "float32"):
-        other = (model.double() if dtype == "float64" else model.float()).train()  # a copy would lose hooks of PEFT
-        for module in other.modules():
-            if hasattr(getattr(module, "config", None), "_experts_implementation"):
-                module.config._experts_implementation = "eager"
-        try:
-            rows = score_rows(other, rollouts, layout)
-        except RuntimeError:
-            if dtype == "float32":
-                raise
-            continue
-        if dtype == "float32" or np.isfinite(rows).all():
-            return rows @ rows.T, dtype
-    raise AssertionError("float32 returns or raises")
-
-
-def main() -> None:
-    """Print the table, with progress on stderr."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", metavar="KIND", help="kinds to look at; all of them without it")
-    parser.add_argument("--train", action="store_true", help="three steps of TRL for each kind, and their replay")
-    parser.add_argument("--out", type=Path, help="also write the table there")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-
-    import torch
-    import transformers
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    outcomes = []
-    for name, (model_type, config) in kinds().items():
-        if options.only and name not in options.only:
-            continue
-        started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = examine(name, model_type, config, Path(folder))
-        outcomes.append(outcome)
-        seconds = time.perf_counter() - started
-        error = "" if outcome.error is None else f" {outcome.error:.0e}"
-        said = f"{outcome.kind}{error} {outcome.reason} [{outcome.num_slow} slow] {outcome.trained}"
-        print(f"{name}: {said} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-    text = table(outcomes)
-    print(text, end="")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    return save
 
 
 if __name__ == "__main__":
-    main()
+    run(subjects(), "adapter", str(__doc__))

@@ -14,6 +14,8 @@ from typing import Any
 VOCAB = 64
 WIDTH, HEADS, INNER, LAYERS = 32, 4, 48, 2
 PAD, EOS, BOS = 0, 1, 2
+FIRST_TEXT = 3
+"""Ids below stand for padding, end and start."""
 SPECIAL = 56
 """Ids from here on stand for images, sounds and whatever else is no text."""
 
