@@ -34,7 +34,7 @@ OF_THE_WHOLE = {"test_architecture.py", "test_house.py", "test_readme.py", "test
 """Tests of no module: this one, those of the docs, and the commands of the README. Tests of several modules at once, of
 a run from its first step to its tables, stand in folders named ``end_to_end``."""
 
-BOTTOM = {f"gradscope.{name}" for name in ("errors", "estimate", "option", "progress", "say", "version")}
+BOTTOM = {f"gradscope.{name}" for name in ("errors", "estimate", "option", "progress", "reason", "say", "version")}
 ALLOWED = {
     "catalog": set(),
     "metrics": set(),

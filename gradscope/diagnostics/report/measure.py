@@ -33,6 +33,7 @@ from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import Reason
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -159,8 +160,7 @@ def _measured(
     if isinstance(measured, Unavailable):
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
-    hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
-    return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+    return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=reasons[0].advice)
 
 
 def _has_gradient(gram: StepGram) -> bool:
@@ -205,11 +205,11 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) 
         if step in done:
             yield done[step]
             continue
-        weights, reason = run.weights_before(step), "its gradient was not recomputed for this page: --step"
+        weights, reason = run.weights_before(step), Reason("not_asked", "its gradient was not recomputed for this page")
         if weights is None:
             reason = missing_weights(run, step)
         elif not done:
-            reason = absent.reason.rstrip(".")
+            reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
         yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
 
 

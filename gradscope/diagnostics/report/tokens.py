@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.steps import MeasuredStep, policy_of
+from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import Unavailable
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
@@ -53,6 +53,7 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
+    from gradscope.diagnostics.inputs.recomputed import policy_of
     from gradscope.gradients.model.budget import TokenBudget
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.prepared_step import prepare_step

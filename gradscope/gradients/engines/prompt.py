@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradscope.errors import UsageError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.engines.pending_parts import PendingParts
 from gradscope.gradients.engines.prefix import Prefix
@@ -54,7 +55,15 @@ def prompt_gram(
 
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
+
+    Raises:
+        UsageError: The model's output depends on the padding before a prompt.
     """
+    if any(sequence.frame for sequence in plan.sequences):
+        raise UsageError(
+            "The engine `prompt` runs each prompt once, and this model sees the padding before it.",
+            hint="Use --engine stream.",
+        )
     capture, tracer = Capture(model, trainable), Tracer(model, trainable, plan.objective.temperature)
     groups = group_by_prompt(plan)
     with PendingParts(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as pending:

@@ -41,6 +41,8 @@ def group_by_prompt(plan: RowPlan) -> tuple[PromptGroup, ...]:
 
 def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:
     """Whether running each prompt once saves enough of a plain pass, and prompts are long: picks ``prompt``."""
+    if any(sequence.frame for sequence in plan.sequences):
+        return False  # each prompt starts at a place of its own
     groups = group_by_prompt(plan)
     mean_prefix = sum(len(group.prefix_ids) for group in groups) / len(groups)
     return mean_prefix >= MIN_PREFIX and frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED

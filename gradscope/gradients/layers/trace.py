@@ -120,7 +120,7 @@ class Tracer:
         with self.recording(sequence.length) as trace, sdpa_kernel(SDPBackend.MATH):
             batch = pad_batch([0], [sequence], device)
             (trace.logprobs,) = completion_logprobs(self._model, batch, self._temperature, torch.float64)
-            trace.start = len(sequence.prompt_ids)
+            trace.start = sequence.start + len(sequence.prompt_ids)
         return trace
 
     @contextmanager

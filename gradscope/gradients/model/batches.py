@@ -31,8 +31,9 @@ class PaddedBatch:
     """Token ids, [B, S]."""
     attention_mask: torch.Tensor
     """1 where there is a token, [B, S]."""
-    position_ids: torch.Tensor
-    """Positions counted from the first real token, [B, S]."""
+    position_ids: torch.Tensor | None
+    """Positions counted from the first real token, [B, S]; None where the rows stand in the trainer's padding and the
+    model counts by itself, as it did in training."""
     spans: tuple[tuple[int, int], ...]
     """First and last-plus-one position of each row's tokens, [B]."""
     num_completion: tuple[int, ...]
@@ -97,18 +98,18 @@ def pad_batch(
     Args:
         rows: Index of each row within the step, [B].
         sequences: The sequence of each row, [B].
-        padding_side: Where padding goes; results do not depend on it.
+        padding_side: Where padding goes; results do not depend on it. Rows in a trainer's frame stay in it.
 
     Returns:
         The batch.
     """
-    length = max(sequence.length for sequence in sequences)
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    length, frame = max(sequence.length for sequence in sequences), sequences[0].frame
+    ids = torch.full((len(rows), length), 0 if frame is None else frame.padding_id, dtype=torch.long)
     mask = torch.zeros(len(rows), length, dtype=torch.long)
     spans = []
     for row, sequence in enumerate(sequences):
-        start = 0 if padding_side == "right" else length - sequence.length
-        stop = start + sequence.length
+        start = sequence.start if frame or padding_side == "right" else length - sequence.length
+        stop = start + sequence.num_tokens
         ids[row, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
         mask[row, start:stop] = 1
         spans.append((start, stop))
@@ -116,7 +117,7 @@ def pad_batch(
         rows=tuple(rows),
         input_ids=ids.to(device),
         attention_mask=mask.to(device),
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(device),
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(device) if frame is None else None,
         spans=tuple(spans),
         num_completion=tuple(len(sequence.completion_ids) for sequence in sequences),
     )

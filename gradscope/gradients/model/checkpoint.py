@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
 from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -153,6 +153,16 @@ def padding_id(folder: Path) -> int | None:
     with _quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
+
+
+def stored_dtype(weights: WeightsRef) -> Literal["float32", "bfloat16", "float16"]:
+    """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'."""
+    folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
+    found = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    return "bfloat16" if "BF16" in found else "float16" if "F16" in found else "float32"
 
 
 def load_tokenizer(folders: Sequence[Path]) -> Any:

@@ -70,13 +70,14 @@ def _completion_logits(
     first = min(starts)
     accepted = forward_arguments(model)
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-    if "position_ids" in accepted:
+    if "position_ids" in accepted and batch.position_ids is not None:
         arguments["position_ids"] = batch.position_ids
     if "logits_to_keep" in accepted:
         arguments["logits_to_keep"] = batch.length - first
     if "use_cache" in accepted:
         arguments["use_cache"] = False
     if past is not None:
+        assert batch.position_ids is not None, "rows in a trainer's frame share no prompt"
         mask = batch.attention_mask
         arguments["attention_mask"] = torch.cat([mask.new_ones(len(mask), past.length), mask], dim=1)
         arguments["position_ids"] = batch.position_ids + past.length

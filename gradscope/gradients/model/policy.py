@@ -20,10 +20,11 @@ from gradscope.gradients.model.checkpoint import (
     padding_id,
     require_finite,
 )
-from gradscope.gradients.model.embeddings import token_table
+from gradscope.gradients.model.embedding import padding_row, token_embedding
+from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.rollouts.run import WeightsRef
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,13 @@ class MeasuredPolicy:
     """The dtype of its weights."""
     reference: Any = None
     """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
+    padding: TrainerPadding | None = None
+    """How the trainer padded its rows; None where it gave the model each token's own position."""
+    padding_rows: tuple[int | None, ...] = ()
+    """Tokens whose embedding may have got no gradient from being read, the likeliest first; None: none. TRL writes the
+    tokenizer's padding token into the configuration of a model that is built already."""
     source: str = ""
     """The folder that the weights came from."""
-    notes: tuple[str, ...] = ()
-    """What a reader of the numbers should know, in sentences."""
 
     @property
     def num_parameters(self) -> int:
@@ -90,45 +94,41 @@ def load_measured_policy(
     tokenizer: Path | None = None,
     initial: WeightsRef | None = None,
     origin: Path | None = None,
+    padding: TrainerPadding | None = None,
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
     Args:
         weights: The model or adapter.
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
-        dtype: ``float32``, ``bfloat16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA that of the checkpoint.
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA what is
+            stored.
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
         initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
-        origin: The folder of the model that the trainer loaded. Its configuration says whether the padding token's
-            embedding got a gradient: TRL writes the tokenizer's padding token into the model's after loading it, so a
-            checkpoint names one that played no part in training. None: the weights' own configuration.
+        padding: How the trainer padded its rows; None: it gave the model each token's own position.
+        origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
+            embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
+            which TRL writes after loading. None: the weights' own configuration.
 
     Returns:
         The policy, in evaluation mode.
     """
     at = _device(device)
     wanted = _dtype(dtype, at)
-    notes: list[str] = []
+    candidates: tuple[int | None, ...] = ()
     if weights.kind == "adapter":
         model = load_adapter(weights, wanted)
     else:
         model = load_model(weights.path, wanted)
         model.requires_grad_(True)
-        if origin is not None:
-            token_table(model).padding_idx = padding_id(origin)
+        built = padding_row(model)
+        if built is not None and origin is not None:
+            token_embedding(model).padding_idx = padding_id(origin)
+        candidates = tuple(dict.fromkeys([padding_row(model), built, None]))
     require_finite(model, str(weights.path))
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if (drop := _dropout(model)) > 0:
-        notes.append(
-            f"The model has dropout {drop:g}; gradients are taken without it, the trainer's were taken with it."
-        )
-    if _has_learned_positions(model):
-        notes.append(
-            "The model has learned positions, counted here from each prompt's first token; TRL also counts the padding "
-            "before it."
-        )
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     return MeasuredPolicy(
         model=model,
@@ -138,8 +138,9 @@ def load_measured_policy(
         device=at,
         dtype=next(iter(trainable.values())).dtype,
         reference=None if initial is None else _reference(initial, wanted, at),
+        padding=padding,
+        padding_rows=candidates,
         source=str(weights.path),
-        notes=tuple(notes),
     )
 
 
@@ -158,7 +159,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in _DTYPES:
-        raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32 or bfloat16.")
+        raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32, bfloat16 or float16.")
     return _DTYPES[name]
 
 
@@ -172,18 +173,3 @@ def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.dev
         model = load_model(initial.path, dtype)
     require_finite(model, str(initial.path))
     return model.to(device).eval().requires_grad_(False)
-
-
-def _has_learned_positions(model: nn.Module) -> bool:
-    """Whether anything but the tokens is looked up by all sequences."""
-    tokens = model.get_input_embeddings()  # type: ignore[operator]
-    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[operator,union-attr]
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not tokens]
-    return any(size is not None and table.num_embeddings >= size for table in tables)
-
-
-def _dropout(model: nn.Module) -> float:
-    """The largest dropout probability in use."""
-    config = model.config.get_text_config()  # type: ignore[operator,union-attr]
-    modules = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
-    return float(max([*modules, getattr(config, "attention_dropout", 0.0) or 0.0]))

@@ -10,11 +10,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.positions import built_for, longest_sequence
+from gradscope.gradients.model.embedding import built_for, longest_sequence
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.policy import MeasuredPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The padded row that a trainer put a sequence into, for models that see the padding around it."""
+
+    prompt_width: int
+    """Tokens of the padded prompt; the padding comes first."""
+    completion_width: int
+    """Tokens of the padded completion; the padding comes last."""
+    padding_id: int
+    """The token that fills it."""
+
+    @property
+    def width(self) -> int:
+        """Tokens of the whole row."""
+        return self.prompt_width + self.completion_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +51,23 @@ class TokenSequence:
     inferred: bool
     """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
     from the same text with the same tokenizer."""
+    frame: Frame | None = None
+    """The trainer's padding; None where the model's output does not depend on it."""
 
     @property
     def length(self) -> int:
+        """Tokens that a forward pass has to take: prompt and completion, with the padding that belongs to them."""
+        return self.num_tokens if self.frame is None else self.frame.width
+
+    @property
+    def num_tokens(self) -> int:
         """Tokens of prompt and completion."""
         return len(self.prompt_ids) + len(self.completion_ids)
+
+    @property
+    def start(self) -> int:
+        """Padding before the first token."""
+        return 0 if self.frame is None else self.frame.prompt_width - len(self.prompt_ids)
 
 
 def token_sequences(
@@ -140,14 +169,14 @@ def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -
 
 def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:
     """Refuse what a table of positions cannot hold; a model without one runs longer sequences than it was built for."""
-    longest = max(sequences, key=lambda sequence: sequence.length, default=None)
+    longest = max(sequences, key=lambda sequence: sequence.num_tokens, default=None)
     expected = built_for(policy.model)
-    if longest is None or (expected is not None and longest.length <= expected):
+    if longest is None or (expected is not None and longest.num_tokens <= expected):
         return
     limit = longest_sequence(policy.model)
-    if limit is not None and longest.length > limit:
+    if limit is not None and longest.num_tokens > limit:
         raise InputError(
-            f"Group {longest.group_id}, sample {longest.sample} has {longest.length} tokens; the model's table of "
+            f"Group {longest.group_id}, sample {longest.sample} has {longest.num_tokens} tokens; the model's table of "
             f"positions ends at {limit}.",
             hint="These rollouts are from a model with a longer context; point --model at theirs.",
         )

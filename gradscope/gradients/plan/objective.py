@@ -166,7 +166,6 @@ def _reason_against(settings: TrainerSettings) -> str | None:
         ),
         (float(get("top_entropy_quantile", 1.0)) < 1.0, "top_entropy_quantile masks tokens by their entropy"),
         (bool(get("entropy_coef", 0.0)) or bool(get("use_adaptive_entropy", False)), "the loss has an entropy bonus"),
-        (bool(get("router_aux_loss_coef", 0.0)), "the loss has a router's load-balancing term, which couples rollouts"),
         (bool(get("use_liger_kernel", False) or get("use_liger_loss", False)), "the loss was a fused Liger kernel"),
         (
             bool(get("use_vllm", False)) and bool(get("vllm_importance_sampling_correction", True)),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
+from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -79,6 +80,7 @@ def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
         device=first.device,
         dtype=first.dtype,
         reference=trainer.ref_model,
+        padding=TrainerPadding(multiple=trainer.pad_to_multiple_of or 1),
     )
 
 

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from gradscope.gradients.model.embedding import padding_row
 from gradscope.rollouts.files import atomic_write
-from gradscope.gradients.model.embeddings import padding_row
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.training.protocols import Trainer
 from gradscope.training.setup.checkpoints import complete_checkpoints, mark_complete, rewind

@@ -1,4 +1,4 @@
-"""How long a sequence a model can run: as long as its tables of positions are, where it has any.
+"""What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, where it has any.
 
 A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 """
@@ -15,6 +15,24 @@ from torch.overrides import TorchFunctionMode
 
 _PROBE = 3
 """Tokens enough to see what is counted up."""
+_INSIDE = ("base_layer", "original_module")
+"""Where PEFT's wrappers keep what they wrap."""
+
+
+def token_embedding(model: Any) -> nn.Embedding:
+    """The token embedding itself: the only module that knows of a padding row."""
+    module = model.get_input_embeddings()
+    while not isinstance(module, nn.Embedding):
+        inner = next((getattr(module, name) for name in _INSIDE if hasattr(module, name)), None)
+        if inner is None:
+            break
+        module = inner
+    return module  # type: ignore[no-any-return]
+
+
+def padding_row(model: Any) -> int | None:
+    """The token whose embedding gets no gradient from being read; None where every token's does."""
+    return getattr(token_embedding(model), "padding_idx", None)
 
 
 def built_for(model: Any) -> int | None:

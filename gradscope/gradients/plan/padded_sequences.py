@@ -1,0 +1,69 @@
+"""Whether a model's output depends on the padding around its rows, and if so the sequences in the trainer's padding.
+
+TRL gives the model a mask and no positions. Models that rotate queries and keys, or count positions by the mask, do not
+see the padding; models with learned positions count it, and rotary ones whose frequencies change with the padded length
+see its end. Which of both a model is, is asked of the model.
+
+Shapes: R rollouts of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.plan.rows import RowPlan
+
+_SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 2e-2}
+"""Largest difference of a log-probability, relative to the largest of them or 1, that is rounding. Rotary models of
+2 to 24 layers differ by 0.5e-6 to 1.5e-6 in float32 and 0.02 in bfloat16; frequencies scaled for 8 % more positions by
+5e-5, learned positions by 0.1 and more."""
+
+
+def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tuple[TokenSequence, ...]:
+    """The sequences of a step, [R], in the trainer's padding where the model's output depends on it.
+
+    Returns:
+        The sequences, framed or as they are.
+    """
+    if policy.padding is None:
+        return tuple(sequences)
+    framed = policy.padding.framed(sequences, padding_id_of(policy))
+    most = max(framed, key=lambda sequence: (sequence.length - sequence.num_tokens, sequence.length))
+    return framed if sees_padding(policy, most) else tuple(sequences)
+
+
+def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
+    """The sequences of a plan, [R], in the trainer's padding whether or not it matters: rounding depends on it."""
+    if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
+        return plan.sequences
+    return policy.padding.framed(plan.sequences, padding_id_of(policy))
+
+
+def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
+    """Whether a model's log-probabilities of one sequence depend on the padding around it, beyond rounding."""
+    if framed.length == framed.num_tokens:
+        return False
+    alone, padded = (_logprobs(policy, sequence) for sequence in (replace(framed, frame=None), framed))
+    scale = max(1.0, float(alone.abs().max()))
+    return not bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
+
+
+def padding_id_of(policy: MeasuredPolicy) -> int:
+    """The token that the trainer pads with: the tokenizer's, else its end-of-sequence token, as TRL has it."""
+    config = policy.model.config.get_text_config()
+    candidates = [getattr(policy.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
+    known = [token for token in (*candidates, getattr(config, "pad_token_id", None)) if isinstance(token, int)]
+    return next((token for token in known if 0 <= token < policy.vocab_size), 0)
+
+
+def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
+    with torch.no_grad():
+        (logprobs,) = completion_logprobs(policy.model, pad_batch([0], [sequence], policy.device), 1.0)
+    return logprobs

@@ -1,0 +1,91 @@
+"""Why a logged number cannot be recomputed, or was not met: every cause with its verdict and what a reader can do.
+
+One table for all commands: the same cause has the same verdict wherever it was found, in the arguments, in the log, in
+a model's configuration or in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["match", "mismatch", "cannot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One row of the table."""
+
+    verdict: Verdict
+    """What is said of a number that meets it."""
+    advice: str
+    """What to do, as a sentence."""
+
+
+CAUSES: Mapping[str, Cause] = {
+    # the log
+    "rollouts_missing": Cause("cannot", "Log every rollout of the step, or replay another step."),
+    "batch_split": Cause("cannot", "Set steps_per_generation = gradient_accumulation_steps in the next run."),
+    "micro_batches_unknown": Cause("cannot", "Set per_device_train_batch_size to the whole batch in the next run."),
+    "window": Cause("cannot", "Set logging_steps = 1 in the next run."),
+    "not_asked": Cause("cannot", "Ask for the step with --step."),
+    "not_logged": Cause("cannot", "Log it at every step: logging_steps = 1, report what the trainer reports."),
+    "advantages_missing": Cause("cannot", "Log advantages with the completions."),
+    "rewards_missing": Cause("cannot", "Log a reward for every rollout."),
+    "logprobs_missing": Cause("cannot", "Log the sampler's log-probabilities, or save the weights that sampled."),
+    # the tokens
+    "ids_inferred": Cause("cannot", "Log exact ids with log_extra in a reward function; see the docs on logs."),
+    "prompt_unknown": Cause("cannot", "Log the prompt's ids in a column prompt_ids; see the docs on logs."),
+    "ids_misfit": Cause("cannot", "Point --model at the model and tokenizer of these rollouts."),
+    "truncation_unknown": Cause("cannot", "Log exact ids: with or without the end-of-sequence token they tell."),
+    # the weights
+    "step_unknown": Cause("cannot", "Count steps from 1."),
+    "weights_missing": Cause("cannot", "Save every step in the next run (save_steps = 1), or replay another step."),
+    "first_weights_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
+    "reference_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
+    "weights_unreadable": Cause("cannot", "Copy the checkpoint again, or replay another step."),
+    "initial_kind": Cause("cannot", "Pass with --initial what the checkpoints are: a whole model or an adapter."),
+    "unusable": Cause("cannot", "Mend what the message names, or replay another step."),
+    # the loss
+    "settings_unknown": Cause("cannot", "Give the trainer's arguments with --run-config."),
+    "loss_unknown": Cause("cannot", "Give the trainer's arguments with --run-config if these are not the run's."),
+    "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
+    # the forward pass
+    "dropout": Cause("cannot", "Train with disable_dropout = True."),
+    "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
+    "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
+    # the number itself
+    "differs": Cause("mismatch", "Check that weights, arguments and log are of one run."),
+    "log_differs": Cause("mismatch", "Check that the log and the arguments are of one run."),
+    "not_finite": Cause("mismatch", "Look at the step: its update was not a number."),
+}
+"""Cause -> verdict and advice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A cause as it was met in a run.
+
+    Args:
+        cause: Its row of :data:`CAUSES`.
+        text: What was found, a sentence without a final period.
+        hint: What to do, where the case tells more than the row; empty: what the row says.
+    """
+
+    cause: str
+    text: str
+    hint: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is said of a number that meets it."""
+        return CAUSES[self.cause].verdict
+
+    @property
+    def advice(self) -> str:
+        """What to do, as a sentence."""
+        return self.hint or CAUSES[self.cause].advice
+
+    def __str__(self) -> str:
+        return self.text
