@@ -52,6 +52,9 @@ def score_gram(model: Any, rollouts: Sequence[Sampled], layout: Layout, *, wide:
 
     Args:
         wide: In float64 where the model runs in it; else in float32, as the trainer's.
+
+    Returns:
+        The matrix.
     """
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "_experts_implementation"):
@@ -70,7 +73,8 @@ def score_gram(model: Any, rollouts: Sequence[Sampled], layout: Layout, *, wide:
 def score_rows(model: Any, rollouts: Sequence[Sampled], layout: Layout) -> np.ndarray:
     """The gradient of each completion's summed log-probability over the step's tokens, [R, P].
 
-    The parameters are those of the model that want a gradient, in its order.
+    Returns:
+        One column an element of the parameters that want a gradient, in the model's order.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     num_tokens = sum(len(rollout.completion) for rollout in rollouts)
