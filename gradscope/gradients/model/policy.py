@@ -36,7 +36,7 @@ class MeasuredPolicy:
     tokenizer: Any
     """Its tokenizer; None where none was found."""
     trainable: Mapping[str, nn.Parameter]
-    """Name -> parameter: everything for a full model, the adapter's for LoRA; tied parameters once."""
+    """Name -> parameter: everything for a full model, else the adapter's; tied parameters once."""
     kind: Literal["full", "adapter"]
     """What was trained."""
     device: torch.device
@@ -61,13 +61,7 @@ class MeasuredPolicy:
     @property
     def vocab_size(self) -> int:
         """Number of token ids that the model can read."""
-        return int(self.model.get_input_embeddings().weight.shape[0])
-
-    @property
-    def max_positions(self) -> int | None:
-        """The longest sequence that the model was built for; None where its configuration does not say."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return None if limit is None else int(limit)
+        return int(token_table(self.model).weight.shape[0])
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
@@ -138,7 +132,7 @@ def load_measured_policy(
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     return MeasuredPolicy(
         model=model,
-        tokenizer=load_tokenizer(folders, vocab_size=int(model.get_input_embeddings().weight.shape[0])),
+        tokenizer=load_tokenizer(folders),
         trainable=trainable,
         kind=weights.kind,
         device=at,
