@@ -19,14 +19,14 @@ from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import stored_dtype
-from gradscope.gradients.model.dropout import active_dropout
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.step.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.trained_norm import TrainedNorms, TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.trained.dropout import active_dropout
+from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -40,8 +40,7 @@ class Recomputer:
     """Measures the steps of a run, one after the other.
 
     Args:
-        run: The run.
-        options: How to compute.
+        options: Device, engine and precision.
         closely: Whether to say how closely a norm can be told that was computed in reduced precision.
     """
 

@@ -22,7 +22,7 @@ from gradscope.say import non_finite_word, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.trained_norm import TrainedNorms
+    from gradscope.gradients.trained.norms import TrainedNorms
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
