@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.errors import InputError
@@ -59,7 +60,10 @@ class Recomputer:
         prepared = under(whole, start)
         gram = self._gram(prepared)
         trained = None
-        if (logged := self._unmet(step, gram)) is not None:
+        logged = self._unmet(step, gram)
+        if logged is not None or self._run.metrics.get(step, {}).get("grad_norm") is None:
+            self._require_trainers_tokens(whole)
+        if logged is not None:
             fitted, trained = self._look_again(whole, weights, loss, logged, start)
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
@@ -74,6 +78,11 @@ class Recomputer:
             raise InputError(
                 f"The model was trained with dropout {drop:g}, and what it dropped is not logged.", cause="dropout"
             )
+
+    def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
+        reason = other_tokens(self._run, prepared.step, prepared.plan.sequences)
+        if reason is not None:
+            raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
 
     def _gram(self, prepared: PreparedStep) -> StepGram:
         return measure_step(prepared, engine=self._options.engine, verify=self._options.verify)
