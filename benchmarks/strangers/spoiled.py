@@ -1,0 +1,102 @@
+"""Runs that were spoiled on purpose: none of these may be called a match."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.strangers.case import Case, Folders
+from benchmarks.strangers.folders import lora, save_other
+
+
+def edit(change: Callable[[Any], None]) -> Callable[[Folders], None]:
+    """A change of the table of step 1."""
+
+    def spoil(folders: Folders) -> None:
+        table = pd.read_parquet(folders.completions(1))
+        change(table)
+        table.to_parquet(folders.completions(1))
+
+    return spoil
+
+
+def other_rewards(table: Any) -> None:
+    """Rewards that nobody gave."""
+    table["by_ids"] = 1.0 - table["by_ids"]
+
+
+def other_advantages(table: Any) -> None:
+    """One advantage has another sign, one another size."""
+    largest = table["advantage"].abs().idxmax()
+    table.loc[largest, "advantage"] *= -1.0
+
+
+def other_token(table: Any) -> None:
+    """The first token of every completion is the next one."""
+    table["completion_ids"] = [[3 + (int(ids[0]) - 2) % 29, *map(int, ids[1:])] for ids in table["completion_ids"]]
+
+
+def one_token(table: Any) -> None:
+    """A single token of the whole step."""
+    largest, rows = table["advantage"].abs().idxmax(), [list(map(int, ids)) for ids in table["completion_ids"]]
+    rows[largest][0] = 3 + (rows[largest][0] - 2) % 29
+    table["completion_ids"] = rows
+
+
+def no_eos(table: Any) -> None:
+    """The last token of every completion is lost."""
+    table["completion_ids"] = [list(map(int, ids))[: max(len(ids) - 1, 1)] for ids in table["completion_ids"]]
+
+
+def swapped(table: Any) -> None:
+    """The ids of the first group's first two completions are exchanged."""
+    rows = [list(map(int, ids)) for ids in table["completion_ids"]]
+    low, high = table["advantage"].idxmin(), table["advantage"].idxmax()
+    rows[low], rows[high] = rows[high], rows[low]
+    table["completion_ids"] = rows
+
+
+def shift(folders: Folders) -> None:
+    """Every checkpoint carries the name of the next."""
+    for step in (2, 1):
+        if folders.checkpoint(step + 1).exists():
+            shutil.rmtree(folders.checkpoint(step + 1))
+        folders.checkpoint(step).rename(folders.checkpoint(step + 1))
+
+
+def other_step(folders: Folders) -> None:
+    """The first step's weights are those after the second."""
+    for file in ("model.safetensors", "adapter_model.safetensors"):
+        if (folders.checkpoint(2) / file).exists():
+            shutil.copy(folders.checkpoint(2) / file, folders.checkpoint(1) / file)
+
+
+def spoiled_cases() -> list[Case]:
+    """What must be told from a match."""
+    common: dict[str, Any] = {"axis": "spoiled", "expect": "mismatch", "oracle": False}
+    first: dict[str, Any] = {**common, "unjudged": (2,)}
+    second: dict[str, Any] = {**common, "unjudged": (1,)}
+    return [
+        Case(name="rewards edited", spoil=edit(other_rewards), **first),
+        Case(name="an advantage edited", spoil=edit(other_advantages), **first),
+        Case(name="ids altered", spoil=edit(other_token), **first),
+        Case(name="one id altered", spoil=edit(one_token), **first),
+        Case(name="last ids lost", spoil=edit(no_eos), **first),
+        Case(name="ids of two rollouts exchanged", spoil=edit(swapped), **first),
+        Case(name="checkpoints shifted by one", spoil=shift, **{**common, "args": {"max_steps": 3}, "unjudged": (1, 2)}),
+        Case(name="checkpoint of another step", spoil=other_step, **second),
+        Case(name="checkpoint of another step, lora", peft=lora(), saved="trainer", spoil=other_step, **second),
+        Case(name="learning from other weights", saved="wrong", initial="other", spoil=save_other, **first),
+        Case(name="another loss in --run-config", config_change={"loss_type": "grpo"}, **common),
+        Case(name="another temperature in --run-config", config_change={"temperature": 0.7}, **common),
+        Case(name="beta left out of --run-config", args={"beta": 0.5}, config_change={"beta": 0.0}, **second),
+        Case(name="a beta that was not", config_change={"beta": 0.5}, **second),
+        Case(name="another dr_grpo length", args={"loss_type": "dr_grpo"},
+             config_change={"max_completion_length": 16}, **common),
+        Case(name="another scale in --run-config", config_change={"scale_rewards": "none"}, **common),
+        Case(name="another loss, beta and lora", peft=lora(), saved="trainer", args={"beta": 0.5},
+             config_change={"loss_type": "dr_grpo"}, **common),
+    ]
