@@ -56,9 +56,7 @@ def _chosen(pattern: str | None, axis: str | None) -> list[Case]:
     from benchmarks.strangers.cases import CASES
 
     return [
-        case
-        for case in CASES
-        if (pattern is None or fnmatch.fnmatch(case.name, pattern)) and axis in (None, case.axis)
+        case for case in CASES if (pattern is None or fnmatch.fnmatch(case.name, pattern)) and axis in (None, case.axis)
     ]
 
 

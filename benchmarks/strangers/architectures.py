@@ -42,15 +42,27 @@ MODELS: dict[str, Callable[[], Any]] = {
     "qwen2, sliding": of("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1, head_dim=None),
     "qwen2": of("qwen2", head_dim=None),
     "qwen3": of("qwen3", tie_word_embeddings=True),
-    "qwen3_5": of("qwen3_5_text", linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
-                  linear_num_value_heads=2),
+    "qwen3_5": of(
+        "qwen3_5_text",
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        layer_types=["linear_attention", "full_attention"],
+    ),
     "mistral, sliding": of("mistral", sliding_window=4),
     "ministral": of("ministral", sliding_window=4),
     "gemma": of("gemma"),
-    "gemma2, soft caps": of("gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0, sliding_window=4,
-                            query_pre_attn_scalar=8),
-    "gemma3, soft caps": of("gemma3_text", attn_logit_softcapping=2.0, final_logit_softcapping=3.0, sliding_window=4,
-                            query_pre_attn_scalar=8),
+    "gemma2, soft caps": of(
+        "gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0, sliding_window=4, query_pre_attn_scalar=8
+    ),
+    "gemma3, soft caps": of(
+        "gemma3_text",
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        sliding_window=4,
+        query_pre_attn_scalar=8,
+    ),
     "phi": of("phi", head_dim=None),
     "phi3": of("phi3", head_dim=None, sliding_window=None),
     "phi3, longrope, beyond": of(
@@ -81,13 +93,31 @@ MODELS: dict[str, Callable[[], Any]] = {
     "opt": of("opt", **GPT, ffn_dim=48, word_embed_proj_dim=32),
     "bloom": of("bloom", **GPT),
     "mpt": of("mpt", **GPT, d_model=32, n_heads=4, n_layers=2, expansion_ratio=2, max_seq_len=64),
-    "xglm": of("xglm", **GPT, num_attention_heads=None, attention_heads=4, num_hidden_layers=None, num_layers=2,
-               d_model=32, ffn_dim=48, hidden_size=None),
+    "xglm": of(
+        "xglm",
+        **GPT,
+        num_attention_heads=None,
+        attention_heads=4,
+        num_hidden_layers=None,
+        num_layers=2,
+        d_model=32,
+        ffn_dim=48,
+        hidden_size=None,
+    ),
     "biogpt": of("biogpt", **NO_HEADS),
     "mamba": of("mamba", **GPT, state_size=4, time_step_rank=4),
-    "mamba2": of("mamba2", num_key_value_heads=None, intermediate_size=None, state_size=8, num_heads=8, n_groups=1, chunk_size=8),
-    "bamba": of("bamba", mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=8,
-                attn_layer_indices=[1], head_dim=None),
+    "mamba2": of(
+        "mamba2", num_key_value_heads=None, intermediate_size=None, state_size=8, num_heads=8, n_groups=1, chunk_size=8
+    ),
+    "bamba": of(
+        "bamba",
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=8,
+        mamba_chunk_size=8,
+        attn_layer_indices=[1],
+        head_dim=None,
+    ),
     "granite": of("granite", embedding_multiplier=2.0, logits_scaling=1.5, residual_multiplier=0.5, head_dim=None),
     "smollm3": of("smollm3", head_dim=None, no_rope_layer_interval=2),
     "cohere": of("cohere", head_dim=None, logit_scale=0.5),
@@ -110,6 +140,62 @@ MODELS: dict[str, Callable[[], Any]] = {
     "nanochat": of("nanochat", head_dim=None),
     "openai-gpt": of("openai-gpt", **GPT, n_positions=64),
     "ctrl": of("ctrl", **GPT, dff=48),
+    "jamba": of(
+        "jamba",
+        head_dim=None,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        num_experts=2,
+        num_experts_per_tok=1,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=4,
+        expert_layer_offset=3,
+        use_mamba_kernels=False,
+    ),
+    "nemotron_h": of(
+        "nemotron_h",
+        num_hidden_layers=3,
+        hybrid_override_pattern="M*-",
+        mamba_num_heads=8,
+        mamba_head_dim=8,
+        ssm_state_size=8,
+        n_groups=1,
+        chunk_size=8,
+    ),
+    "granitemoehybrid": of(
+        "granitemoehybrid",
+        head_dim=None,
+        num_local_experts=4,
+        shared_intermediate_size=48,
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=8,
+        mamba_chunk_size=8,
+    ),
+    "qwen3_next": of(
+        "qwen3_next",
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=0,
+        mlp_only_layers=[0, 1],
+    ),
+    "vaultgemma": of("vaultgemma", sliding_window=4, query_pre_attn_scalar=8),
+    "gemma4": of(
+        "gemma4_text",
+        sliding_window=4,
+        global_head_dim=8,
+        vocab_size_per_layer_input=32,
+        hidden_size_per_layer_input=8,
+        num_kv_shared_layers=0,
+    ),
+    "bitnet": of("bitnet", head_dim=None),
+    "jais2": of("jais2", head_dim=None),
+    "doge": of("doge", head_dim=None),
 }
 
 EXPERTS: dict[str, dict[str, Any]] = {
@@ -125,21 +211,55 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "olmoe": {"head_dim": None, "num_experts": 4, "num_experts_per_tok": 2},
     "granitemoe": {"head_dim": None, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+    "deepseek_v3": {
+        "head_dim": None,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 4,
+        "v_head_dim": 8,
+    },
+    "glm4_moe": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1,
+    },
+    "phimoe": {"head_dim": None, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
+WITH_EXPERTS = ("jamba", "granitemoehybrid", "qwen3_next", "doge")
+"""Families whose configuration has a router's coefficient even where no layer has experts."""
 COEFFICIENT = {"router_aux_loss_coef": 0.05}
 ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 
 
 def architecture_cases() -> list[Case]:
     """One run of each family."""
-    cases = [Case(name=name, axis="architecture", model=model) for name, model in MODELS.items()]
+    cases = [
+        Case(
+            name=name,
+            axis="architecture",
+            model=model,
+            args={"router_aux_loss_coef": 0.0} if name in WITH_EXPERTS else {},
+        )
+        for name, model in MODELS.items()
+    ]
     for kind, changes in EXPERTS.items():
         cases.append(
             Case(
                 name=f"{kind}, no router loss",
                 axis="experts",
                 model=of(kind, **changes),
-                args={"router_aux_loss_coef": 0.0},
+                args={"router_aux_loss_coef": 0.0} if kind not in ("deepseek_v3", "glm4_moe") else {},
             )
         )
     for kind in ("mixtral", "qwen2_moe", "qwen3_moe"):

@@ -99,7 +99,7 @@ class Case:
     at: Mapping[int, Expected] = field(default_factory=dict)
     """Steps of which something else is expected."""
     word: str = ""
-    """What the reason of a refusal must contain."""
+    """What the reason of a refusal must contain: one of these, with | between them."""
     rank: RankExpected = "as replay"
     partly: tuple[str, ...] = ()
     """Logged numbers other than the norm that the disk cannot give."""

@@ -168,7 +168,7 @@ def _refusal(case: Case, step: int, reason: str) -> tuple[Outcome, str]:
         return "rightly refused", reason
     if expected in ("match", "match_bf16"):
         return "refused without need", reason
-    if case.word.lower() in reason.lower():
+    if any(word in reason.lower() for word in case.word.lower().split("|")):
         return "rightly refused", reason
     return "refused for another reason", reason
 
@@ -191,7 +191,9 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
     elif expected == "match_bf16":
         _judge_bf16(judgement, oracle, step, error)
     else:
-        judgement.find("exact" if error <= TOLERANCE else "wrong verdict", "" if error <= TOLERANCE else f"match, {cause}")
+        judgement.find(
+            "exact" if error <= TOLERANCE else "wrong verdict", "" if error <= TOLERANCE else f"match, {cause}"
+        )
     _judge_rest(judgement, step, quantities)
 
 

@@ -30,6 +30,8 @@ def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, **changes: Any) 
     if getattr(config, "pad_token_id", None) is not None:
         config.pad_token_id = 0
     for name, value in config.to_dict().items():
+        if name in changes:
+            continue
         if ("drop" in name and isinstance(value, float)) and "layer" not in name:
             setattr(config, name, dropout)
         elif name == "layerdrop":

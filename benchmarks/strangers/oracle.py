@@ -6,6 +6,7 @@ on the right, an attention mask, no positions.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ class Oracle:
     """Autograd on one run."""
 
     def __init__(self, case: Case, folders: Folders) -> None:
-        self.case, self.folders = case, folders
+        self.case, self.folders, self.dtype = case, folders, torch.float64
         self.truth: dict[str, Any] = json.loads(folders.truth.read_text())
         self.arguments: Mapping[str, Any] = self.truth["arguments"]
         state = max(folders.run.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
@@ -59,7 +60,15 @@ class Oracle:
         self.logged: dict[int, float] = {one["step"]: one["grad_norm"] for one in history if "grad_norm" in one}
 
     def step(self, number: int) -> OracleStep:
-        """Gradient norm and singular values of one update."""
+        """Gradient norm and singular values of one update; in float32 where the model's own code fails in float64."""
+        with contextlib.suppress(RuntimeError):  # masks of float32 in some models: overflows, or rows of NaN
+            found = self._step(number)
+            if np.isfinite(found.norm):
+                return found
+        self.dtype = torch.float32
+        return self._step(number)
+
+    def _step(self, number: int) -> OracleStep:
         batch = self.batch(number)
         model = self.weights(number - 1)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -111,11 +120,12 @@ class Oracle:
 
     def _prompt_ids(self, table: Any) -> list[list[int]]:
         """Logged, or made of the text by the tokenizer that the run saved."""
-        from transformers import AutoTokenizer
+        from transformers import PreTrainedTokenizerFast
 
         if "prompt_ids" in table:
             return [list(map(int, ids)) for ids in table["prompt_ids"]]
-        tokenizer = AutoTokenizer.from_pretrained(next(self.folders.run.glob("checkpoint-*")))
+        # the class that the script used: AutoTokenizer goes by the model's type where a model lies beside it
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(next(self.folders.run.glob("checkpoint-*")))
         if isinstance(table["prompt"][0], str):
             return [list(tokenizer(text)["input_ids"]) for text in table["prompt"]]
         talks = [[{"role": turn["role"], "content": turn["content"]} for turn in talk] for talk in table["prompt"]]
@@ -124,7 +134,7 @@ class Oracle:
         return [list(ids) for ids in rendered["input_ids"]]
 
     def weights(self, num_updates: int) -> Any:
-        """The policy after so many updates, in float64, as the trainer had made it."""
+        """The policy after so many updates, as the trainer had made it."""
         if num_updates == 0:
             return self._load(self.folders.initial if self.is_adapter else self.folders.base)
         return self._load(self.folders.checkpoint(num_updates))
@@ -144,7 +154,7 @@ class Oracle:
             model.set_experts_implementation("eager")
         if self.is_adapter:
             model = PeftModel.from_pretrained(model, path, is_trainable=True)
-        model = model.double().eval()
+        model = model.to(self.dtype).eval()
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Embedding):
                 module.padding_idx = self.truth["padding"].get(name)

@@ -60,11 +60,9 @@ def swapped(table: Any) -> None:
 
 
 def shift(folders: Folders) -> None:
-    """Every checkpoint carries the name of the next."""
-    for step in (2, 1):
-        if folders.checkpoint(step + 1).exists():
-            shutil.rmtree(folders.checkpoint(step + 1))
-        folders.checkpoint(step).rename(folders.checkpoint(step + 1))
+    """Every checkpoint holds the weights of the one before."""
+    for step in (3, 2):
+        shutil.copy(folders.checkpoint(step - 1) / "model.safetensors", folders.checkpoint(step) / "model.safetensors")
 
 
 def other_step(folders: Folders) -> None:
@@ -86,7 +84,9 @@ def spoiled_cases() -> list[Case]:
         Case(name="one id altered", spoil=edit(one_token), **first),
         Case(name="last ids lost", spoil=edit(no_eos), **first),
         Case(name="ids of two rollouts exchanged", spoil=edit(swapped), **first),
-        Case(name="checkpoints shifted by one", spoil=shift, **{**common, "args": {"max_steps": 3}, "unjudged": (1, 2)}),
+        Case(
+            name="checkpoints shifted by one", spoil=shift, **{**common, "args": {"max_steps": 3}, "unjudged": (1, 2)}
+        ),
         Case(name="checkpoint of another step", spoil=other_step, **second),
         Case(name="checkpoint of another step, lora", peft=lora(), saved="trainer", spoil=other_step, **second),
         Case(name="learning from other weights", saved="wrong", initial="other", spoil=save_other, **first),
@@ -94,9 +94,19 @@ def spoiled_cases() -> list[Case]:
         Case(name="another temperature in --run-config", config_change={"temperature": 0.7}, **common),
         Case(name="beta left out of --run-config", args={"beta": 0.5}, config_change={"beta": 0.0}, **second),
         Case(name="a beta that was not", config_change={"beta": 0.5}, **second),
-        Case(name="another dr_grpo length", args={"loss_type": "dr_grpo"},
-             config_change={"max_completion_length": 16}, **common),
+        Case(
+            name="another dr_grpo length",
+            args={"loss_type": "dr_grpo"},
+            config_change={"max_completion_length": 16},
+            **common,
+        ),
         Case(name="another scale in --run-config", config_change={"scale_rewards": "none"}, **common),
-        Case(name="another loss, beta and lora", peft=lora(), saved="trainer", args={"beta": 0.5},
-             config_change={"loss_type": "dr_grpo"}, **common),
+        Case(
+            name="another loss, beta and lora",
+            peft=lora(),
+            saved="trainer",
+            args={"beta": 0.5},
+            config_change={"loss_type": "dr_grpo"},
+            **common,
+        ),
     ]

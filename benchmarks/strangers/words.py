@@ -7,19 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VOCAB = 32
-PAD, EOS = 0, 1
-TEMPLATE = (
-    "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
-)
+EOS = 1
+TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
 OTHER_TEMPLATE = (
     "{% for m in messages %}w8 w9 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w10 w11{% endif %}"
 )
-EOS_TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w1 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+EOS_TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
 KEYWORD_TEMPLATE = TEMPLATE.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
 TOOL_TEMPLATE = (
     "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
-    "{% endfor %}{% endif %}" + TEMPLATE
+    "{% endfor %}{% endif %}{% for m in messages %}w5 {{ m['content'] }}{% for c in m.tool_calls or [] %} "
+    "{{ c.function.name }} {{ c.function.arguments }}{% endfor %} w6 {% endfor %}"
+    "{% if add_generation_prompt %}w7{% endif %}"
 )
+PLAIN_RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "w7",
+    "fields": {"content": {"close_pattern": r"<eos>\s*$", "content": "text"}},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +33,8 @@ class TokenizerChoice:
 
     size: int = VOCAB
     """Words of the tokenizer."""
-    pad: int | None = PAD
-    """The padding token; None: the tokenizer has none, and TRL takes EOS."""
+    has_pad: bool = True
+    """Whether it has a padding token; else TRL takes EOS."""
     saved_template: str | None = None
     """The chat template that is saved beside the base model."""
     script_template: str | None = None
@@ -48,12 +53,15 @@ def build_tokenizer(choice: TokenizerChoice) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    core = Tokenizer(models.WordLevel({f"w{number}": number for number in range(choice.size)}, unk_token="w2"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = {} if choice.pad is None else {"pad_token": f"w{choice.pad}"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w2", eos_token=f"w{EOS}", **special)
+    words = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(3, choice.size))]
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>"} if choice.has_pad else {}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>", **special)
     if choice.saved_template:
         tokenizer.chat_template = choice.saved_template
+    if choice.schema:
+        tokenizer.response_template = dict(choice.schema)
     return tokenizer
 
 
