@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.strangers.case import Case
 from benchmarks.strangers.models import of
+from benchmarks.strangers.words import TokenizerChoice
 
 NO_HEADS: dict[str, Any] = {"num_key_value_heads": None, "head_dim": None}
 GPT: dict[str, Any] = {**NO_HEADS, "intermediate_size": None}
@@ -234,7 +235,13 @@ EXPERTS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 24,
         "first_k_dense_replace": 1,
     },
-    "phimoe": {"head_dim": None, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "phimoe": {
+        "head_dim": None,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "router_jitter_noise": 0.0,
+        "input_jitter_noise": 0.0,
+    },
 }
 WITH_EXPERTS = ("jamba", "granitemoehybrid", "qwen3_next", "doge")
 """Families whose configuration has a router's coefficient even where no layer has experts."""
@@ -250,6 +257,7 @@ def architecture_cases() -> list[Case]:
             axis="architecture",
             model=model,
             args={"router_aux_loss_coef": 0.0} if name in WITH_EXPERTS else {},
+            tokenizer=TokenizerChoice(of_qwen2=name.startswith("qwen2")),
         )
         for name, model in MODELS.items()
     ]
@@ -262,6 +270,17 @@ def architecture_cases() -> list[Case]:
                 args={"router_aux_loss_coef": 0.0} if kind not in ("deepseek_v3", "glm4_moe") else {},
             )
         )
+    cases.append(
+        Case(
+            name="phimoe, with its jitter",
+            axis="experts",
+            model=of("phimoe", **{**EXPERTS["phimoe"], "router_jitter_noise": 0.01, "input_jitter_noise": 0.01}),
+            args={"router_aux_loss_coef": 0.0},
+            expect="cannot",
+            word="jitter|noise|random",
+            oracle=False,
+        )
+    )
     for kind in ("mixtral", "qwen2_moe", "qwen3_moe"):
         model = of(kind, **EXPERTS[kind], **COEFFICIENT)
         cases.append(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.strangers.case import Case, Folders
+from benchmarks.strangers.damaged import damaged_cases
 from benchmarks.strangers.models import of
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 LORA: dict[str, Any] = {"r": 3, "target_modules": TARGETS, "task_type": "CAUSAL_LM"}
 BF16 = {"bf16": True}
-DAMAGED = 1
 
 
 def lora(**changes: Any) -> Callable[[], Any]:
@@ -42,6 +42,20 @@ def frozen_embeddings(model: Any, folders: Folders) -> Any:
     return model
 
 
+def saved_in_shards(model: Any, folders: Folders) -> Any:
+    """The base is large, so that its file is several."""
+    (folders.base / "model.safetensors").unlink()
+    model.save_pretrained(folders.base, max_shard_size="20KB")
+    return model
+
+
+def save_adapter(folders: Folders) -> None:
+    """An adapter that the run has nothing to do with."""
+    from peft import get_peft_model
+
+    get_peft_model(of("llama")(), lora()()).save_pretrained(folders.other)
+
+
 def frozen_first_layer(model: Any, folders: Folders) -> Any:
     """The script freezes the first layer."""
     model.model.layers[0].requires_grad_(False)
@@ -63,15 +77,9 @@ def existing_adapter(model: Any, folders: Folders) -> Any:
     return PeftModel.from_pretrained(base, folders.root / "earlier", is_trainable=True)
 
 
-def damage(folders: Folders) -> None:
-    """The disk was full: one checkpoint is cut off."""
-    file = folders.checkpoint(DAMAGED) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:5000])
-
-
 def folder_cases() -> list[Case]:
     """Precision, weights and adapters."""
-    return [*_precision(), *_weights(), *_adapters(), *_adapter_starts()]
+    return [*_precision(), *_weights(), *_adapters(), *_adapter_starts(), *damaged_cases()]
 
 
 def _precision() -> list[Case]:
@@ -93,22 +101,7 @@ def _precision() -> list[Case]:
         Case(name="bf16 autocast, lora", peft=lora(), saved="trainer", args=BF16, **common),
         Case(name="bf16 weights", dtype="bfloat16", args=BF16, **common),
         Case(name="bf16 weights, no autocast", dtype="bfloat16", **common),
-        Case(
-            name="bf16 autocast, other weights",
-            axis="precision",
-            args=BF16,
-            saved="wrong",
-            initial="other",
-            spoil=save_other,
-            expect="mismatch",
-            unjudged=(2,),
-        ),
     ]
-
-
-def save_other(folders: Folders) -> None:
-    """Weights of the same shape that have nothing to do with the run."""
-    of("llama", seed=77)().save_pretrained(folders.other)
 
 
 def _weights() -> list[Case]:
@@ -166,13 +159,17 @@ def _weights() -> list[Case]:
             at={2: "cannot"},
             word="not on disk",
         ),
+        Case(name="W0 in shards", axis="weights", prepare=saved_in_shards),
         Case(
-            name="damaged checkpoint",
+            name="full run, --initial ADAPTER",
             axis="weights",
-            args={"max_steps": 3},
-            spoil=damage,
-            at={1 + DAMAGED: "cannot"},
-            word=f"checkpoint-{DAMAGED}|damaged",
+            saved="wrong",
+            initial="other",
+            spoil=save_adapter,
+            expect="cannot",
+            word="adapter",
+            oracle=False,
+            unjudged=(2,),
         ),
         Case(name="tied embeddings", axis="weights", model=of("llama", tie_word_embeddings=True)),
         Case(name="save_only_model", axis="weights", args={"save_only_model": True}),

@@ -55,9 +55,11 @@ class Oracle:
         self.case, self.folders, self.dtype = case, folders, torch.float64
         self.truth: dict[str, Any] = json.loads(folders.truth.read_text())
         self.arguments: Mapping[str, Any] = self.truth["arguments"]
-        state = max(folders.run.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
-        history = json.loads(state.read_text())["log_history"]
-        self.logged: dict[int, float] = {one["step"]: one["grad_norm"] for one in history if "grad_norm" in one}
+        self.logged: dict[int, float] = {}
+        for state in folders.run.glob("checkpoint-*/trainer_state.json"):
+            with contextlib.suppress(json.JSONDecodeError):
+                history = json.loads(state.read_text())["log_history"]
+                self.logged |= {one["step"]: one["grad_norm"] for one in history if "grad_norm" in one}
 
     def step(self, number: int) -> OracleStep:
         """Gradient norm and singular values of one update; in float32 where the model's own code fails in float64."""

@@ -9,7 +9,10 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.strangers.case import Case, Folders
-from benchmarks.strangers.folders import lora, save_other
+from benchmarks.strangers.damaged import save_other
+from benchmarks.strangers.folders import lora
+from benchmarks.strangers.models import of
+from benchmarks.strangers.texts import masked_rollouts, with_mask, with_prompts, with_tools
 
 
 def edit(change: Callable[[Any], None]) -> Callable[[Folders], None]:
@@ -57,6 +60,16 @@ def swapped(table: Any) -> None:
     low, high = table["advantage"].idxmin(), table["advantage"].idxmax()
     rows[low], rows[high] = rows[high], rows[low]
     table["completion_ids"] = rows
+
+
+def other_prompts(table: Any) -> None:
+    """Logged prompts of other words."""
+    table["prompt_ids"] = [[3 + (int(one) - 2) % 29 for one in ids] for ids in table["prompt_ids"]]
+
+
+def other_mask(table: Any) -> None:
+    """The mask of the environment's tokens, inverted."""
+    table["completion_mask"] = [[1 - int(one) for one in mask] for mask in table["completion_mask"]]
 
 
 def shift(folders: Folders) -> None:
@@ -109,4 +122,60 @@ def spoiled_cases() -> list[Case]:
             config_change={"loss_type": "dr_grpo"},
             **common,
         ),
+        *_options(common),
+        *_in_bf16(first),
+    ]
+
+
+def _options(common: dict[str, Any]) -> list[Case]:
+    """Options that --run-config leaves out or has wrong."""
+    gpt2 = of("gpt2", num_key_value_heads=None, head_dim=None, intermediate_size=None)
+    first: dict[str, Any] = {**common, "unjudged": (2,)}
+    return [
+        Case(
+            name="masked completions left out",
+            args={"mask_truncated_completions": True},
+            config_change={"mask_truncated_completions": False},
+            **common,
+        ),
+        Case(name="luspo said to be grpo", args={"loss_type": "luspo"}, config_change={"loss_type": "grpo"}, **common),
+        Case(name="entropy bonus left out", args={"entropy_coef": 0.3}, config_change={"entropy_coef": 0.0}, **common),
+        Case(
+            name="entropy quantile left out",
+            args={"top_entropy_quantile": 0.5},
+            config_change={"top_entropy_quantile": 1.0},
+            **common,
+        ),
+        Case(name="gpt2, ids altered", model=gpt2, spoil=edit(other_token), **first),
+        Case(
+            name="gpt2, another padding in --run-config", model=gpt2, config_change={"pad_to_multiple_of": 16}, **common
+        ),
+        Case(
+            name="logged prompt_ids altered",
+            **with_tools(),
+            rewards=(with_prompts,),
+            spoil=edit(other_prompts),
+            **first,
+        ),
+        Case(
+            name="logged mask altered",
+            trainer={"rollout_func": masked_rollouts(logs=True)},
+            rewards=(with_mask,),
+            spoil=edit(other_mask),
+            **first,
+        ),
+    ]
+
+
+def _in_bf16(first: dict[str, Any]) -> list[Case]:
+    """The spread of bf16 must not cover what is wrong."""
+    bf16: dict[str, Any] = {**first, "args": {"bf16": True}}
+    return [
+        Case(name="bf16, other weights", saved="wrong", initial="other", spoil=save_other, **bf16),
+        Case(name="bf16, ids altered", spoil=edit(other_token), **bf16),
+        Case(name="bf16, ids of two rollouts exchanged", spoil=edit(swapped), **bf16),
+        Case(name="bf16, an advantage edited", spoil=edit(other_advantages), **bf16),
+        Case(name="bf16, another loss in --run-config", config_change={"loss_type": "grpo"}, **bf16),
+        Case(name="bf16, another temperature in --run-config", config_change={"temperature": 0.9}, **bf16),
+        Case(name="bf16, checkpoint of another step", spoil=other_step, **{**bf16, "unjudged": (1,)}),
     ]

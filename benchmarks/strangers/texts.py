@@ -75,10 +75,15 @@ def _numbers(text: str) -> list[int]:
     return [int(word[1:]) for word in text.split()]
 
 
+def with_tools() -> dict[str, Any]:
+    """A chat with one tool, whose schema stands before the conversation."""
+    tokenizer = replace(CHAT, saved_template=TOOL_TEMPLATE, schema=PLAIN_RESPONSE)
+    return {"tokenizer": tokenizer, "trainer": {"tools": [double]}}
+
+
 def text_cases() -> list[Case]:
     """Tokenization."""
     chat_eos = replace(CHAT, has_pad=False, saved_template=EOS_TEMPLATE)
-    tools = replace(CHAT, saved_template=TOOL_TEMPLATE, schema=PLAIN_RESPONSE)
     return [
         Case(name="chat", axis="text", tokenizer=CHAT),
         Case(name="chat, template set in the script", axis="text", tokenizer=_scripted(None)),
@@ -98,8 +103,7 @@ def text_cases() -> list[Case]:
         Case(
             name="tools",
             axis="text",
-            tokenizer=tools,
-            trainer={"tools": [double]},
+            **with_tools(),
             expect="cannot",
             word="tool",
             oracle=False,
@@ -107,8 +111,7 @@ def text_cases() -> list[Case]:
         Case(
             name="tools, prompt_ids logged",
             axis="text",
-            tokenizer=tools,
-            trainer={"tools": [double]},
+            **with_tools(),
             rewards=(with_prompts,),
         ),
         Case(
@@ -128,6 +131,7 @@ def text_cases() -> list[Case]:
         ),
         *_of_padding(chat_eos),
         Case(name="tokenizer larger than the vocabulary", axis="text", tokenizer=replace(WORDS, size=40)),
+        Case(name="tokenizer of another class than the model's", axis="text", model=of("qwen2", head_dim=None)),
         Case(
             name="text only",
             axis="text",

@@ -8,11 +8,14 @@ from typing import Any
 
 VOCAB = 32
 EOS = 1
+SPECIAL = ("<pad>", "<eos>", "<unk>")
 TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
 OTHER_TEMPLATE = (
     "{% for m in messages %}w8 w9 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w10 w11{% endif %}"
 )
-EOS_TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+EOS_TEMPLATE = (
+    "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+)
 KEYWORD_TEMPLATE = TEMPLATE.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
 TOOL_TEMPLATE = (
     "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
@@ -33,6 +36,8 @@ class TokenizerChoice:
 
     size: int = VOCAB
     """Words of the tokenizer."""
+    of_qwen2: bool = False
+    """Whether it is a small one of Qwen2's own class, of letters; else of words."""
     has_pad: bool = True
     """Whether it has a padding token; else TRL takes EOS."""
     saved_template: str | None = None
@@ -51,9 +56,13 @@ WORDS = TokenizerChoice()
 def build_tokenizer(choice: TokenizerChoice) -> Any:
     """The tokenizer as it is saved beside the base model."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-    words = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(3, choice.size))]
+    if choice.of_qwen2:
+        letters = {one: number for number, one in enumerate([*SPECIAL, "w", "Ġ", "Ġw", *"0123456789abcdefghijklmnop"])}
+        named = {"unk_token": "<unk>", "eos_token": "<eos>", "pad_token": "<pad>"}
+        return Qwen2Tokenizer(vocab=letters, merges=[("Ġ", "w")], **named)
+    words = [*SPECIAL, *(f"w{number}" for number in range(3, choice.size))]
     core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>"} if choice.has_pad else {}
