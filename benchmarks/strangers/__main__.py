@@ -5,7 +5,7 @@
 
 Every run is by TRL's own GRPOTrainer and holds no code of gradscope. The judge is the gradient norm that TRL logged and
 one float64 backward pass a rollout from the folders of the run. Kept runs are used again, so that a second judging
-costs only the questions.
+costs only the questions; the folder of a case that was changed has to be deleted.
 """
 
 from __future__ import annotations
@@ -72,18 +72,29 @@ def _be_quiet() -> None:
 
 def _table(cases: Sequence[Case], root: Path) -> list[str]:
     """One line a case, and the counts."""
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
     print("\n".join(lines), flush=True)
     for case in cases:
         started = time.perf_counter()
         outcome, line = _line(case, Folders(root / f"{case.axis}_{case.name}".replace(" ", "_").replace("/", "_")))
-        counts[outcome] += 1
+        counts[case.axis, outcome] += 1
         lines.append(line)
         print(f"{line} <!-- {time.perf_counter() - started:.1f} s -->", flush=True)
-    ending = ["", f"{sum(counts.values())} runs: " + ", ".join(f"{counts[name]} {name}" for name in counts)]
+    ending = _counts(counts)
     print("\n".join(ending))
     return lines + ending
+
+
+def _counts(counts: Counter[tuple[str, str]]) -> list[str]:
+    """How often each outcome, by axis and in all."""
+    axes, outcomes = (list(dict.fromkeys(key[place] for key in counts)) for place in (0, 1))
+    lines = ["", f"| axis | runs | {' | '.join(outcomes)} |", "|" + "---|" * (len(outcomes) + 2)]
+    for axis in [*axes, "all"]:
+        named = axes if axis == "all" else [axis]
+        numbers = [sum(counts[one, outcome] for one in named) for outcome in outcomes]
+        lines.append(f"| {' | '.join([axis, str(sum(numbers)), *map(str, numbers)])} |")
+    return lines
 
 
 def _line(case: Case, folders: Folders) -> tuple[str, str]:

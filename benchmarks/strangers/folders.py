@@ -52,8 +52,9 @@ def saved_in_shards(model: Any, folders: Folders) -> Any:
 def save_adapter(folders: Folders) -> None:
     """An adapter that the run has nothing to do with."""
     from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
 
-    get_peft_model(of("llama")(), lora()()).save_pretrained(folders.other)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folders.base), lora()()).save_pretrained(folders.other)
 
 
 def frozen_first_layer(model: Any, folders: Folders) -> Any:

@@ -17,6 +17,7 @@ from benchmarks.strangers.oracle import Oracle, OracleStep, autocast_spread
 
 Outcome = Literal[
     "exact",
+    "spoiling found",
     "within the spread of bf16",
     "rightly refused",
     "refused for another reason",
@@ -27,6 +28,7 @@ Outcome = Literal[
 ]
 OUTCOMES: tuple[Outcome, ...] = (
     "exact",
+    "spoiling found",
     "within the spread of bf16",
     "rightly refused",
     "refused for another reason",
@@ -41,7 +43,7 @@ TOLERANCE = 1e-5
 FLOOR = 1e-6
 """Norms below this are rounding."""
 LEAST_SPREAD = 1e-3
-"""What one order of a batch more would show, where four orders happened to agree."""
+"""What another way of rounding shows, where the ways that were tried happened to agree."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ def ask(command: str, case: Case, folders: Folders, *more: str) -> Answer:
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = main(arguments)
         stdout.flush()
-    text = stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    text = stdout.buffer.getvalue().decode()
     return Answer(code, json.loads(text)["result"] if text.strip() else None, " ".join(stderr.getvalue().split()))
 
 
@@ -201,7 +203,7 @@ def _spoiled(found: dict[str, Any], cause: str) -> tuple[Outcome, str]:
     """A step that was spoiled on purpose must not be called a match."""
     if found["verdict"] == "match":
         return "wrong verdict", f"match although spoiled, {cause}"
-    return ("rightly refused" if found["verdict"] == "cannot" else "exact"), cause
+    return ("rightly refused" if found["verdict"] == "cannot" else "spoiling found"), cause
 
 
 def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -> None:

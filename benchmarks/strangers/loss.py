@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-Tensor = torch.Tensor
+Tensor = Any
+"""torch.Tensor, whose methods are not typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

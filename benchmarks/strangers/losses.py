@@ -104,7 +104,7 @@ def loss_cases() -> list[Case]:
 
 def _of_micro_batches() -> list[Case]:
     """What depends on which rollouts shared a micro-batch, and generation batches that are not the update's."""
-    reasons = {
+    reasons: dict[str, tuple[dict[str, Any], str]] = {
         "bnpo, two micro-batches": ({"loss_type": "bnpo"}, "micro-batch"),
         "entropy bonus, two micro-batches": ({"entropy_coef": 0.05}, "entropy"),
         "entropy quantile, two micro-batches": ({"top_entropy_quantile": 0.5}, "entropy"),

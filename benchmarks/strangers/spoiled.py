@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 
 from benchmarks.strangers.case import Case, Folders
 from benchmarks.strangers.damaged import save_other

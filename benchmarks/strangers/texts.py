@@ -191,7 +191,7 @@ def _of_padding(chat_eos: TokenizerChoice) -> list[Case]:
                     axis="text",
                     tokenizer=chat_eos,
                     model=model,
-                    saved=saved,  # type: ignore[arg-type]
+                    saved=saved,
                 )
             )
     return cases
