@@ -217,6 +217,9 @@ def autocast_spread(oracle: Oracle, number: int) -> float:
     """How far bfloat16 moves the norm of an update: its rows in several orders and batches, each beside float64.
 
     The order alone moves it by 1e-4; the arithmetic of TRL's own LM head is a third way of rounding.
+
+    Returns:
+        The largest relative distance.
     """
     batch, case = oracle.batch(number), oracle.case
     model = copy.deepcopy(oracle.weights(number - 1)).to(getattr(torch, case.dtype))
