@@ -13,12 +13,14 @@ class GradscopeError(Exception):
     Args:
         message: What is wrong and where, in one or two sentences without a final newline.
         hint: The next step; where it is a command, it works when pasted.
+        cause: Its row of :data:`gradscope.reason.CAUSES`, where it may be about one step of several.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, cause: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.cause = cause
 
 
 class InputError(GradscopeError):

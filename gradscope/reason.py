@@ -29,7 +29,9 @@ CAUSES: Mapping[str, Cause] = {
     "batch_split": Cause("cannot", "Set steps_per_generation = gradient_accumulation_steps in the next run."),
     "micro_batches_unknown": Cause("cannot", "Set per_device_train_batch_size to the whole batch in the next run."),
     "window": Cause("cannot", "Set logging_steps = 1 in the next run."),
+    "not_asked": Cause("cannot", "Ask for the step with --step."),
     "not_logged": Cause("cannot", "Log it at every step: logging_steps = 1, report what the trainer reports."),
+    "advantages_missing": Cause("cannot", "Log advantages with the completions."),
     "rewards_missing": Cause("cannot", "Log a reward for every rollout."),
     "logprobs_missing": Cause("cannot", "Log the sampler's log-probabilities, or save the weights that sampled."),
     # the tokens
@@ -38,17 +40,21 @@ CAUSES: Mapping[str, Cause] = {
     "ids_misfit": Cause("cannot", "Point --model at the model and tokenizer of these rollouts."),
     "truncation_unknown": Cause("cannot", "Log exact ids: with or without the end-of-sequence token they tell."),
     # the weights
-    "weights_missing": Cause("cannot", "Save every step (save_steps = 1), and the first weights for --initial."),
+    "step_unknown": Cause("cannot", "Count steps from 1."),
+    "weights_missing": Cause("cannot", "Save every step in the next run (save_steps = 1), or replay another step."),
+    "first_weights_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
     "reference_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
     "weights_unreadable": Cause("cannot", "Copy the checkpoint again, or replay another step."),
+    "initial_kind": Cause("cannot", "Pass with --initial what the checkpoints are: a whole model or an adapter."),
+    "unusable": Cause("cannot", "Mend what the message names, or replay another step."),
     # the loss
     "settings_unknown": Cause("cannot", "Give the trainer's arguments with --run-config."),
     "loss_unknown": Cause("cannot", "Give the trainer's arguments with --run-config if these are not the run's."),
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
-    "not_recomputed": Cause("cannot", "Ask for the step with --step."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
+    "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
     # the number itself
     "differs": Cause("mismatch", "Check that weights, arguments and log are of one run."),
     "log_differs": Cause("mismatch", "Check that the log and the arguments are of one run."),

@@ -14,7 +14,7 @@ from gradscope.option import Option
 from gradscope.progress import NoticeCallback, no_notice
 
 Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Precision = Literal["auto", "high"]
 Engine = Literal["auto", "loop", "stream", "prompt"]
 Verify = Literal["first", "all"]
@@ -51,9 +51,9 @@ class EngineOptions:
         Dtype,
         Option(
             ("--dtype",),
-            "What the weights are loaded in; auto: float32 on the CPU, on CUDA that of the checkpoint.",
+            "What the weights are loaded in; auto: float32 on the CPU, that of the checkpoint on CUDA.",
             _MODEL,
-            metavar="auto|float32|bfloat16",
+            metavar="auto|float32|bfloat16|float16",
         ),
     ] = "auto"
     """Sums of products are kept in float64 whatever it is."""

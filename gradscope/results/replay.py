@@ -22,6 +22,10 @@ class Quantity:
     """Whether it was reproduced."""
     cause: str | None
     """Why not, or how it could be reproduced although something was inferred."""
+    reason: str | None = None
+    """The kind of cause: ``weights_missing``, ``differs``, ... (`docs/replay.md` has them all); None for a match."""
+    advice: str | None = None
+    """What to do about it, a sentence; None for a match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,9 @@ class StepReplay:
     relative_error: Mapping[str, float]
     """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
     the largest absolute difference over the step's rollouts."""
+    told_within: float | None
+    """How closely the logged ``grad_norm`` can be told, relative: half the interval over orders of the rollouts, where
+    the trainer computed in bfloat16 or float16 or its micro-batches matter; None where it can be told to rounding."""
     num_inferred_ids: int
     """Rollouts of the step whose token ids were re-tokenized from text."""
     frac_kl: float | None

@@ -17,6 +17,12 @@ from gradscope.rollouts.run import WeightsRef
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_KINDS = {"full": "a whole model", "adapter": "an adapter"}
+_HINTS = {
+    "adapter": "Name the base model with --model {initial}, and with --initial the adapter before the first update: "
+    "trainer.save_model(FOLDER) before trainer.train().",
+    "full": "Name with --initial the model before the first update: trainer.save_model(FOLDER) before trainer.train().",
+}
 _MAX_HEADER = 100_000_000
 """Longest header that the safetensors format allows, in bytes."""
 
@@ -95,11 +101,24 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 def with_initial(
     refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
 ) -> tuple[WeightsRef, ...]:
-    """A run's weights with those before the first update, where they were given, in place of its own of that kind."""
+    """A run's weights with those before the first update, where they were given, in place of its own of that kind.
+
+    Returns:
+        The weights by number of updates.
+
+    Raises:
+        InputError: What was given is a whole model and the checkpoints are adapters, or the other way round.
+    """
     if initial is None:
         return tuple(refs)
     first = weights_at(initial, num_updates=0, base_of=base_of)
-    return (first, *(weights for weights in refs if weights.num_updates > 0))
+    later = tuple(weights for weights in refs if weights.num_updates > 0)
+    if later and later[-1].kind != first.kind:
+        raise InputError(
+            f"{initial} is {_KINDS[first.kind]}, and the checkpoints of the run are {_KINDS[later[-1].kind]}s.",
+            hint=_HINTS[later[-1].kind].format(initial=initial),
+        )
+    return (first, *later)
 
 
 def find_base(adapter: Path, run: Path) -> str | None:

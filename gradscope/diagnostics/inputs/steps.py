@@ -24,14 +24,8 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
-    from gradscope.gradients.model.policy import MeasuredPolicy
-    from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.diagnostics.inputs.recomputed import Recomputer
     from gradscope.gradients.step.step_gram import StepGram
-
-
-_PADDED_BY_TRL = ("trl", "gradscope")
-"""Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +69,15 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(steps)))
 
 
-def missing_weights(run: Run, step: int) -> str:
-    """Why the weights of a step cannot be used, and what would help: a sentence without a final period."""
+def missing_weights(run: Run, step: int) -> Reason:
+    """Why the weights of a step cannot be used, and what would help."""
     if step < 1:
-        return f"which weights made step {step} is not known: steps are counted from 1"
+        return Reason("step_unknown", f"which weights made step {step} is not known: steps are counted from 1")
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"
-    advice = "; pass the weights before the first update with --initial" if step == 1 else ""
-    return f"the weights after {updates}, which made step {step}, are not on disk ({have}){advice}"
+    text = f"the weights after {updates}, which made step {step}, are not on disk ({have})"
+    return Reason("first_weights_missing" if step == 1 else "weights_missing", text)
 
 
 def measure_steps(
@@ -92,22 +86,27 @@ def measure_steps(
     options: EngineOptions,
     progress: ProgressCallback,
     question: RowQuestion | None = None,
+    *,
+    closely: bool = False,
 ) -> Iterator[MeasuredStep]:
     """The Gram matrix of each step, as soon as it is there.
 
     Args:
         question: What else is asked of each step while its weights are loaded; None: nothing.
+        closely: Whether to say how closely the norm of a gradient in reduced precision can be told.
 
     Yields:
         One result per step, in the order given.
     """
+    from gradscope.diagnostics.inputs.recomputed import Recomputer
     from gradscope.gradients.plan.objective import Objective
 
     objective = Objective.from_settings(run.settings)
+    recomputer = Recomputer(run, options, closely=closely)
     with _arithmetic(options):
         for done, step in enumerate(steps):
             progress(done, len(steps), f"step {step}")
-            yield _measure(run, step, objective, options, question)
+            yield _measure(run, step, loss_at(run, objective, step), recomputer, options, question)
     progress(len(steps), len(steps), "steps")
 
 
@@ -121,24 +120,30 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 
 
 def _measure(
-    run: Run, step: int, objective: Objective, options: EngineOptions, question: RowQuestion | None
+    run: Run,
+    step: int,
+    loss: StepLoss,
+    recomputer: Recomputer,
+    options: EngineOptions,
+    question: RowQuestion | None,
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
-    loss = loss_at(run, objective, step)
     reason = _reason_against(run, step, loss)
     if reason is not None or weights is None:
         return replace(measured, reason=reason)
-    # only the Gram matrix of the rollouts is kept, so a question needs the weights again
-    kept = _kept(run, step, loss, options) if question is None else None
+    kept = _kept(run, step, loss, options) if question is None else None  # a question needs the weights again
     gram = kept.read() if kept else None
     if gram is not None:
         return replace(measured, gram=gram)
-    with names_out_of_memory(f"step {step}"):
-        gram, answer = _compute(run, step, weights, loss, options, question)
+    try:
+        with names_out_of_memory(f"step {step}"):
+            gram, answer = recomputer.measure(step, weights, loss, question)
+    except InputError as error:  # of this step; the others have weights and rollouts of their own
+        return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
     if kept:
         kept.write(gram)
     return replace(measured, gram=gram, answer=answer)
@@ -153,11 +158,9 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
         return objective.cannot
     weights = run.weights_before(step)
     if weights is None:
-        return Reason("weights_missing", missing_weights(run, step))
+        return missing_weights(run, step)
     if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
-        return Reason(
-            "reference_missing", "the KL term needs the weights before the first update; pass them with --initial"
-        )
+        return Reason("reference_missing", "the KL term needs the weights before the first update")
     if loss.reason is not None:
         return loss.reason
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
@@ -170,96 +173,6 @@ def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions) -> KeptSt
         return None
     choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
     return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
-
-
-def _compute(
-    run: Run,
-    step: int,
-    weights: WeightsRef,
-    loss: StepLoss,
-    options: EngineOptions,
-    question: RowQuestion | None,
-) -> tuple[StepGram, tuple[Any, ...]]:
-    """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
-    from gradscope.gradients.step.measure import measure_step
-
-    prepared = prepared_of(run, step, weights, loss, options)
-    gram = measure_step(prepared, engine=options.engine, verify=options.verify)
-    told = _what_the_disk_cannot_tell(run, prepared.policy, loss.objective, gram)
-    gram = replace(gram, notes=(*gram.notes, *told))
-    return gram, question.measure(prepared, gram) if question else ()
-
-
-def prepared_of(
-    run: Run, step: int, weights: WeightsRef, loss: StepLoss, options: EngineOptions, batch_tokens: int | None = None
-) -> PreparedStep:
-    """A step made ready to measure.
-
-    Args:
-        weights: The weights before its update.
-        batch_tokens: Most padded tokens of a forward pass; None: what the options say.
-
-    Returns:
-        The step, with everything that its loss looks at.
-    """
-    from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-    from gradscope.gradients.plan.prepared_step import prepare_step, step_logprobs
-
-    policy, groups = policy_of(run, weights, options, loss.reference), run.groups_at(step)
-    asked = batch_tokens or options.batch_tokens
-    budget = TokenBudget(
-        asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
-    )
-    old = None
-    if loss.sampled_with is not None:
-        old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
-    return prepare_step(policy, groups, loss.objective, budget, old)
-
-
-def policy_of(
-    run: Run, weights: WeightsRef, options: EngineOptions, reference: WeightsRef | None = None
-) -> MeasuredPolicy:
-    """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
-    from gradscope.gradients.model.padding import TrainerPadding
-    from gradscope.gradients.model.policy import load_measured_policy
-
-    first = run.weights_before(1)
-    return load_measured_policy(
-        weights,
-        device=options.device,
-        dtype="float32" if options.precision == "high" else options.dtype,
-        tokenizer=run.tokenizer,
-        initial=reference,
-        origin=first.path if first is not None and first.kind == "full" else None,
-        padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
-    )
-
-
-def _what_the_disk_cannot_tell(run: Run, policy: MeasuredPolicy, objective: Objective, gram: StepGram) -> Iterator[str]:
-    """Sentences on where the trainer's forward pass may have been another one."""
-    first, padding = run.weights_before(1), policy.model.get_input_embeddings().padding_idx
-    if policy.kind == "full" and first is None and _occurs(padding, run.groups_at(gram.step)):
-        yield (
-            f"Token {padding} is the padding token and occurs in the rollouts: its embedding is taken to have had no "
-            "gradient, as the checkpoint's configuration says; that of the model that training started from decides: "
-            "--initial."
-        )
-    if objective.beta and policy.kind == "adapter" and first is None:
-        yield (
-            "The KL reference is the base model alone; where training went on from an adapter, its reference was that "
-            "adapter: --initial."
-        )
-    for dtype in ("bf16", "fp16"):
-        if run.settings.get(dtype) and gram.precision == "high":
-            yield f"The trainer computed in {dtype}, this is {gram.dtype}: grad_norm need not agree to the tolerance."
-
-
-def _occurs(token: int | None, groups: Sequence[RolloutGroup]) -> bool:
-    """Whether a token is read anywhere before the last of its rollout, as far as ids were logged."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    return token is not None and any(
-        token in (*(rollout.prompt_ids or ()), *(rollout.completion_ids or ()))[:-1] for rollout in rollouts
-    )
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:

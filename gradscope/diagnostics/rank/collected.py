@@ -77,7 +77,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     """Everything that is asked of one step whose gradients were recomputed."""
     gram = measured.gram
     if gram is None or measured.weights is None:
-        collected.skipped[measured.step] = str(measured.reason or "unknown")
+        collected.skipped[measured.step] = str(measured.reason)
         return
     # what every kind of rows has: the geometry of the step's gradient
     rows = step_rows(gram)

@@ -7,7 +7,6 @@ comes out right only with the weights before the update, the exact token ids and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from gradscope.diagnostics.inputs.steps import (
     select_steps,
 )
 from gradscope.diagnostics.replay.equivalent_check import equivalent_check
+from gradscope.diagnostics.replay.grad_norm import GRAD_NORM_TOLERANCE, replay_grad_norm
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     replay_advantages,
@@ -30,16 +30,11 @@ from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.estimate import Estimate
 from gradscope.findings.logprobs import logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
+from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import non_finite_word
-
-GRAD_NORM_TOLERANCE = 1e-5
-"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 
 
 def replay_run(
@@ -67,7 +62,7 @@ def replay_run(
     run = read_run(path, read)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)
-    report = replay_measured(run, measure_steps(run, chosen, engine, progress), tolerance=tolerance)
+    report = replay_measured(run, measure_steps(run, chosen, engine, progress, closely=True), tolerance=tolerance)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
     asked = None if steps is None else chosen
@@ -134,7 +129,7 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         replay_rewards(run, measured),
         replay_advantages(run, measured),
         replay_zero_std(run, measured),
-        _replay_grad_norm(run, measured, tolerance),
+        replay_grad_norm(run, measured, tolerance),
     ]
     for quantity, value, error in parts:
         quantities.append(quantity)
@@ -157,53 +152,9 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         relative_error=errors,
         num_inferred_ids=gram.num_inferred_ids if gram else 0,
         frac_kl=gram.frac_kl if gram else None,
+        told_within=gram.trained.told_within if gram and gram.trained else None,
         logprob_difference=logprob_difference(measured.groups, gram) if gram else None,
     )
-
-
-def _replay_grad_norm(
-    run: Run, measured: MeasuredStep, tolerance: float
-) -> tuple[Quantity, float | None, float | None]:
-    """The gradient norm: verdict, recomputed value, relative error."""
-    logged = run.metrics.get(measured.step, {}).get("grad_norm")
-    gram = measured.gram
-    if gram is None:
-        return Quantity(name="grad_norm", verdict="cannot", cause=str(measured.reason)), None, None
-    gradient = gram.logged_gram
-    if gradient is None:
-        return Quantity(name="grad_norm", verdict="cannot", cause="no advantages were logged"), None, None
-    value = batch_norm(gradient)
-    if logged is None:
-        cause = "the trainer logged no grad_norm at this step"
-        return Quantity(name="grad_norm", verdict="cannot", cause=cause), value, None
-    if not math.isfinite(logged):
-        cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
-        return Quantity(name="grad_norm", verdict="mismatch", cause=cause), value, None
-    error = abs(value - logged) / abs(logged) if logged else abs(value)
-    matches = error <= tolerance
-    judged, why = _judge(run, gram.num_inferred_ids, len(gram.group_ids), error, matches)
-    return Quantity(name="grad_norm", verdict=judged, cause=why), value, error
-
-
-def _judge(
-    run: Run, num_inferred: int, num_rollouts: int, error: float, matches: bool
-) -> tuple[ReplayVerdict, str | None]:
-    """Verdict and cause of a gradient norm that was recomputed."""
-    ids = (
-        f"the token ids of {num_inferred} of {num_rollouts} completions were inferred from their text"
-        if num_inferred
-        else None
-    )
-    unknown = run.settings.origin is None
-    if matches:
-        notes = [ids, "the loss settings were not given and the trainer's defaults fit" if unknown else None]
-        return "match", "; ".join(note for note in notes if note) or None
-    off = f"the recomputed norm is {error:.2%} off"
-    if unknown:
-        return "cannot", f"the loss settings are not in the folder, and with the trainer's defaults {off}: --run-config"
-    if ids:
-        return "mismatch", f"{off}: {ids}, and special tokens and token boundaries are lost in text"
-    return "mismatch", f"{off}, with exact ids: other weights, another loss, or another advantage made this step"
 
 
 def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:

@@ -159,9 +159,8 @@ def _measured(
     measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress)))
     if isinstance(measured, Unavailable):
         return (), measured
-    reasons = [str(step.reason) for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
-    hint = "Save checkpoints, and pass --initial and --run-config where the folder does not hold them."
-    return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=hint)
+    reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
+    return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=reasons[0].advice)
 
 
 def _has_gradient(gram: StepGram) -> bool:
@@ -206,12 +205,11 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) 
         if step in done:
             yield done[step]
             continue
-        weights = run.weights_before(step)
-        reason = Reason("not_recomputed", "its gradient was not recomputed for this page: --step")
+        weights, reason = run.weights_before(step), Reason("not_asked", "its gradient was not recomputed for this page")
         if weights is None:
-            reason = Reason("weights_missing", missing_weights(run, step))
+            reason = missing_weights(run, step)
         elif not done:
-            reason = Reason("not_recomputed", absent.reason.rstrip("."))
+            reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
         yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.inputs.step_loss import loss_at
-from gradscope.diagnostics.inputs.steps import MeasuredStep, prepared_of
+from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import Unavailable
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm
@@ -54,6 +54,7 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
+    from gradscope.diagnostics.inputs.recomputed import prepared_of, under
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 
@@ -64,4 +65,6 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
     loss = loss_at(run, Objective.from_settings(run.settings), measured.step)
     prepared = prepared_of(run, measured.step, measured.weights, loss, options, measured.gram.batch_tokens)
+    if measured.gram.assumption is not None:
+        prepared = under(prepared, measured.gram.assumption)
     return measure_rollout_tokens(prepared, measured.gram, order, most=most)

@@ -18,7 +18,7 @@ from torch import nn
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
 from gradscope.gradients.layers.factors import GradientFactor
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, begin_graph
 from gradscope.gradients.layers.rules import looks_up
 from gradscope.gradients.model.batches import PaddedBatch
 
@@ -86,35 +86,40 @@ class Capture:
 
     def _expand_ids(self, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give every row its own lookup where one serves all (positions in GPT-2), so rows stay apart."""
-        if self._batch is None or self._asking or not arguments:
+        if self._batch is None or self._asking or not arguments or not isinstance(arguments[0], torch.Tensor):
             return None
         ids, num_rows = arguments[0], len(self._batch.rows)
         if ids.dim() == 2 and ids.shape[0] == 1 < num_rows:
             return (ids.expand(num_rows, -1), *arguments[1:])
         return None
 
-    def _take(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    def _take(self, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> torch.Tensor | None:
+        """Record one call, and say what is handed on in place of what it returned."""
         if self._batch is None or self._asking:
-            return
+            return None
         owned = self._layers.covered_by(module)
         if not owned:
-            return
-        output = returned_by(module, output)
+            return None
+        output = returned_by(module, returned)
         if (
             not arguments
             or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
             or not self._fits(module, arguments, output)
         ):
             self.uncovered.update(owned.values())
-            return
+            return None
         for name in owned.values():
             self._expected[name] += 1
-        if not output.requires_grad:
-            # Nothing below is trainable by autograd's lights (weight gradients are off), so the graph starts here.
-            output.requires_grad_(True)
-        batch = self._batch
-        inputs = tuple(part.detach() for part in arguments)
-        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
+        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
+        seen = [part._version for part in inputs]
+        handed_on = begin_graph(output, returned)
+
+        def join(grad: torch.Tensor) -> None:
+            if seen == [part._version for part in inputs]:  # else the model wrote over what the layer was given
+                self._join(module, owned, inputs, grad, batch)
+
+        output.register_hook(join)
+        return handed_on
 
     def _join(
         self,

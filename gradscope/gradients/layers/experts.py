@@ -133,7 +133,17 @@ def _pairs(
         inner_grad[chosen] = outer[chosen] @ down[expert]
     with torch.enable_grad():
         before.requires_grad_(True)
-        gate, linear = before.chunk(2, dim=-1)
-        inner = module.act_fn(gate) * linear  # type: ignore[operator]
+        inner = _gated(module, before)
         (before_grad,) = torch.autograd.grad(inner, before, inner_grad)
     return expert_ids, before_grad, tokens, outer, inner.detach()
+
+
+def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
+    """What goes into the second matrix: transformers' own function where the experts have one, else act(g) * u."""
+    own = getattr(module, "_apply_gate", None)
+    if callable(own):
+        gated: torch.Tensor = own(before)
+        return gated
+    gate, linear = before.chunk(2, dim=-1)
+    product: torch.Tensor = module.act_fn(gate) * linear  # type: ignore[operator]
+    return product

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -103,6 +104,22 @@ class Rule:
     """Whether the rule is exact for one call of such a module; it may call the module again."""
     factors: Callable[[LayerCall], Mapping[str, GradientFactor]]
     """What one call adds to each of the module's own parameters, by their local names."""
+
+
+def begin_graph(output: torch.Tensor, returned: Any) -> torch.Tensor | None:
+    """Let the graph start at an output that nothing trainable led to, as nothing does while weight gradients are off.
+
+    Args:
+        returned: All that the module returned; the output itself, or what holds it.
+
+    Returns:
+        What the module hands on in its place: a copy, which the model may change in place as it may not the start of a
+        graph. None where the output stays: it has a graph already, or is one of several.
+    """
+    if output.requires_grad:
+        return None
+    output.requires_grad_(True)
+    return output.clone() if output is returned else None
 
 
 def once(inputs: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

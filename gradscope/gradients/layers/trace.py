@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, begin_graph
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
@@ -35,6 +35,13 @@ class TracedCall:
     """What it returned, likewise."""
     extra: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
+    versions: tuple[int, ...] = ()
+    """How often each of these was written to by the time of the call, the output last."""
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the model wrote over none of them since."""
+        return self.versions in ((), tuple(part._version for part in (self.input, *self.extra, self.output)))
 
     def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> LayerCall:
         """The call as if R rows had been a batch: one input, an output gradient each, [R, 1, S, ...] or [R, S, ...]."""
@@ -158,23 +165,29 @@ class Tracer:
             self._trace.cuts.append(returned)
         self._segment = len(self._decoder) + 1
 
-    def _take(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    def _take(self, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> torch.Tensor | None:
         owned = self.layers.covered_by(module)
         if self._asking or self._trace is None or not owned:
-            return
-        output = returned_by(module, output)
+            return None
+        output = returned_by(module, returned)
         if (
             not arguments
             or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
             or not self._fits(module, arguments, output)
         ):
             self.layers.uncovered.update(owned.values())
-            return
-        if not output.requires_grad:
-            output.requires_grad_(True)  # nothing below is trainable, so the graph starts here
+            return None
+        handed_on = begin_graph(output, returned)
         inputs = tuple(part.detach() for part in arguments)
-        call = TracedCall(module=module, input=inputs[0], extra=inputs[1:], output=output)
+        call = TracedCall(
+            module=module,
+            input=inputs[0],
+            extra=inputs[1:],
+            output=output,
+            versions=tuple(part._version for part in (*inputs, output)),
+        )
         self._trace.segments[self._segment].append(call)
+        return handed_on
 
     def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
         """Whether the rule is exact here; asking may call the module again."""

@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from peft import LoraConfig, PeftConfig, get_peft_model, set_peft_model_state_dict
-from safetensors import SafetensorError
+import transformers
+from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
@@ -42,7 +43,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
         _require_safetensors(folder)
     try:
         with _quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = _model_class(source).from_pretrained(
                 str(source),
                 dtype=dtype if dtype is not None else "auto",
                 trust_remote_code=False,
@@ -60,8 +61,20 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
     return model
 
 
+def _model_class(source: Path | str) -> Any:
+    """The class that the weights were saved from, as TRL picks it: of a model that also sees, that is not the text's.
+
+    Returns:
+        The class that the configuration names, where it is one that writes text from text; else transformers' own pick.
+    """
+    config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+    named = getattr(transformers, next(iter(config.architectures or ()), ""), None)
+    is_model = isinstance(named, type) and issubclass(named, PreTrainedModel) and named.can_generate()
+    return named if is_model and not config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
-    """A LoRA adapter on its base model, its own parameters trainable.
+    """An adapter of any of PEFT's kinds on its base model, its own parameters trainable.
 
     Args:
         dtype: The dtype to load in; None: the checkpoint's own.
@@ -70,7 +83,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
         The model with the adapter.
 
     Raises:
-        InputError: The base is missing, the adapter is not LoRA in safetensors, or it does not fit the base.
+        InputError: The base is missing, the adapter is not one of its own in safetensors, or it does not fit the base.
     """
     base = weights.base
     if base is None or (not Path(base).is_dir() and (Path(base).is_absolute() or base.startswith((".", "~")))):
@@ -95,8 +108,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
                 f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
                 hint="Point --model at the base model that it was trained on.",
             ) from error
-    missing = [name for name, p in model.named_parameters() if p.requires_grad and name in set(result.missing_keys)]
-    wrong = [*missing, *result.unexpected_keys]
+    wrong = [*_never_read(model, set(result.missing_keys)), *result.unexpected_keys]
     if wrong:
         raise InputError(
             f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
@@ -104,6 +116,15 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             hint="Point --model at the base model that it was trained on.",
         )
     return model
+
+
+def _never_read(model: Any, missing: set[str]) -> list[str]:
+    """Trainable parameters that the file has under none of their names: some adapters share one among all layers."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+    return [known[0] for known in names.values() if missing.issuperset(known)]
 
 
 def is_fresh(folder: Path) -> bool:
@@ -134,14 +155,24 @@ def padding_id(folder: Path) -> int | None:
     return getattr(config.get_text_config(), "pad_token_id", None)
 
 
-def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
-    """The tokenizer in the first folder that has one.
+def stored_dtype(weights: WeightsRef) -> Literal["float32", "bfloat16", "float16"]:
+    """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'."""
+    folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
+    found = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    return "bfloat16" if "BF16" in found else "float16" if "F16" in found else "float32"
+
+
+def load_tokenizer(folders: Sequence[Path]) -> Any:
+    """The tokenizer in the first folder that has one; it may know tokens that the model has no row for.
 
     Returns:
         The tokenizer, or None where no folder has one.
 
     Raises:
-        InputError: The tokenizer does not load, or knows more tokens than the model.
+        InputError: The tokenizer does not load.
     """
     names = ("tokenizer.json", "tokenizer_config.json")
     folder = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
@@ -153,11 +184,6 @@ def load_tokenizer(folders: Sequence[Path], *, vocab_size: int) -> Any:
     except (OSError, ValueError, KeyError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} does not load as a tokenizer: {first_line}") from error
-    if len(tokenizer) > vocab_size:
-        raise InputError(
-            f"The tokenizer in {folder} has {len(tokenizer)} tokens and the model a vocabulary of {vocab_size}.",
-            hint="Point --model at the model that this tokenizer belongs to.",
-        )
     return tokenizer
 
 
@@ -196,17 +222,23 @@ def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
         raise InputError(f"{source}: the tensor {name} is missing.", hint=hint)
 
 
-def _adapter_config(folder: Path) -> LoraConfig:
+def _adapter_config(folder: Path) -> PeftConfig:
     try:
         config = PeftConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error
-    if not isinstance(config, LoraConfig):
-        raise InputError(
-            f"{folder} is an adapter of the kind {config.peft_type}; only LoRA is supported.",
-            hint="Merge it into its base model and give the merged folder.",
-        )
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    reasons = (
+        (getattr(config, "adapters", None), "it mixes adapters from other folders"),
+        (config.is_prompt_learning, "it puts prompts before each padded row, and where the padding was changes them"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise InputError(
+                f"{folder} is an adapter of the kind {kind}, whose gradient cannot be recomputed: {reason}.",
+                hint="Gradients of LoRA and of other adapters inside the layers can be.",
+            )
     config.inference_mode = False
     return config
 

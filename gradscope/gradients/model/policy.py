@@ -20,10 +20,11 @@ from gradscope.gradients.model.checkpoint import (
     padding_id,
     require_finite,
 )
+from gradscope.gradients.model.embedding import padding_row, token_embedding
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.rollouts.run import WeightsRef
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class MeasuredPolicy:
     tokenizer: Any
     """Its tokenizer; None where none was found."""
     trainable: Mapping[str, nn.Parameter]
-    """Name -> parameter: everything for a full model, the adapter's for LoRA; tied parameters once."""
+    """Name -> parameter: everything for a full model, else the adapter's; tied parameters once."""
     kind: Literal["full", "adapter"]
     """What was trained."""
     device: torch.device
@@ -46,10 +47,11 @@ class MeasuredPolicy:
     """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
     padding: TrainerPadding | None = None
     """How the trainer padded its rows; None where it gave the model each token's own position."""
+    padding_rows: tuple[int | None, ...] = ()
+    """Tokens whose embedding may have got no gradient from being read, the likeliest first; None: none. TRL writes the
+    tokenizer's padding token into the configuration of a model that is built already."""
     source: str = ""
     """The folder that the weights came from."""
-    notes: tuple[str, ...] = ()
-    """What a reader of the numbers should know, in sentences."""
 
     @property
     def num_parameters(self) -> int:
@@ -59,13 +61,7 @@ class MeasuredPolicy:
     @property
     def vocab_size(self) -> int:
         """Number of token ids that the model can read."""
-        return int(self.model.get_input_embeddings().weight.shape[0])
-
-    @property
-    def max_positions(self) -> int | None:
-        """The longest sequence that the model was built for; None where its configuration does not say."""
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return None if limit is None else int(limit)
+        return int(token_table(self.model).weight.shape[0])
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
@@ -105,47 +101,46 @@ def load_measured_policy(
     Args:
         weights: The model or adapter.
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is one.
-        dtype: ``float32``, ``bfloat16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA that of the checkpoint.
+        dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA what is
+            stored.
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
         initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
-        origin: The folder of the model that the trainer loaded. Its configuration says whether the padding token's
-            embedding got a gradient: TRL writes the tokenizer's padding token into the model's after loading it, so a
-            checkpoint names one that played no part in training. None: the weights' own configuration.
+        origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
+            embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
+            which TRL writes after loading. None: the weights' own configuration.
 
     Returns:
         The policy, in evaluation mode.
     """
     at = _device(device)
     wanted = _dtype(dtype, at)
-    notes: list[str] = []
+    candidates: tuple[int | None, ...] = ()
     if weights.kind == "adapter":
         model = load_adapter(weights, wanted)
     else:
         model = load_model(weights.path, wanted)
         model.requires_grad_(True)
-        if origin is not None:
-            model.get_input_embeddings().padding_idx = padding_id(origin)
+        built = padding_row(model)
+        if built is not None and origin is not None:
+            token_embedding(model).padding_idx = padding_id(origin)
+        candidates = tuple(dict.fromkeys([padding_row(model), built, None]))
     require_finite(model, str(weights.path))
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if (drop := _dropout(model)) > 0:
-        notes.append(
-            f"The model has dropout {drop:g}; gradients are taken without it, the trainer's were taken with it."
-        )
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     return MeasuredPolicy(
         model=model,
-        tokenizer=load_tokenizer(folders, vocab_size=int(model.get_input_embeddings().weight.shape[0])),
+        tokenizer=load_tokenizer(folders),
         trainable=trainable,
         kind=weights.kind,
         device=at,
         dtype=next(iter(trainable.values())).dtype,
         reference=None if initial is None else _reference(initial, wanted, at),
         padding=padding,
+        padding_rows=candidates,
         source=str(weights.path),
-        notes=tuple(notes),
     )
 
 
@@ -164,7 +159,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in _DTYPES:
-        raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32 or bfloat16.")
+        raise UsageError(f"There is no dtype {name!r}.", hint="Use auto, float32, bfloat16 or float16.")
     return _DTYPES[name]
 
 
@@ -178,10 +173,3 @@ def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.dev
         model = load_model(initial.path, dtype)
     require_finite(model, str(initial.path))
     return model.to(device).eval().requires_grad_(False)
-
-
-def _dropout(model: nn.Module) -> float:
-    """The largest dropout probability in use."""
-    config = model.config.get_text_config()  # type: ignore[operator,union-attr]
-    modules = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
-    return float(max([*modules, getattr(config, "attention_dropout", 0.0) or 0.0]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.embedding import built_for, longest_sequence
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 if TYPE_CHECKING:
@@ -94,8 +95,9 @@ def token_sequences(
     for group in groups:
         for rollout in group.rollouts:
             sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
-            _require_fit(policy, sequence, group.step)
+            _require_known(policy, sequence, group.step)
             sequences.append(sequence)
+    _require_positions(policy, sequences)
     return tuple(sequences)
 
 
@@ -154,18 +156,27 @@ def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int 
     return (*ids, tokenizer.eos_token_id)
 
 
-def _require_fit(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
-    where = f"Step {step}, group {sequence.group_id}, sample {sequence.sample}"
+def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
     ids = (*sequence.prompt_ids, *sequence.completion_ids)
     if min(ids) < 0 or max(ids) >= policy.vocab_size:
         outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
         raise InputError(
-            f"{where}: token id {outside} is outside the model's vocabulary of {policy.vocab_size}.",
+            f"Step {step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is outside the "
+            f"model's vocabulary of {policy.vocab_size}.",
             hint="These rollouts are from another model or tokenizer; point --model at theirs.",
         )
-    limit = policy.max_positions
-    if limit is not None and sequence.num_tokens > limit:
+
+
+def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:
+    """Refuse what a table of positions cannot hold; a model without one runs longer sequences than it was built for."""
+    longest = max(sequences, key=lambda sequence: sequence.num_tokens, default=None)
+    expected = built_for(policy.model)
+    if longest is None or (expected is not None and longest.num_tokens <= expected):
+        return
+    limit = longest_sequence(policy.model)
+    if limit is not None and longest.num_tokens > limit:
         raise InputError(
-            f"{where} has {sequence.num_tokens} tokens; the model has {limit} positions.",
+            f"Group {longest.group_id}, sample {longest.sample} has {longest.num_tokens} tokens; the model's table of "
+            f"positions ends at {limit}.",
             hint="These rollouts are from a model with a longer context; point --model at theirs.",
         )

@@ -18,6 +18,7 @@ from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.plan.rows import RowPlan
 
 _SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 """Largest difference of a log-probability, relative to the largest of them or 1, that is rounding. Rotary models of
@@ -36,6 +37,13 @@ def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tu
     framed = policy.padding.framed(sequences, padding_id_of(policy))
     most = max(framed, key=lambda sequence: (sequence.length - sequence.num_tokens, sequence.length))
     return framed if sees_padding(policy, most) else tuple(sequences)
+
+
+def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
+    """The sequences of a plan, [R], in the trainer's padding whether or not it matters: rounding depends on it."""
+    if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
+        return plan.sequences
+    return policy.padding.framed(plan.sequences, padding_id_of(policy))
 
 
 def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:

@@ -24,7 +24,6 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.padded_sequences import as_trained
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.plan.truncation import with_status
-from gradscope.reason import Reason
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 
@@ -50,11 +49,14 @@ class PreparedStep:
 
     def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
+        of_all = self.plan.lengths
+        lengths = [of_all[row] for row in rows]
+        return [self.batch([rows[i] for i in part], padding_side) for part in split_rows(lengths, batch_tokens)]
+
+    def batch(self, rows: Sequence[int], padding_side: PaddingSide = "right") -> PaddedBatch:
+        """Some rows of the plan, by index, in one batch."""
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
-        return [
-            pad_batch([rows[i] for i in part], [sequences[i] for i in part], self.policy.device, padding_side)
-            for part in split_rows([sequence.length for sequence in sequences], batch_tokens)
-        ]
+        return pad_batch(rows, sequences, self.policy.device, padding_side)
 
 
 def prepare_step(
@@ -80,7 +82,7 @@ def prepare_step(
     if len(steps) != 1:
         raise ValueError(f"expected the groups of one step, got steps {steps}")
     rollouts = [with_status(rollout, policy, objective) for rollout in _rollouts(groups)]
-    reason = objective.reason_against(rollouts, has_old=old is not None) or _router_reason(policy, objective)
+    reason = objective.reason_against(rollouts, has_old=old is not None)
     if reason is not None:
         raise InputError(
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
@@ -121,18 +123,6 @@ def step_logprobs(
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
-
-
-def _router_reason(policy: MeasuredPolicy, objective: Objective) -> Reason | None:
-    """Why a mixture of experts whose load-balancing term was left to its configuration has no gradient of its own."""
-    config = policy.model.config.get_text_config()
-    coefficient = getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
-    if not objective.router_loss_of_model or not coefficient:
-        return None
-    return Reason(
-        "loss_not_on_disk",
-        f"the loss has the model's own load-balancing term, router_aux_loss_coef {coefficient:g}, coupling rollouts",
-    )
 
 
 def _reference_logprobs(

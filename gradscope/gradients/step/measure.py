@@ -107,7 +107,7 @@ def measure_step(
         verification=verification,
         tf32=uses_tf32(policy.device),
         relative_row_error=relative_row_error(prepared, np.sqrt(np.clip(np.diag(gram), 0, None)).tolist()),
-        notes=(*policy.notes, *_notes(plan, finished.slow), *budget.notes),
+        notes=(*_notes(plan, finished.slow), *budget.notes),
     )
 
 

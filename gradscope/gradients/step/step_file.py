@@ -15,7 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.step.assumptions import Assumption
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.step.trained_norm import TrainedNorms
 from gradscope.gradients.step.verify import Verification
 from gradscope.rollouts.files import atomic_write
 
@@ -37,6 +39,11 @@ def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
         field.name: getattr(gram, field.name) for field in fields(gram) if field.name not in _ARRAYS
     }
     rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
+    rest["trained"] = gram.trained and asdict(gram.trained)
+    rest["assumption"] = gram.assumption and {
+        "padding_row": gram.assumption.padding_row,
+        "frozen": sorted(gram.assumption.frozen),
+    }
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     atomic_write(path, save(whole, metadata={"key": key, "step": json.dumps(rest)}), force=True)
 
@@ -56,6 +63,11 @@ def read_step_gram(path: Path, key: str) -> StepGram | None:
     rest: dict[str, Any] = json.loads(metadata["step"])
     rest |= {name: tuple(rest[name]) for name in _TUPLES}
     rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
+    if rest["trained"]:
+        rest["trained"] = TrainedNorms(**rest["trained"] | {"norms": tuple(rest["trained"]["norms"])})
+    if rest["assumption"]:
+        kept = rest["assumption"]
+        rest["assumption"] = Assumption(padding_row=kept["padding_row"], frozen=frozenset(kept["frozen"]))
     return StepGram(
         gram=arrays["gram"],
         rewards=arrays["rewards"],

@@ -16,6 +16,8 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.rows import BESIDE, Channel, Row
+from gradscope.gradients.step.assumptions import Assumption
+from gradscope.gradients.step.trained_norm import TrainedNorms
 from gradscope.gradients.step.verify import Verification
 from gradscope.metrics.gram.spectrum import Array
 
@@ -67,6 +69,10 @@ class StepGram:
     """Relative error of a row by arithmetic; times the Frobenius norm it is the noise floor of singular values."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know, in sentences."""
+    trained: TrainedNorms | None = None
+    """Norms by the trainer's own arithmetic; None where the matrix holds all of it."""
+    assumption: Assumption | None = None
+    """How the model was trained, as far as the folder and the logged norm tell; None where nothing was in doubt."""
 
     @property
     def precision(self) -> Literal["high", "reduced"]:

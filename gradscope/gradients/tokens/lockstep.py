@@ -111,7 +111,9 @@ class _Line:
         factors_of: dict[str, list[GradientFactor]] = defaultdict(list)
         for call, grad in zip(calls, grads, strict=True):
             owned = self._tracer.layers.covered_by(call.module)
-            rows = None if grad is None else (self._by_position if segment == top else self._by_row)(call, grad)
+            rows = None
+            if grad is not None and call.is_intact:
+                rows = (self._by_position if segment == top else self._by_row)(call, grad)
             if rows is None:
                 self._tracer.layers.uncovered.update(owned.values())
                 continue

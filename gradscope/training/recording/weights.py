@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from gradscope.gradients.model.embedding import padding_row
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.training.protocols import Trainer
@@ -46,5 +47,5 @@ def _name_padding(config: Path, model: Any) -> None:
     """
     if config.is_file():  # an adapter has none
         document = json.loads(config.read_bytes())
-        document.get("text_config", document)["pad_token_id"] = model.get_input_embeddings().padding_idx
+        document.get("text_config", document)["pad_token_id"] = padding_row(model)
         atomic_write(config, json.dumps(document, indent=2, sort_keys=True) + "\n", force=True)

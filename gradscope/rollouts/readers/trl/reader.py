@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
+_MASKS = ("completion_mask", "env_mask", "tool_mask")
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
@@ -136,7 +137,7 @@ def _groups(
                 quarantine.add("no reward function gave a finite number", f"{file.path}:{at + 1}")
             elif is_not_finite(file.rows[at]["advantage"]):
                 quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
-            ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at])
+            ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at], "completion_ids")
             rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
         prompt_id = _prompt_id(file.rows[start])
         groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
@@ -159,7 +160,9 @@ def _rollout(
         prompt=text_of(row["prompt"]),
         completion=text_of(row["completion"]),
         messages=parse_messages(row["prompt"]),
+        prompt_ids=_logged_ids(row, "prompt_ids"),
         completion_ids=ids,
+        mask=_logged_mask(row),
         logprobs=_logged_logprobs(row),
         reward=reward,
         rewards=rewards,
@@ -167,10 +170,19 @@ def _rollout(
     )
 
 
-def _logged_ids(row: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Ids that a reward function logged with ``log_extra("completion_ids", ...)``; None without such a column."""
-    ids = row.get("completion_ids")
+def _logged_ids(row: Mapping[str, Any], column: str) -> tuple[int, ...] | None:
+    """Ids that a reward function logged with ``log_extra``; None without such a column."""
+    ids = row.get(column)
     return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
+
+
+def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
+    """Which completion tokens the policy sampled, under any of the names that trainers have for it; None: all."""
+    for column in _MASKS:
+        mask = row.get(column)
+        if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
+            return tuple(bool(part) for part in mask)
+    return None
 
 
 def _logged_logprobs(row: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -231,7 +243,8 @@ def _find_weights(run: Path, request: ReadRequest) -> tuple[WeightsRef, ...]:
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:
     bases = {weights.base: None for weights in weights if weights.base is not None}
     model = None if request.model is None else Path(request.model)
-    return find_tokenizer(*(ref.path for ref in weights), run, request.initial, *map(Path, bases), model)
+    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its own with each of them
+    return find_tokenizer(*trained, run, request.initial, *map(Path, bases), model)
 
 
 FORMAT = Format(

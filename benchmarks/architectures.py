@@ -1,0 +1,35 @@
+"""Every causal-LM class that transformers ships, tiny: are gradscope's Gram matrices those of plain autograd?
+
+`python benchmarks/architectures.py` prints the first table of docs/architectures.md: one step of ragged rollouts, by
+the engines `stream` and `loop`, beside one float64 backward a rollout of the forward pass as the trainer runs it. With
+`--train` each class also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only
+qwen3 gpt2` names model types; the table goes to `--out`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compared_models import Subject, run
+from tiny_models import tiny_model
+
+
+def subjects() -> list[Subject]:
+    """Every model type behind AutoModelForCausalLM."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    return [Subject(name=model_type, model=name, save=_save(model_type)) for model_type, name in CLASSES.items()]
+
+
+def _save(model_type: str) -> Any:
+    def save(folder: Path) -> Any:
+        model = tiny_model(model_type)
+        model.save_pretrained(folder / "model")
+        return type(model).from_pretrained(folder / "model")
+
+    return save
+
+
+if __name__ == "__main__":
+    run(subjects(), "model type", str(__doc__))

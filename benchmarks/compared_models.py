@@ -1,0 +1,222 @@
+"""What the tables of architectures and adapters share: one model's matrices beside the oracle's, and the Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from grpo_steps import replayed_steps
+from oracle import Gram, Sampled, largest_difference, ragged, score_gram
+from tiny_models import FIRST_TEXT, SPECIAL
+
+TOLERANCE = 1e-5
+ROUNDING = 3
+"""How many times what float32 itself changes counts as arithmetic."""
+OUTCOMES = (
+    "exact",
+    "exact but for the padding's place",
+    "refused",
+    "random in training",
+    "not trainable by TRL",
+    "not instantiable",
+    "wrong",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came out for one model."""
+
+    name: str
+    """What is looked at."""
+    model: str
+    """Its class, or the model that an adapter is put on."""
+    kind: str = "exact"
+    """One of ``OUTCOMES``."""
+    reason: str = ""
+    """Why it is not exact, or what else there is to know."""
+    error: float | None = None
+    """Largest difference of an entry of the Gram matrix, in units of its rows' norms."""
+    arithmetic: str = ""
+    """Of the package's pass and of the oracle's."""
+    num_slow: int = 0
+    """Parameters without a layer rule: one backward a row."""
+    trained: str = ""
+    """What became of three steps of TRL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One row of a table, not looked at yet."""
+
+    name: str
+    """What is looked at."""
+    model: str
+    """Its class, or the model that an adapter is put on."""
+    save: Callable[[Path], Any]
+    """Makes it in memory and saves it below a folder: as ``model``, or as ``base`` and ``adapter``."""
+
+
+def examine(subject: Subject, folder: Path, *, train: bool) -> Outcome:
+    """Make a model, save it, compare the matrices of one step, and train three."""
+    found = Outcome(name=subject.name, model=subject.model)
+    try:
+        model = subject.save(folder)
+    except Exception as error:
+        return replace(found, kind="not instantiable", reason=said(error, folder))
+    rollouts = ragged(FIRST_TEXT, SPECIAL)
+    try:
+        expected, again = (score_gram(model, rollouts, "trainer") for _ in range(2))
+    except Exception as error:
+        return replace(found, kind="not trainable by TRL", reason=said(error, folder))
+    if largest_difference(again.matrix, expected.matrix) > TOLERANCE:
+        found = replace(found, kind="random in training", reason="two passes over one batch differ")
+    else:
+        found = _judged(found, folder, model, rollouts, expected)
+    return replace(found, trained=replayed_steps(folder, model)) if train else found
+
+
+def _judged(found: Outcome, folder: Path, model: Any, rollouts: list[Sampled], expected: Gram) -> Outcome:
+    """The package's matrices beside the oracle's: as padded, within float32's own rounding, or each rollout alone."""
+    from gradscope.errors import GradscopeError
+
+    try:
+        grams, num_slow = our_grams(folder, rollouts)
+    except GradscopeError as error:
+        return replace(found, kind="refused", reason=said(error, folder))
+    except Exception as error:
+        return replace(found, kind="wrong", reason=f"{type(error).__name__}: {said(error, folder)}")
+    off = _largest(grams, expected)
+    found = replace(found, error=off, arithmetic=f"float32, {expected.dtype}", num_slow=num_slow)
+    if off <= TOLERANCE:
+        return found
+    rounding = largest_difference(score_gram(model, rollouts, "trainer", wide=False).matrix, expected.matrix)
+    if off <= ROUNDING * rounding:
+        return replace(found, reason=f"plain autograd in float32 is {rounding:.0e} off")
+    alone = _largest(grams, score_gram(model, rollouts, "compact"))
+    if alone <= max(TOLERANCE, ROUNDING * rounding):
+        return replace(found, kind="exact but for the padding's place")
+    return replace(found, kind="wrong", reason=f"each rollout alone it is off by {alone:.1e}")
+
+
+def _largest(grams: Iterable[np.ndarray], expected: Gram) -> float:
+    return max(largest_difference(gram, expected.matrix) for gram in grams)
+
+
+def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], int]:
+    """The step's matrices by both engines, and the number of parameters without a rule."""
+    from gradscope.gradients.model.policy import load_measured_policy
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.prepared_step import prepare_step
+    from gradscope.gradients.step.measure import measure_step
+    from gradscope.rollouts.run import WeightsRef
+
+    if (folder / "adapter").is_dir():
+        weights = WeightsRef(num_updates=0, path=folder / "adapter", kind="adapter", base=str(folder / "base"))
+    else:
+        weights = WeightsRef(num_updates=0, path=folder / "model", kind="full")
+    policy = load_measured_policy(weights, device="cpu")
+    prepared = prepare_step(policy, groups_of(rollouts), Objective(loss_type="dapo"))
+    stream, loop = (measure_step(prepared, engine=engine) for engine in ("stream", "loop"))
+    return [stream.score_gram, loop.score_gram], len(stream.slow_parameters)
+
+
+def groups_of(rollouts: list[Sampled]) -> list[Any]:
+    """The rollouts as a log would give them, two of a group."""
+    from gradscope.rollouts.types import Rollout, RolloutGroup
+
+    rows = [
+        Rollout(
+            group_id=f"g{row // 2}",
+            sample=row % 2,
+            row=row,
+            prompt="",
+            completion="",
+            prompt_ids=sampled.prompt,
+            completion_ids=sampled.completion,
+            reward=float(row % 2),
+        )
+        for row, sampled in enumerate(rollouts)
+    ]
+    return [
+        RolloutGroup(step=1, group_id=f"g{at // 2}", prompt_id=f"p{at // 2}", rollouts=tuple(rows[at : at + 2]))
+        for at in range(0, len(rows), 2)
+    ]
+
+
+def said(error: BaseException, folder: Path) -> str:
+    """An error as a cell of a table."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    text = lines[1] if len(lines) > 1 and lines[0].startswith("Class validation error") else "".join(lines[:1])
+    return text.replace(f"{folder}/", "").replace("|", "/")[:240] or type(error).__name__
+
+
+def table(outcomes: list[Outcome], what: str) -> str:
+    """Counts, then a row a model, as Markdown."""
+    import peft
+    import torch
+    import transformers
+    import trl
+
+    counts = Counter(outcome.kind for outcome in outcomes)
+    total = ", ".join(f"{counts[kind]} {kind}" for kind in OUTCOMES if counts[kind])
+    versions = f"transformers {transformers.__version__}, PEFT {peft.__version__}, TRL {trl.__version__}"
+    lines = [
+        f"{date.today().isoformat()}; {versions}, PyTorch {torch.__version__}. Of {len(outcomes)}: {total}.",
+        "",
+        f"| {what} | model | outcome | largest difference | without a rule | three steps of TRL |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in sorted(outcomes, key=lambda outcome: (OUTCOMES.index(outcome.kind), outcome.name)):
+        outcome = f"{one.kind}: {one.reason}" if one.reason else one.kind
+        error = "" if one.error is None else f"{one.error:.0e} ({one.arithmetic})"
+        slow = "" if one.error is None else str(one.num_slow)
+        lines.append(f"| {one.name} | {one.model} | {outcome} | {error} | {slow} | {one.trained} |")
+    return "\n".join(lines) + "\n"
+
+
+def run(subjects: list[Subject], what: str, description: str) -> None:
+    """The command line: look at all subjects or some, with progress on stderr, and print the table."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="what to look at; all without it")
+    parser.add_argument("--train", action="store_true", help="three steps of TRL for each, and their replay")
+    parser.add_argument("--out", type=Path, help="also write the table there")
+    options = parser.parse_args()
+    settle()
+    outcomes = []
+    for subject in subjects:
+        if options.only and subject.name not in options.only:
+            continue
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = examine(subject, Path(folder), train=options.train)
+        outcomes.append(outcome)
+        error = "" if outcome.error is None else f" {outcome.error:.0e} [{outcome.num_slow} slow]"
+        seconds = time.perf_counter() - started
+        line = f"{outcome.name}: {outcome.kind}{error} {outcome.reason} | {outcome.trained} ({seconds:.1f} s)"
+        print(line, file=sys.stderr, flush=True)
+    text = table(outcomes, what)
+    print(text, end="")
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+
+
+def settle() -> None:
+    """One thread, and no word from the libraries."""
+    import torch
+    import transformers
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

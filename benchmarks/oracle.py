@@ -1,0 +1,114 @@
+"""Gradient rows by one float64 backward pass a rollout through the plain model, with no code of the package.
+
+Shapes: R rollouts, T tokens of a completion, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Layout = Literal["trainer", "compact"]
+"""As the trainer pads (prompts on the left, completions on the right, no positions given), or each rollout alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """One rollout's token ids."""
+
+    prompt: tuple[int, ...]
+    """The prompt's."""
+    completion: tuple[int, ...]
+    """The completion's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gram:
+    """Inner products of the rows, [R, R]."""
+
+    matrix: np.ndarray
+    """The matrix."""
+    dtype: str
+    """float64, or float32 where the model runs in no other."""
+
+
+def ragged(low: int, high: int, *, seed: int = 0, num_groups: int = 4, size: int = 2) -> list[Sampled]:
+    """Rollouts of unequal length, their ids from ``low`` to below ``high``; groups share a prompt."""
+    rng = np.random.default_rng(seed)
+
+    def draw(shortest: int, longest: int) -> tuple[int, ...]:
+        return tuple(int(token) for token in rng.integers(low, high, rng.integers(shortest, longest + 1)))
+
+    prompts = [draw(3, 9) for _ in range(num_groups)]
+    return [Sampled(prompt=prompt, completion=draw(2, 8)) for prompt in prompts for _ in range(size)]
+
+
+def score_gram(model: Any, rollouts: Sequence[Sampled], layout: Layout, *, wide: bool = True) -> Gram:
+    """The Gram matrix of a model in training mode, whose weights are converted in place.
+
+    Args:
+        wide: In float64 where the model runs in it; else in float32, as the trainer's.
+
+    Returns:
+        The matrix.
+    """
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_experts_implementation"):
+            module.config._experts_implementation = "eager"  # the fused kernels know no float64
+    if wide:
+        try:
+            rows = score_rows(model.double().train(), rollouts, layout)
+        except RuntimeError:  # a layer that computes in float32 alone
+            rows = np.array([np.nan])
+        if np.isfinite(rows).all():  # to a softmax in float32, float64's largest mask is infinite
+            return Gram(matrix=rows @ rows.T, dtype="float64")
+    rows = score_rows(model.float().train(), rollouts, layout)
+    return Gram(matrix=rows @ rows.T, dtype="float32")
+
+
+def score_rows(model: Any, rollouts: Sequence[Sampled], layout: Layout) -> np.ndarray:
+    """The gradient of each completion's summed log-probability over the step's tokens, [R, P].
+
+    Returns:
+        One column an element of the parameters that want a gradient, in the model's order.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    num_tokens = sum(len(rollout.completion) for rollout in rollouts)
+    rows = []
+    for part in [rollouts] if layout == "trainer" else [[rollout] for rollout in rollouts]:
+        for index, row in enumerate(_logprobs(model, part)):
+            grads = torch.autograd.grad(
+                row.sum() / num_tokens, parameters, retain_graph=index < len(part) - 1, allow_unused=True
+            )
+            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
+            rows.append(torch.cat([grad.flatten() for grad in flat]).double().numpy())
+    return np.stack(rows)
+
+
+def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference of two Gram matrices, each entry in units of its rows' norms."""
+    norms = np.sqrt(np.clip(np.diag(expected), 1e-300, None))
+    return float(np.max(np.abs(found - expected) / np.outer(norms, norms)))
+
+
+def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
+    """Log-probabilities of each completion, as the trainer lays a batch out; one rollout has no padding, [R][T]."""
+    pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+    width = max(len(rollout.prompt) for rollout in rollouts)
+    height = max(len(rollout.completion) for rollout in rollouts)
+    ids = torch.full((len(rollouts), width + height), pad)
+    mask = torch.zeros_like(ids)
+    for row, rollout in enumerate(rollouts):
+        start, stop = width - len(rollout.prompt), width + len(rollout.completion)
+        ids[row, start:stop] = torch.tensor(rollout.prompt + rollout.completion)
+        mask[row, start:stop] = 1
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    found = []
+    for row, rollout in enumerate(rollouts):
+        log_pi = torch.log_softmax(logits[row, width - 1 : width - 1 + len(rollout.completion)].double(), dim=-1)
+        found.append(log_pi[torch.arange(len(rollout.completion)), torch.tensor(rollout.completion)])
+    return found

@@ -1,0 +1,106 @@
+"""The verdict on a logged gradient norm.
+
+A norm in float32 is reproduced to rounding or not at all. One that was computed in bfloat16 or float16, or that holds a
+router's term over micro-batches nobody logged, can be told only as closely as its own arithmetic repeats: it matches
+within the spread of random orders, is a mismatch well beyond it, and cannot be told in between.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.replay.log_arithmetic import Outcome
+from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.reason import Reason
+from gradscope.results.replay import Quantity
+from gradscope.rollouts.run import Run
+from gradscope.say import non_finite_word, percent
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+    from gradscope.gradients.step.trained_norm import TrainedNorms
+
+GRAD_NORM_TOLERANCE = 1e-5
+"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
+ROUNDING_FLOOR = 1e-7
+"""Below this share of the score vectors' Frobenius norm a norm is the rounding of float32: it matches zero."""
+WELL_BEYOND = 3.0
+"""Half widths of the spread beyond which a norm in reduced precision is another one."""
+HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Relative rounding of one number: another device's kernels may shift a norm by as much, whatever the order."""
+_NAME = "grad_norm"
+
+
+def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outcome:
+    """The gradient norm: verdict, recomputed value, relative error."""
+    logged, gram = run.metrics.get(measured.step, {}).get(_NAME), measured.gram
+    if gram is None:
+        assert measured.reason is not None, "a step without a Gram matrix has its reason"
+        return refused(_NAME, measured.reason)
+    gradient = gram.logged_gram
+    if gradient is None:
+        return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
+    value = gram.trained.mean if gram.trained else batch_norm(gradient)
+    if logged is None:
+        return refused(_NAME, Reason("not_logged", "the trainer logged no grad_norm at this step"), value)
+    if not math.isfinite(logged):
+        cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
+        return refused(_NAME, Reason("not_finite", cause), value)
+    error = abs(value - logged) / abs(logged) if logged else abs(value)
+    floor = ROUNDING_FLOOR * math.sqrt(max(float(np.trace(gram.score_gram)), 0.0))
+    if abs(value - logged) <= max(tolerance * abs(logged), floor):
+        return Quantity(name=_NAME, verdict="match", cause=_although(run, gram)), value, error
+    if gram.trained is not None:
+        return _judge_reduced(run, gram, gram.trained, logged, value, error)
+    return refused(_NAME, _off(run, gram, f"the recomputed norm is {percent(error)} off"), value, error)
+
+
+def refused(name: str, reason: Reason, value: float | None = None, error: float | None = None) -> Outcome:
+    """A quantity that does not match, with all that is said about it."""
+    quantity = Quantity(name=name, verdict=reason.verdict, cause=reason.text, reason=reason.cause, advice=reason.advice)
+    return quantity, value, error
+
+
+def _judge_reduced(
+    run: Run, gram: StepGram, trained: TrainedNorms, logged: float, value: float, error: float
+) -> Outcome:
+    """The verdict on a norm that can be told only within a spread."""
+    within = trained.told_within
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {percent(within)}"
+    if error <= within:
+        notes = [f"within {spread}", _although(run, gram)]
+        return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
+    off = f"the recomputed norm is {percent(error)} off, beyond {spread}"
+    if error <= max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0)):
+        closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it")
+        return refused(_NAME, closer, value, error)
+    return refused(_NAME, _off(run, gram, off), value, error)
+
+
+def _although(run: Run, gram: StepGram) -> str | None:
+    """What a match rests on that was not logged."""
+    notes = [_inferred(gram)]
+    if run.settings.origin is None:
+        notes.append("the loss settings were not given and the trainer's defaults fit")
+    return "; ".join(note for note in notes if note) or None
+
+
+def _off(run: Run, gram: StepGram, off: str) -> Reason:
+    """Why a norm is another one, the most likely cause first."""
+    if run.settings.origin is None:
+        return Reason(
+            "settings_unknown", f"the loss settings are not in the folder, and with the trainer's defaults {off}"
+        )
+    if inferred := _inferred(gram):
+        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
+    return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _inferred(gram: StepGram) -> str | None:
+    if not gram.num_inferred_ids:
+        return None
+    return f"the token ids of {gram.num_inferred_ids} of {gram.num_rollouts} completions were inferred from their text"

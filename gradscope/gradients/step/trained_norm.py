@@ -1,0 +1,224 @@
+"""The norm of a step's gradient by the trainer's own arithmetic: ordinary backward passes over its micro-batches.
+
+The Gram matrix is exact in float32 and sums what one rollout gives. Two things it cannot hold: arithmetic in bfloat16
+or float16, whose rounding depends on which rollouts share a batch and in which order, and a router's load-balancing
+term, which is one of the whole batch. The order is not logged, so the passes run in several random orders; how far
+their norms lie apart is how closely the logged one can be told.
+
+Shapes: R rollouts of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.fused_head import fused_head
+from gradscope.gradients.model.router import router_losses
+from gradscope.gradients.plan.padded_sequences import in_frames
+from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.metrics.uncertainty.prediction import prediction_interval
+from gradscope.rollouts.run import TrainerSettings
+
+NUM_ORDERS = 6
+"""Random orders that the passes run in; their standard deviation is then known to a third."""
+_LARGEST_SCALE = 2.0**16
+"""Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerArithmetic:
+    """How a trainer computed, beside the loss itself."""
+
+    autocast: torch.dtype | None = None
+    """The dtype of its products; None: that of the weights."""
+    micro_batch: int | None = None
+    """Rollouts of one forward and backward pass; None: all of the step."""
+    fused_head: bool = True
+    """Whether the output layer's gradients are products in float32 (TRL's fused head) or in the dtype of the others."""
+    router_coefficient: float = 0.0
+    """What the router's load-balancing term is multiplied with."""
+
+    @classmethod
+    def from_settings(cls, settings: TrainerSettings, model: object) -> TrainerArithmetic:
+        """The arithmetic of a trainer's arguments, TRL's defaults where they are not known."""
+        half = torch.float16 if settings.get("fp16") else torch.bfloat16 if settings.get("bf16", True) else None
+        rows = settings.get("per_device_train_batch_size")
+        return cls(
+            autocast=half,
+            micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
+            router_coefficient=_router_coefficient(settings, model),
+        )
+
+    @contextmanager
+    def on(self, device: torch.device, model: object) -> Iterator[None]:
+        """Compute inside as the trainer did.
+
+        Yields:
+            Nothing.
+        """
+        head = fused_head(model) if self.fused_head else nullcontext()
+        with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None), head:
+            yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedNorms:
+    """Norms of one step's gradient as the trainer could have computed it."""
+
+    dtype: str
+    """The dtype of the products."""
+    norms: tuple[float, ...]
+    """One for each order of the rollouts."""
+    resolution: float
+    """Relative distance of two neighbouring norms: gradients in bfloat16 have their norm in bfloat16."""
+    router_norm: float | None
+    """Norm of the router's part, in the first order; None where the loss has none."""
+
+    @property
+    def mean(self) -> float:
+        """The middle of the norms."""
+        return sum(self.norms) / len(self.norms)
+
+    @property
+    def told_within(self) -> float:
+        """How closely the trainer's norm can be told, relative: half of where one more order would put it."""
+        low, high = prediction_interval(self.norms)
+        return max((high - low) / (high + low), self.resolution) if high + low > 0 else 0.0
+
+
+def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
+    """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
+    batches = prepared.batches(range(len(prepared.plan.sequences)), prepared.budget.tokens)
+    with _accumulated(prepared, batches, TrainerArithmetic()) as gradients:
+        return {name: float(gradient.double().square().sum()) for name, gradient in gradients.items()}
+
+
+def trained_norms(
+    prepared: PreparedStep, arithmetic: TrainerArithmetic, *, num_orders: int = NUM_ORDERS, seed: int = 0
+) -> TrainedNorms:
+    """The norm of a step's gradient, its rollouts in several random orders.
+
+    Args:
+        prepared: The step, with the weights in the dtype that the trainer had them in.
+        arithmetic: How it computed.
+        num_orders: How many orders.
+        seed: Decides them.
+
+    Returns:
+        The norms.
+    """
+    prepared = _in_trainers_rows(prepared, arithmetic)
+    draw, num_rows = np.random.default_rng(seed), len(prepared.plan.sequences)
+    orders = [draw.permutation(num_rows).tolist() for _ in range(num_orders)]
+    router = None
+    if arithmetic.router_coefficient:
+        with _accumulated(prepared, _chunks(prepared, orders[0], arithmetic), arithmetic, rewards=0.0) as gradients:
+            router = _norm(gradients.values())
+    norms = []
+    for order in orders:
+        with _accumulated(prepared, _chunks(prepared, order, arithmetic), arithmetic) as gradients:
+            norms.append(_norm(gradients.values()))
+    policy = prepared.policy
+    return TrainedNorms(
+        dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
+        norms=tuple(norms),
+        resolution=torch.finfo(policy.dtype).eps,
+        router_norm=router,
+    )
+
+
+def _router_coefficient(settings: TrainerSettings, model: object) -> float:
+    """The coefficient of the arguments, else the model's own; 0 where the model returns no router logits."""
+    config = model.config.get_text_config()  # type: ignore[attr-defined]
+    if not hasattr(config, "output_router_logits"):
+        return 0.0
+    given = settings.get("router_aux_loss_coef")
+    return float(getattr(config, "router_aux_loss_coef", 0.0) if given is None else given)
+
+
+def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
+    """The micro-batches of an order of the rollouts."""
+    size = arithmetic.micro_batch or len(order)
+    return [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
+
+
+def _in_trainers_rows(prepared: PreparedStep, arithmetic: TrainerArithmetic) -> PreparedStep:
+    """The step in the trainer's padding, with the reference's log-probabilities by the same arithmetic."""
+    policy = prepared.policy
+    framed = replace(prepared, plan=replace(prepared.plan, sequences=in_frames(policy, prepared.plan)))
+    if not framed.plan.objective.beta or arithmetic.autocast is None:
+        return framed
+    reference: list[torch.Tensor] = []
+    with policy.as_reference() as model, torch.no_grad(), arithmetic.on(policy.device, model):
+        for batch in _chunks(framed, range(len(framed.plan.sequences)), arithmetic):
+            reference += completion_logprobs(model, batch, framed.plan.objective.temperature)
+    completions = [
+        replace(completion, reference=logprobs)
+        for completion, logprobs in zip(framed.plan.completions, reference, strict=True)
+    ]
+    return replace(framed, plan=replace(framed.plan, completions=tuple(completions)))
+
+
+@contextmanager
+def _accumulated(
+    prepared: PreparedStep, batches: Sequence[PaddedBatch], arithmetic: TrainerArithmetic, *, rewards: float = 1.0
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The gradients that a step's backward passes leave on the parameters; what these held before comes back.
+
+    Args:
+        batches: The micro-batches, whose losses add up; a router's terms are averaged over them.
+        rewards: What everything but the router's term is multiplied with.
+
+    Yields:
+        Parameter -> gradient, only where there is one.
+    """
+    trainable = prepared.policy.trainable
+    before = {name: parameter.grad for name, parameter in trainable.items()}
+    scale = _LARGEST_SCALE if arithmetic.autocast == torch.float16 else 1.0
+    try:
+        with gradients_on(trainable, on=True):
+            while True:
+                for parameter in trainable.values():
+                    parameter.grad = None
+                for batch in batches:
+                    _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
+                found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+                if scale <= 1 or all(bool(torch.isfinite(gradient).all()) for gradient in found.values()):
+                    break
+                scale /= 2
+        for gradient in found.values():
+            gradient.div_(scale)
+        yield found
+    finally:
+        for name, parameter in trainable.items():
+            parameter.grad = before[name]
+
+
+def _backward(
+    prepared: PreparedStep, batch: PaddedBatch, arithmetic: TrainerArithmetic, rewards: float, routed: float
+) -> None:
+    """One micro-batch: its part of the loss, and the router's term, from one forward pass."""
+    policy, plan, coefficient = prepared.policy, prepared.plan, routed * arithmetic.router_coefficient
+    terms: list[torch.Tensor] = []
+    with (
+        router_losses(policy.model, terms) if coefficient else nullcontext(),
+        arithmetic.on(policy.device, policy.model),
+    ):
+        outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+    sequences = [plan.rows[row].sequence for row in batch.rows]
+    weights = [plan.gradient(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
+    parts = [(row * (rewards * weight.to(row))).sum() for row, weight in zip(outputs, weights, strict=True)]
+    torch.stack([*parts, *(coefficient * term for term in terms)]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _norm(gradients: Iterable[torch.Tensor]) -> float:
+    """As PyTorch's clipping computes it, in the dtype of the gradients."""
+    return float(torch.nn.utils.get_total_norm(list(gradients)))
