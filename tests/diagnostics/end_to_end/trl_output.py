@@ -1,4 +1,4 @@
-"""A small run of TRL as its user has it: an output_dir with completions, checkpoints and a model card, and arguments."""
+"""A small run of TRL as its user has it: output_dir with completions, checkpoints and model card, and the arguments."""
 
 from __future__ import annotations
 
