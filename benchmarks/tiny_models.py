@@ -1,7 +1,7 @@
 """A tiny model of any causal-LM class that transformers ships: the defaults of its configuration, shrunk by rules.
 
-The rules go by a field's name; `OVERRIDES` holds what a class needs beyond them. Layers are chosen so that every kind of
-layer of the default configuration occurs once.
+The rules go by a field's name; `OVERRIDES` holds what a class needs beyond them. Layers are chosen so that every kind
+of layer of the default configuration occurs once.
 """
 
 from __future__ import annotations

@@ -13,20 +13,21 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import stored_dtype
-from gradscope.gradients.model.dropout import active_dropout
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.step.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.trained_norm import TrainedNorms, TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.trained.dropout import active_dropout
+from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -40,8 +41,7 @@ class Recomputer:
     """Measures the steps of a run, one after the other.
 
     Args:
-        run: The run.
-        options: How to compute.
+        options: Device, engine and precision.
         closely: Whether to say how closely a norm can be told that was computed in reduced precision.
     """
 
@@ -60,7 +60,10 @@ class Recomputer:
         prepared = under(whole, start)
         gram = self._gram(prepared)
         trained = None
-        if (logged := self._unmet(step, gram)) is not None:
+        logged = self._unmet(step, gram)
+        if logged is not None or self._run.metrics.get(step, {}).get("grad_norm") is None:
+            self._require_trainers_tokens(whole)
+        if logged is not None:
             fitted, trained = self._look_again(whole, weights, loss, logged, start)
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
@@ -75,6 +78,11 @@ class Recomputer:
             raise InputError(
                 f"The model was trained with dropout {drop:g}, and what it dropped is not logged.", cause="dropout"
             )
+
+    def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
+        reason = other_tokens(self._run, prepared.step, prepared.plan.sequences)
+        if reason is not None:
+            raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
 
     def _gram(self, prepared: PreparedStep) -> StepGram:
         return measure_step(prepared, engine=self._options.engine, verify=self._options.verify)

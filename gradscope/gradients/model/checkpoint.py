@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import warnings
@@ -68,9 +69,9 @@ def _model_class(source: Path | str) -> Any:
         The class that the configuration names, where it is one that writes text from text; else transformers' own pick.
     """
     config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-    named = getattr(transformers, next(iter(config.architectures or ()), ""), None)
-    is_model = isinstance(named, type) and issubclass(named, PreTrainedModel) and named.can_generate()
-    return named if is_model and not config.is_encoder_decoder else AutoModelForCausalLM
+    named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
+    is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
+    return named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:

@@ -19,7 +19,8 @@ from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batc
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.forward import completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
+from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.tokenize import token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.padded_sequences import as_trained
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows

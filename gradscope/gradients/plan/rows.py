@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope
 from gradscope.rollouts.types import Rollout

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from gradscope.gradients.plan.rows import Row
-from gradscope.gradients.step.assumptions import Assumption
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.trained_norm import TrainedNorms
 from gradscope.gradients.step.verify import Verification
+from gradscope.gradients.trained.assumptions import Assumption
+from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.rollouts.files import atomic_write
 
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")

@@ -16,9 +16,9 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.rows import BESIDE, Channel, Row
-from gradscope.gradients.step.assumptions import Assumption
-from gradscope.gradients.step.trained_norm import TrainedNorms
 from gradscope.gradients.step.verify import Verification
+from gradscope.gradients.trained.assumptions import Assumption
+from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.metrics.gram.spectrum import Array
 
 Chosen = Literal["loop", "stream", "prompt"]

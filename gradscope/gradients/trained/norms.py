@@ -20,10 +20,10 @@ import torch
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.fused_head import fused_head
-from gradscope.gradients.model.router import router_losses
 from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.trained.fused_head import fused_head
+from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
 from gradscope.rollouts.run import TrainerSettings
 
