@@ -16,9 +16,8 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:
-    return MeasuredStep(
-        step=step, groups=run.groups_at(step), weights=None, gram=None, reason=Reason("not_recomputed", "no")
-    )
+    reason = Reason("not_recomputed", "not computed")
+    return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)
 
 
 def one_step(settings: Mapping[str, object] | None = None, **logged: float) -> Run:

@@ -36,12 +36,12 @@ def random_groups(seed: int, *, gaps: bool) -> tuple[list, torch.Tensor]:
 def nanstd(values: torch.Tensor, dim=None) -> torch.Tensor:
     mean = torch.nanmean(values, dim=dim, keepdim=True)
     count = (~values.isnan()).sum(dim=dim, keepdim=True)
-    correction = torch.where(count > 1, count / (count - 1), torch.nan)
+    correction = torch.where(count > 1, count.double() / (count - 1), torch.nan)
     return (torch.nanmean((values - mean) ** 2, dim=dim, keepdim=True) * correction).sqrt()
 
 
 def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Tensor, float]:
-    weights, unscored = torch.tensor(WEIGHTS), table.isnan().all(dim=1)
+    weights, unscored = torch.tensor(WEIGHTS, dtype=torch.float64), table.isnan().all(dim=1)
     if aggregation == "normalize_then_sum":
         grouped = table.view(-1, G, 2)
         scaled = (grouped - torch.nanmean(grouped, 1, keepdim=True)) / (nanstd(grouped, 1) + 1e-4)

@@ -197,13 +197,8 @@ def recorded_run(
         trainer.updates = []
         trainer.train()
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    return (
-        trainer.updates,
-        norms,
-        TrainerSettings(
-            values=args.to_dict() | {"trl_version": trl.__version__, "use_vllm": arguments.get("use_vllm", False)}
-        ),
-    )
+    told = {"trl_version": trl.__version__, "use_vllm": arguments.get("use_vllm", False)}
+    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | told)
 
 
 def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
