@@ -145,8 +145,9 @@ class Recomputer:
 
     def _untold(self, prepared: PreparedStep, told: Assumption) -> Iterator[str]:
         """Sentences on what the logged norm did not decide, where it matters."""
-        first = self._run.weights_before(1)
-        if prepared.plan.objective.beta and prepared.policy.kind == "adapter" and first is None:
+        is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
+        unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell
+        if prepared.plan.objective.beta and is_base and unknown:
             yield (
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."
