@@ -1,4 +1,4 @@
-"""What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, where it has any.
+"""What a model looks up: tokens, under whatever PEFT put around their embedding, and positions, where it has any.
 
 A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 """
@@ -54,6 +54,9 @@ def _rows_left(model: Any) -> Iterator[int]:
     """Of each table that is looked up by position, the rows from its first position on.
 
     The model is given one token several times: a table that is asked for ascending ids is asked for positions.
+
+    Yields:
+        Their number.
     """
     with _Lookups(model) as lookups:
         _run(model)

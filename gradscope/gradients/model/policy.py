@@ -61,7 +61,7 @@ class MeasuredPolicy:
     @property
     def vocab_size(self) -> int:
         """Number of token ids that the model can read."""
-        return int(token_table(self.model).weight.shape[0])
+        return int(token_embedding(self.model).weight.shape[0])
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
