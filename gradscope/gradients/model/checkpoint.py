@@ -68,9 +68,9 @@ def _model_class(source: Path | str) -> Any:
         The class that the configuration names, where it is one that writes text from text; else transformers' own pick.
     """
     config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-    named = getattr(transformers, next(iter(config.architectures or ()), ""), None)
-    is_model = isinstance(named, type) and issubclass(named, PreTrainedModel) and named.can_generate()
-    return named if is_model and not config.is_encoder_decoder else AutoModelForCausalLM
+    named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
+    is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
+    return named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
@@ -224,7 +224,8 @@ def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
 
 def _adapter_config(folder: Path) -> PeftConfig:
     try:
-        config = PeftConfig.from_pretrained(str(folder))
+        with _quiet():
+            config = PeftConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error
