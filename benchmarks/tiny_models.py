@@ -1,7 +1,7 @@
 """A tiny model of any causal-LM class that transformers ships: the defaults of its configuration, shrunk by rules.
 
-The rules go by a field's name; `OVERRIDES` holds what a class needs beyond them. Of each kind of layer that the default
-configuration has there is one.
+The rules go by a field's name; `OVERRIDES` holds what a class needs beyond them. Layers are chosen so that every kind
+of layer of the default configuration occurs once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RULES: tuple[tuple[str, int], ...] = (
     (r".*lora_rank|.*_rank|.*lowrank|laurel_rank|hidden_size_per_layer_input|ple_embed_dim|router_hidden_size", 8),
     (r".*(state_size|d_state)", 8),
     (
-        r"(max_|n_|max_target_|max_source_)?position(_embedding)?s|max_seq_len|seq_length|context_length",
+        r"(max_|n_|max_target_|max_source_)?position(_embedding)?s(_embeddings)?|max_seq_len|seq_length|context_length",
         96,
     ),
     (r"model_max_length|original_max_position_embeddings|num_position_embeddings|rel_extent", 96),
@@ -176,8 +176,9 @@ def _small(name: str, value: Any, declared: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     if re.fullmatch(r".*_(token_(id|index)|id|index)", name):
-        known = {"pad_token_id": PAD, "bos_token_id": BOS, "decoder_start_token_id": BOS}
-        return known.get(name, SPECIAL + len(name) % (VOCAB - SPECIAL))
+        return {"pad_token_id": PAD, "bos_token_id": BOS, "decoder_start_token_id": BOS}.get(
+            name, SPECIAL + len(name) % 8
+        )
     size = next((size for pattern, size in RULES if re.fullmatch(pattern, name)), -1)
     return size if size >= 0 and value > 0 and isinstance(declared, int) else None
 
@@ -198,8 +199,10 @@ def _heads(default: Any, fields: set[str]) -> dict[str, Any]:
 def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
     """Lists with an entry for each layer, cut down to one layer of each kind."""
     names = type(default).attribute_map
-    candidates = (names.get("num_hidden_layers"), "num_hidden_layers", "num_layers")
-    depth = next((name for name in candidates if name in fields), None)
+    depth = next(
+        (name for name in (names.get("num_hidden_layers", ""), "num_hidden_layers", "num_layers") if name in fields),
+        None,
+    )
     if depth is None or not isinstance(getattr(default, depth), int):
         return
     lists = {

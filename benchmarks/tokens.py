@@ -64,7 +64,7 @@ def build(model: Any, trainable: dict[str, Any], method: str) -> tuple[Callable[
     from gradscope.gradients.engines.accumulator import GramAccumulator
     from gradscope.gradients.model.batches import pad_batch
     from gradscope.gradients.model.forward import completion_logprobs
-    from gradscope.gradients.model.tokenize import TokenSequence
+    from gradscope.gradients.model.token_sequence import TokenSequence
     from gradscope.gradients.tokens.lockstep import lockstep_gram
     from gradscope.gradients.tokens.loop import token_loop_rows
     from gradscope.gradients.tokens.rows import TokenRow, chunks_of

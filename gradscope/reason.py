@@ -37,6 +37,7 @@ CAUSES: Mapping[str, Cause] = {
     # the tokens
     "ids_inferred": Cause("cannot", "Log exact ids with log_extra in a reward function; see the docs on logs."),
     "prompt_unknown": Cause("cannot", "Log the prompt's ids in a column prompt_ids; see the docs on logs."),
+    "mask_unknown": Cause("cannot", "Log the mask in a column completion_mask, 1 for each token that was sampled."),
     "ids_misfit": Cause("cannot", "Point --model at the model and tokenizer of these rollouts."),
     "truncation_unknown": Cause("cannot", "Log exact ids: with or without the end-of-sequence token they tell."),
     # the weights

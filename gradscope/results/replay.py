@@ -49,15 +49,15 @@ class StepReplay:
     relative_error: Mapping[str, float]
     """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
     the largest absolute difference over the step's rollouts."""
-    told_within: float | None
-    """How closely the logged ``grad_norm`` can be told, relative: half the interval over orders of the rollouts, where
-    the trainer computed in bfloat16 or float16 or its micro-batches matter; None where it can be told to rounding."""
     num_inferred_ids: int
     """Rollouts of the step whose token ids were re-tokenized from text."""
     frac_kl: float | None
     """Norm of the KL part of the gradient over the norm of the whole; None without a KL term."""
     logprob_difference: LogprobDifference | None = None
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
+    told_within: float | None = None
+    """How closely the logged ``grad_norm`` can be told, relative: half the interval over orders of the rollouts, where
+    the trainer computed in bfloat16 or float16 or its micro-batches matter; None where it can be told to rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gradscope.reason import Reason
 from gradscope.results.source import Source
 from gradscope.rollouts.types import RolloutGroup
 
@@ -59,18 +60,33 @@ class Run:
     """All sets of weights on disk, by ``num_updates``."""
     tokenizer: Path | None = None
     """A folder that holds the tokenizer, where one was found."""
-    notes: Mapping[int, str] = field(default_factory=dict)
-    """Step -> why that step's rollouts do not stand for what the trainer logged there (a logging window of several
-    steps, a batch that several updates share, ...)."""
+    notes: Mapping[int, Reason] = field(default_factory=dict)
+    """Step -> why its rollouts are not those of its update (a batch that several updates share, ...)."""
+    windows: Mapping[int, int] = field(default_factory=dict)
+    """Step -> over how many steps its metrics are means, where that is more than one. ``grad_norm`` is the step's own
+    all the same."""
+    repeats: Mapping[int, int] = field(default_factory=dict)
+    """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
 
     @property
     def steps(self) -> tuple[int, ...]:
         """Steps that have rollouts, ascending."""
         return tuple(sorted({group.step for group in self.groups}))
 
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """Steps whose update the log tells the rollouts of, those that used a batch again included, ascending."""
+        return tuple(sorted({*self.steps, *self.repeats}))
+
     def groups_at(self, step: int) -> tuple[RolloutGroup, ...]:
-        """The groups of one step in the order of the log; empty where the step was not logged."""
-        return tuple(group for group in self.groups if group.step == step)
+        """The groups that a step's update used, in the order of the log; empty where the step was not logged."""
+        sampled = self.repeats.get(step, step)
+        groups = tuple(group for group in self.groups if group.step == sampled)
+        return groups if sampled == step else tuple(replace(group, step=step) for group in groups)
+
+    def is_means(self, step: int) -> bool:
+        """Whether what was logged at a step is not of its rollouts alone."""
+        return step in self.notes or step in self.windows
 
     def weights_before(self, step: int) -> WeightsRef | None:
         """The weights, after ``step - 1`` updates, that the update of ``step`` started from; None where not on disk."""

@@ -252,7 +252,7 @@ class MetricValues:
         return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
-        usable = [step for step in self.run.steps if self.run.weights_before(step) and step not in self.run.notes]
+        usable = [step for step in self.run.updates if self.run.weights_before(step) and step not in self.run.notes]
         return tuple(usable[-1:]) or None
 
 

@@ -118,7 +118,8 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         return select_steps(run, steps), ""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
     if not usable:
-        reason = run.notes.get(run.steps[0]) or str(missing_weights(run, run.steps[0]))
+        first = run.steps[0]
+        reason = str(run.notes.get(first) or missing_weights(run, first))
         return (), f"No gradient was recomputed: {reason.rstrip('.')}"
     if len(usable) <= MOST_STEPS:
         return tuple(usable), ""

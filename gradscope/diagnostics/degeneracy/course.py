@@ -92,7 +92,7 @@ def _between(
     groups = table.between(step, last)
     estimates = options.estimate(groups)
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
-    comparable = reward is None and step == last and step not in run.notes
+    comparable = reward is None and step == last and not run.is_means(step)
     return StepDegeneracy(
         step=step,
         last_step=last,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gradscope.progress import NoticeCallback
 from gradscope.results.envelope import sha256_of
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
@@ -30,15 +30,23 @@ class KeptStep:
         folder: A folder for kept steps; made when the first is written.
         choices: Everything else that the numbers depend on.
         notice: Told when a kept step is used, or is of no use.
+        also: Other weights that the step looks at.
     """
 
     def __init__(
-        self, folder: Path, run: Run, step: int, objective: Objective, choices: object, notice: NoticeCallback
+        self,
+        folder: Path,
+        run: Run,
+        step: int,
+        objective: Objective,
+        choices: object,
+        notice: NoticeCallback,
+        also: Sequence[WeightsRef] = (),
     ) -> None:
         self._path = folder / f"step_{step:05d}.safetensors"
         self._step, self._notice = step, notice
         code = (__version__, *map(version, _PACKAGES))
-        inputs = (step, run.groups_at(step), objective, tuple(_digests(run, step)))
+        inputs = (step, run.groups_at(step), objective, tuple(_digests(run, step, also)))
         self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
 
     def read(self) -> StepGram | None:
@@ -59,9 +67,9 @@ class KeptStep:
         write_step_gram(self._path, gram, self._key)
 
 
-def _digests(run: Run, step: int) -> Iterator[tuple[str, str]]:
+def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[str, str]]:
     """Each file and its digest of the model folders that a step's gradients depend on; a hub id by name alone."""
-    weights = [of for of in (run.weights_before(step), run.weights_before(1)) if of is not None]
+    weights = [of for of in (run.weights_before(step), run.weights_before(1), *also) if of is not None]
     folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
     for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
         yield folder, ""

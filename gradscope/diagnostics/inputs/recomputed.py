@@ -13,20 +13,21 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import stored_dtype
-from gradscope.gradients.model.dropout import active_dropout
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
-from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.step.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.trained_norm import TrainedNorms, TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
+from gradscope.gradients.trained.dropout import active_dropout
+from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -40,34 +41,35 @@ class Recomputer:
     """Measures the steps of a run, one after the other.
 
     Args:
-        run: The run.
-        objective: Its loss.
-        options: How to compute.
+        options: Device, engine and precision.
         closely: Whether to say how closely a norm can be told that was computed in reduced precision.
     """
 
-    def __init__(self, run: Run, objective: Objective, options: EngineOptions, *, closely: bool) -> None:
-        self.objective = objective
+    def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
         self._run, self._options, self._closely = run, options, closely
         self._fitted: Assumption | None = None
 
-    def measure(self, step: int, weights: WeightsRef, question: RowQuestion | None) -> tuple[StepGram, tuple[Any, ...]]:
+    def measure(
+        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
+    ) -> tuple[StepGram, tuple[Any, ...]]:
         """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
-        policy = policy_of(self._run, weights, self.objective, self._options)
-        self._require_no_dropout(policy)
-        told = Assumption.of(policy)
+        whole = prepared_of(self._run, step, weights, loss, self._options)
+        self._require_no_dropout(whole.policy)
+        told = Assumption.of(whole.policy)
         start = self._fitted or told
-        prepared = self._prepared(start.holds_for(policy), step)
+        prepared = under(whole, start)
         gram = self._gram(prepared)
         trained = None
-        if (logged := self._unmet(step, gram)) is not None:
-            whole = replace(prepared, policy=policy)
-            fitted, trained = self._look_again(whole, weights, logged, start)
-            prepared = replace(prepared, policy=fitted.holds_for(policy))
+        logged = self._unmet(step, gram)
+        if logged is not None or self._run.metrics.get(step, {}).get("grad_norm") is None:
+            self._require_trainers_tokens(whole)
+        if logged is not None:
+            fitted, trained = self._look_again(whole, weights, loss, logged, start)
+            prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
-        notes = (*gram.notes, *start.describe(told), *self._untold(prepared, told))
-        gram = replace(gram, notes=notes, trained=trained)
+        notes = (*gram.notes, *start.describe(told), *self._untold(whole, told))
+        gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
 
     def _require_no_dropout(self, policy: MeasuredPolicy) -> None:
@@ -77,13 +79,10 @@ class Recomputer:
                 f"The model was trained with dropout {drop:g}, and what it dropped is not logged.", cause="dropout"
             )
 
-    def _prepared(self, policy: MeasuredPolicy, step: int) -> PreparedStep:
-        budget = TokenBudget(
-            self._options.batch_tokens or first_batch_tokens(policy),
-            fixed=self._options.batch_tokens is not None,
-            notice=self._options.notice,
-        )
-        return prepare_step(policy, self._run.groups_at(step), self.objective, budget)
+    def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
+        reason = other_tokens(self._run, prepared.step, prepared.plan.sequences)
+        if reason is not None:
+            raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
 
     def _gram(self, prepared: PreparedStep) -> StepGram:
         return measure_step(prepared, engine=self._options.engine, verify=self._options.verify)
@@ -96,7 +95,7 @@ class Recomputer:
         return None if _meets(batch_norm(whole), logged) else logged
 
     def _look_again(
-        self, prepared: PreparedStep, weights: WeightsRef, logged: float, start: Assumption
+        self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
     ) -> tuple[Assumption, TrainedNorms | None]:
         """The assumption that fits, else that which was tried, and what the trainer's arithmetic makes of it."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
@@ -110,24 +109,23 @@ class Recomputer:
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
-        for computed, by in self._as_computed(prepared, weights, arithmetic):
+        for computed, by in self._as_computed(prepared, weights, loss, arithmetic):
             for assumption in [start, *others]:
-                norms = trained_norms(replace(computed, policy=assumption.holds_for(computed.policy)), by)
+                norms = trained_norms(under(computed, assumption), by)
                 if abs(norms.mean - logged) <= norms.told_within * abs(logged):
                     return assumption, norms
                 first = first or norms
         return start, first
 
     def _as_computed(
-        self, prepared: PreparedStep, weights: WeightsRef, arithmetic: TrainerArithmetic
+        self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, arithmetic: TrainerArithmetic
     ) -> Iterator[tuple[PreparedStep, TrainerArithmetic]]:
         """The step with the weights and the output layer that the trainer may have had; none where all was float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
         stored = stored_dtype(self._run.weights[-1])  # not of the first, which may have been converted on loading
         if stored != "float32":
             options = replace(self._options, dtype=stored, precision="auto")
-            policy = policy_of(self._run, weights, self.objective, options)
-            step = self._prepared(policy, prepared.step)
+            step = prepared_of(self._run, prepared.step, weights, loss, options)
             yield from ((step, head) for head in heads)
         if arithmetic.autocast is not None:
             yield from ((prepared, head) for head in heads)
@@ -140,13 +138,13 @@ class Recomputer:
         saved = self._run.weights
         if len(saved) < 2 or saved[0].kind != saved[-1].kind:
             return frozenset()
-        first, last = (policy_of(self._run, of, self.objective, self._options) for of in (saved[0], saved[-1]))
+        first, last = (policy_of(self._run, of, self._options) for of in (saved[0], saved[-1]))
         return unchanged(first, last)
 
     def _untold(self, prepared: PreparedStep, told: Assumption) -> Iterator[str]:
         """Sentences on what the logged norm did not decide, where it matters."""
         first = self._run.weights_before(1)
-        if self.objective.beta and prepared.policy.kind == "adapter" and first is None:
+        if prepared.plan.objective.beta and prepared.policy.kind == "adapter" and first is None:
             yield (
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."
@@ -159,15 +157,45 @@ class Recomputer:
             )
 
 
-def policy_of(run: Run, weights: WeightsRef, objective: Objective, options: EngineOptions) -> MeasuredPolicy:
-    """A set of a run's weights as the trainer had it; the reference policy only where the loss has a KL term."""
+def prepared_of(
+    run: Run, step: int, weights: WeightsRef, loss: StepLoss, options: EngineOptions, batch_tokens: int | None = None
+) -> PreparedStep:
+    """A step made ready to measure.
+
+    Args:
+        weights: The weights before its update.
+        batch_tokens: Most padded tokens of a forward pass; None: what the options say.
+
+    Returns:
+        The step, with everything that its loss looks at.
+    """
+    policy, groups = policy_of(run, weights, options, loss.reference), run.groups_at(step)
+    asked = batch_tokens or options.batch_tokens
+    budget = TokenBudget(
+        asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
+    )
+    old = None
+    if loss.sampled_with is not None:
+        old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
+    return prepare_step(policy, groups, loss.objective, budget, old)
+
+
+def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
+    """A step with the policy as an assumption has it."""
+    return replace(prepared, policy=assumption.holds_for(prepared.policy))
+
+
+def policy_of(
+    run: Run, weights: WeightsRef, options: EngineOptions, reference: WeightsRef | None = None
+) -> MeasuredPolicy:
+    """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     first = run.weights_before(1)
     return load_measured_policy(
         weights,
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
-        initial=first if objective.beta else None,
+        initial=reference,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
+from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
@@ -24,7 +25,6 @@ from gradscope.rollouts.types import RolloutGroup
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.inputs.recomputed import Recomputer
-    from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram
 
 
@@ -60,11 +60,11 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     """
     if steps is None:
         return run.steps
-    absent = sorted(set(steps) - set(run.steps))
+    absent = sorted(set(steps) - set(run.updates))
     if absent:
         raise InputError(
             f"{run.path} has no rollouts of step {', '.join(map(str, absent))}.",
-            hint=f"It has steps {run.steps[0]} to {run.steps[-1]}." if run.steps else None,
+            hint=f"It has steps {run.updates[0]} to {run.updates[-1]}." if run.steps else None,
         )
     return tuple(sorted(set(steps)))
 
@@ -102,11 +102,11 @@ def measure_steps(
     from gradscope.gradients.plan.objective import Objective
 
     objective = Objective.from_settings(run.settings)
-    recomputer = Recomputer(run, objective, options, closely=closely)
+    recomputer = Recomputer(run, options, closely=closely)
     with _arithmetic(options):
         for done, step in enumerate(steps):
             progress(done, len(steps), f"step {step}")
-            yield _measure(run, step, recomputer, _kept(run, step, objective, options, question), question)
+            yield _measure(run, step, loss_at(run, objective, step), recomputer, options, question)
     progress(len(steps), len(steps), "steps")
 
 
@@ -120,22 +120,28 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 
 
 def _measure(
-    run: Run, step: int, recomputer: Recomputer, kept: KeptStep | None, question: RowQuestion | None
+    run: Run,
+    step: int,
+    loss: StepLoss,
+    recomputer: Recomputer,
+    options: EngineOptions,
+    question: RowQuestion | None,
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
-    reason = _reason_against(run, step, recomputer.objective)
+    reason = _reason_against(run, step, loss)
     if reason is not None or weights is None:
         return replace(measured, reason=reason)
+    kept = _kept(run, step, loss, options) if question is None else None  # a question needs the weights again
     gram = kept.read() if kept else None
     if gram is not None:
         return replace(measured, gram=gram)
     try:
         with names_out_of_memory(f"step {step}"):
-            gram, answer = recomputer.measure(step, weights, question)
+            gram, answer = recomputer.measure(step, weights, loss, question)
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
     if kept:
@@ -143,29 +149,30 @@ def _measure(
     return replace(measured, gram=gram, answer=answer)
 
 
-def _reason_against(run: Run, step: int, objective: Objective) -> Reason | None:
+def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
-        return Reason("batch_split", run.notes[step].rstrip("."))
+        return run.notes[step]
+    objective = loss.objective
     if objective.cannot is not None:
-        return Reason("loss_not_on_disk", objective.cannot)
+        return objective.cannot
     weights = run.weights_before(step)
     if weights is None:
         return missing_weights(run, step)
     if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
         return Reason("reference_missing", "the KL term needs the weights before the first update")
-    reason = objective.reason_against([rollout for group in run.groups_at(step) for rollout in group.rollouts])
-    return None if reason is None else Reason("loss_not_on_disk", reason)
+    if loss.reason is not None:
+        return loss.reason
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 
-def _kept(
-    run: Run, step: int, objective: Objective, options: EngineOptions, question: RowQuestion | None
-) -> KeptStep | None:
-    """Where the step is kept; None where nothing is. A question needs the weights again, whatever was kept."""
-    if options.unfinished is None or question is not None:
+def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions) -> KeptStep | None:
+    """Where the step is kept; None where nothing is."""
+    if options.unfinished is None:
         return None
     choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
-    return KeptStep(options.unfinished, run, step, objective, choices, options.notice)
+    return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 
 def describe_engine(gram: StepGram, before: Mapping[str, object]) -> dict[str, object]:

@@ -22,7 +22,7 @@ from gradscope.say import non_finite_word, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.step.trained_norm import TrainedNorms
+    from gradscope.gradients.trained.norms import TrainedNorms
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
@@ -97,7 +97,18 @@ def _off(run: Run, gram: StepGram, off: str) -> Reason:
         )
     if inferred := _inferred(gram):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
+    if _rendered_elsewhere(run, gram.step):
+        why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
+        return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _rendered_elsewhere(run: Run, step: int) -> bool:
+    """Whether conversations were made into ids with another tokenizer than the one in the run's folder."""
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
+    root = run.path if run.path.is_dir() else run.path.parent
+    return rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve()))
 
 
 def _inferred(gram: StepGram) -> str | None:

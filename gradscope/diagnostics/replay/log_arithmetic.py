@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_step_advantages, formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
 from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.reason import Reason
 from gradscope.results.replay import Quantity, ReplayVerdict
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
@@ -20,8 +22,8 @@ from gradscope.say import non_finite_word
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
 
-FORMULATION_OF_SCALE = {"group": "grpo", "True": "grpo", "none": "dr_grpo", "False": "dr_grpo"}
-"""TRL's ``scale_rewards`` -> the formulation it makes; with ``batch`` the std is that of the whole batch."""
+_BY_TRL = ("trl", "gradscope")
+"""Formats whose advantages TRL's trainer made."""
 
 Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
@@ -49,46 +51,47 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
     return Quantity(name=name, verdict="mismatch", cause=cause), value, error
 
 
-def _rewards(groups: Sequence[RolloutGroup]) -> NDArray[np.float64] | None:
-    """Scalar rewards of a step; None where one is missing."""
-    values = [reward for group in groups for reward in group.rewards]
-    return None if None in values else np.array(values, dtype=np.float64)
+def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
+    """What the trainer made of the step's rewards, or why that cannot be told."""
+    unscored = any(reward is None for group in measured.groups for reward in group.rewards)
+    if unscored and (run.source.format not in _BY_TRL or run.settings.get("advantage")):
+        return Reason("rewards_missing", "a rollout has no reward")
+    return trl_batch(measured.groups, run.settings)
+
+
+def _not_of_this_step(run: Run, step: int) -> Reason | None:
+    """Why what was logged is not of the step's rollouts alone."""
+    if step in run.windows:
+        return Reason("window", f"the trainer logged the mean of {run.windows[step]} steps")
+    return run.notes.get(step)
 
 
 def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
     """The mean reward of the step: verdict, recomputed value, relative error."""
     logged = run.metrics.get(measured.step, {}).get("reward")
-    rewards = _rewards(measured.groups)
-    if rewards is None:
-        return _outcome("reward", "a rollout has no reward")
-    if measured.step in run.notes:
-        return _outcome("reward", run.notes[measured.step])
+    batch = _batch(run, measured)
+    reason = batch if isinstance(batch, Reason) else _not_of_this_step(run, measured.step)
+    if reason is not None or isinstance(batch, Reason):
+        return _outcome("reward", str(reason))
     if logged is None:
         return _outcome("reward", "the trainer logged no mean reward at this step")
-    return _compare("reward", float(rewards.mean()), logged)
+    return _compare("reward", batch.reward, logged)
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so."""
     name = "frac_reward_zero_std"
     logged = run.metrics.get(measured.step, {}).get(name)
-    rewards = _rewards(measured.groups)
-    if rewards is None:
-        return _outcome(name, "a rollout has no reward")
-    if measured.step in run.notes:
-        return _outcome(name, run.notes[measured.step])
+    batch = _batch(run, measured)
+    reason = batch if isinstance(batch, Reason) else _not_of_this_step(run, measured.step)
+    if reason is not None or isinstance(batch, Reason):
+        return _outcome(name, str(reason))
     if logged is None:
         return _outcome(name, "the trainer logged no frac_reward_zero_std at this step")
-    if run.settings.get("scale_rewards") == "batch":
-        return _outcome(name, "with scale_rewards = batch the trainer logs the std of the whole batch, not of groups")
-    by_group = run.settings.get("sampling") == "reallocated"
-    sizes = np.array([1 if by_group else group.size for group in measured.groups])
-    flat = np.array([all_equal(_known(group)) for group in measured.groups])
-    return _compare(name, float(sizes[flat].sum() / sizes.sum()), logged)
-
-
-def _known(group: RolloutGroup) -> list[float]:
-    return [reward for reward in group.rewards if reward is not None]
+    if run.settings.get("sampling") == "reallocated":
+        dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
+        return _compare(name, float(np.mean(dead)), logged)
+    return _compare(name, batch.frac_zero_std, logged)
 
 
 def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
@@ -97,19 +100,15 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     logged = [rollout.advantage for rollout in rollouts]
     if any(value is None for value in logged):
         return _outcome("advantage", "the advantages were not logged, or are one per token")
-    rewards = _rewards(measured.groups)
-    if rewards is None:
-        return _outcome("advantage", "a rollout has no reward")
     given = run.settings.get("advantage")
-    scale = str(run.settings.get("scale_rewards", "group"))
-    name = str(given) if given else FORMULATION_OF_SCALE.get(scale)
-    if name is None and scale != "batch":
-        return _outcome("advantage", f"scale_rewards = {scale} is not a formulation that gradscope knows")
-    if name == CUSTOM_ADVANTAGE:
+    if given == CUSTOM_ADVANTAGE:
         return _outcome("advantage", "a subclass of the trainer made them, and how is not recorded")
-    if name is not None and formulation(name).function is None:
-        return _outcome("advantage", f"{name} needs more than the rewards of the step")
-    value = _batch_scaled(measured.groups) if name is None else _formulated(name, measured.groups)
+    if given and formulation(str(given)).function is None:
+        return _outcome("advantage", f"{given} needs more than the rewards of the step")
+    batch = _batch(run, measured)
+    if isinstance(batch, Reason):
+        return _outcome("advantage", str(batch))
+    value = _formulated(str(given), measured.groups) if given else batch.advantages
     largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
@@ -117,17 +116,11 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.origin is None:
         cause = f"the advantage formula is not in the folder, and the trainer's default is {largest:.2g} off"
         return Quantity(name="advantage", verdict="cannot", cause=f"{cause}: --run-config"), size, largest
-    cause = f"an advantage differs from {name or 'the batch-scaled form'} of its group by {largest:.2g}"
+    name = f"{given} of its group" if given else batch.name
+    cause = f"an advantage differs from {name} by {largest:.2g}"
     return Quantity(name="advantage", verdict="mismatch", cause=cause), size, largest
 
 
 def _formulated(name: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
     """Advantages of all rollouts of a step, in the order of its groups."""
     return np.concatenate(compute_step_advantages(name, [np.array(group.rewards, dtype=float) for group in groups]))
-
-
-def _batch_scaled(groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
-    """TRL's ``scale_rewards = batch``: minus the group's mean, over the std (ddof 1) of the batch plus 1e-4."""
-    rewards = [np.array(group.rewards, dtype=float) for group in groups]
-    scale = np.concatenate(rewards).std(ddof=1) + 1e-4
-    return np.concatenate([(values - values.mean()) / scale for values in rewards])

@@ -61,7 +61,7 @@ def replay_run(
     """
     run = read_run(path, read)
     engine = engine or EngineOptions()
-    chosen = select_steps(run, steps)
+    chosen = run.updates if steps is None else select_steps(run, steps)
     report = replay_measured(run, measure_steps(run, chosen, engine, progress, closely=True), tolerance=tolerance)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report

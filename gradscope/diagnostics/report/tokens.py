@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import Unavailable
 from gradscope.gradients.engine_options import EngineOptions
@@ -53,10 +54,8 @@ def _squared_norm(gram: StepGram) -> float:
 
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
-    from gradscope.diagnostics.inputs.recomputed import policy_of
-    from gradscope.gradients.model.budget import TokenBudget
+    from gradscope.diagnostics.inputs.recomputed import prepared_of, under
     from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.plan.prepared_step import prepare_step
     from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
@@ -64,7 +63,8 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     assert measured.weights is not None, "whose weights are therefore on disk"
     shares = projection_shares(measured.gram.policy_gram)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    objective = Objective.from_settings(run.settings)
-    policy = policy_of(run, measured.weights, objective, options)
-    prepared = prepare_step(policy, measured.groups, objective, TokenBudget(measured.gram.batch_tokens))
+    loss = loss_at(run, Objective.from_settings(run.settings), measured.step)
+    prepared = prepared_of(run, measured.step, measured.weights, loss, options, measured.gram.batch_tokens)
+    if measured.gram.assumption is not None:
+        prepared = under(prepared, measured.gram.assumption)
     return measure_rollout_tokens(prepared, measured.gram, order, most=most)

@@ -75,17 +75,17 @@ def loop_gram(
     with gradients_on(trainable, on=True):
         for sequence, indices in rows_of.items():
             batch = pad_batch(indices[:1], [plan.sequences[sequence]], accumulator.device)
-            (logprobs,) = completion_logprobs(model, batch, plan.objective.temperature)
-            detached = logprobs.detach()
+            (outputs,) = completion_logprobs(model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+            detached = outputs.detach()
             for index in indices:
                 weights = plan.cotangent(plan.rows[index], detached)
                 grads = torch.autograd.grad(
-                    logprobs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
+                    outputs, parameters, weights, retain_graph=index != indices[-1], allow_unused=True
                 )
                 for rows, grad in zip(kept, grads, strict=True):
                     if grad is not None:
                         rows[index] = grad.detach().flatten()
-            on_sequence(sequence, detached)
+            on_sequence(sequence, plan.logprobs(sequence, detached))
     # each parameter's rows are dropped once their products are added
     while kept:
         accumulator.add_rows(kept.pop(0))

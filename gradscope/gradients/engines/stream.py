@@ -80,10 +80,10 @@ def capture_batch(
     """
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
-        logprobs = completion_logprobs(model, batch, plan.objective.temperature, past=past)
-        weights = [plan.cotangent(row, logp.detach()) for row, logp in zip(rows, logprobs, strict=True)]
-        if any(row.requires_grad for row in logprobs):  # nothing does where no layer has a rule
-            backpropagate(logprobs, weights)
-    for row, logp in zip(rows, logprobs, strict=True):
+        outputs = completion_logprobs(model, batch, plan.objective.temperature, past=past, entropies=plan.has_entropies)
+        weights = [plan.cotangent(row, each.detach()) for row, each in zip(rows, outputs, strict=True)]
+        if any(row.requires_grad for row in outputs):  # nothing does where no layer has a rule
+            backpropagate(outputs, weights)
+    for row, each in zip(rows, outputs, strict=True):
         if row.channel == "score":
-            on_sequence(row.sequence, logp.detach())
+            on_sequence(row.sequence, plan.logprobs(row.sequence, each.detach()))

@@ -20,7 +20,7 @@ from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, begin_
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

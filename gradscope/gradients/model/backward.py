@@ -18,7 +18,7 @@ from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
 
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
-"""From a position within the batch and its detached log-probabilities [T] to the weights of grad log pi [T]."""
+"""From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
 
 
 @contextmanager
@@ -41,6 +41,8 @@ def backward(
     temperature: float,
     weigh: Weigh,
     consume: Callable[[str, torch.Tensor], None],
+    *,
+    entropies: bool = False,
 ) -> None:
     """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
 
@@ -50,6 +52,7 @@ def backward(
     Args:
         weigh: The weights v.
         consume: Called with each parameter's name and gradient; never for a parameter that has none.
+        entropies: Whether the tokens' entropies are weighed too, behind their log-probabilities.
     """
 
     def hand_out(name: str, parameter: torch.Tensor) -> None:
@@ -68,8 +71,8 @@ def backward(
     ]
     try:
         with gradients_on(trainable, on=True):
-            logprobs = completion_logprobs(model, batch, temperature)
-            backpropagate(logprobs, [weigh(position, row.detach()) for position, row in enumerate(logprobs)])
+            outputs = completion_logprobs(model, batch, temperature, entropies=entropies)
+            backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
     finally:
         for handle in handles:
             handle.remove()
@@ -84,9 +87,19 @@ def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> 
 
 
 def squared_norm(
-    model: Any, trainable: Mapping[str, nn.Parameter], batch: PaddedBatch, temperature: float, weigh: Weigh
+    model: Any,
+    trainable: Mapping[str, nn.Parameter],
+    batch: PaddedBatch,
+    temperature: float,
+    weigh: Weigh,
+    *,
+    entropies: bool = False,
 ) -> float:
     """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
     squares: list[torch.Tensor] = []
-    backward(model, trainable, batch, temperature, weigh, lambda _, grad: squares.append(grad.double().square().sum()))
+
+    def add(_: str, grad: torch.Tensor) -> None:
+        squares.append(grad.double().square().sum())
+
+    backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
     return float(torch.stack(squares).sum()) if squares else 0.0

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 
 PaddingSide = Literal["left", "right"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import warnings
@@ -69,7 +70,7 @@ def _model_class(source: Path | str) -> Any:
     """
     config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
     named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
-    is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
+    is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
     return named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
 
 

@@ -1,4 +1,4 @@
-"""What a model looks up: tokens, under whatever PEFT put around their embedding, and positions, where it has any.
+"""What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, if any.
 
 A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
 """
@@ -56,7 +56,7 @@ def _rows_left(model: Any) -> Iterator[int]:
     The model is given one token several times: a table that is asked for ascending ids is asked for positions.
 
     Yields:
-        Their number.
+        A number of rows.
     """
     with _Lookups(model) as lookups:
         _run(model)

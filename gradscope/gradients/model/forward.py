@@ -35,6 +35,8 @@ def completion_logprobs(
     temperature: float,
     softmax_dtype: torch.dtype = torch.float32,
     past: Past | None = None,
+    *,
+    entropies: bool = False,
 ) -> list[torch.Tensor]:
     """Log pi of each completion token.
 
@@ -43,14 +45,24 @@ def completion_logprobs(
     Args:
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
             which float32 keeps few digits; they matter where that token is a row of its own.
+        entropies: Whether each row's entropies follow its log-probabilities.
 
     Returns:
-        Per row its log-probabilities with their graph, [B][T].
+        Per row its log-probabilities with their graph, [B][T], or [B][2 T] with entropies behind them.
     """
     return [
-        scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+        torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
         for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
     ]
+
+
+def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+
+
+def _entropies(scaled: torch.Tensor) -> torch.Tensor:
+    logs = torch.log_softmax(scaled, dim=1)
+    return -(logs.exp() * logs).sum(dim=1)
 
 
 def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:

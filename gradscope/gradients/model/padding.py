@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gradscope.gradients.model.tokenize import Frame, TokenSequence
+from gradscope.gradients.model.token_sequence import Frame, TokenSequence
 from gradscope.rollouts.run import TrainerSettings
 
 

@@ -1,9 +1,8 @@
-"""The trainer's own loss as one weight per token: what multiplies grad log pi(token) at the scale of its grad_norm.
+"""The trainer's own loss as its arguments tell it: which formula, how tokens average, what the log must hold for it.
 
-TRL minimizes sum_i sum_t w_it (-ratio_it A_i + beta kl_it). The aggregation (``loss_type``) only sets w_it. While a
-batch is used once, ratio_it is exactly 1, so the gradient is a weighted sum of grad log pi; a reused batch brings the
-ratio to the log-probabilities it was sampled with, and the clip. A setting whose weights the log cannot tell gives a
-reason, never a number.
+TRL minimizes sum_i sum_t w_it (term_it + beta kl_it). The formula of the term and the averages w_it are declared in
+:mod:`gradscope.gradients.plan.losses`; what multiplies grad log pi follows in :mod:`gradscope.gradients.plan.slopes`. A
+setting whose weights the log cannot tell gives a reason, never a number.
 
 Shapes: R rollouts of a step, T tokens of a completion.
 """
@@ -12,23 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any
 
+from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters
+from gradscope.gradients.plan.obstacles import is_reused, reason_against
+from gradscope.gradients.plan.sampler import SamplerCorrection
+from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.trl_version import UNKNOWN, VERSION_HINT, TrlVersion
 from gradscope.rollouts.types import Rollout
 
-LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
-
-_LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
 _SHAPING = ("loss_type", "beta", "temperature")
+_PARAMETERS = (
+    "importance_sampling_level",
+    "delta",
+    "sapo_temperature_pos",
+    "sapo_temperature_neg",
+    "vespo_k_pos",
+    "vespo_lambda_pos",
+    "vespo_k_neg",
+    "vespo_lambda_neg",
+)
+"""Arguments of the losses that are called the same here and in TRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class Objective(LossParameters):
     """The part of a trainer's settings that shapes the gradient."""
 
-    loss_type: LossType = "dapo"
-    """How token terms are averaged."""
+    loss_type: str = "dapo"
+    """The loss, a name of ``LOSSES``."""
     beta: float = 0.0
     """Coefficient of the KL term."""
     temperature: float = 1.0
@@ -37,14 +49,16 @@ class Objective:
     """Whether the KL term is multiplied by the importance ratio."""
     importance_ratio: bool = False
     """Whether the batch was reused, so that ratios to the sampled log-probabilities differ from 1."""
-    epsilon_low: float = 0.2
-    """The ratio is clipped below 1 - epsilon_low."""
-    epsilon_high: float = 0.2
-    """The ratio is clipped above 1 + epsilon_high."""
-    delta: float | None = None
-    """A second, two-sided bound on the ratio; None without one."""
-    max_completion_length: int | None = None
-    """The trainer's limit on completions."""
+    correction: SamplerCorrection | None = None
+    """How the loss is corrected for an engine of its own that sampled; None: it is not."""
+    needs_sampler: bool = False
+    """Whether the loss looks at the log-probabilities of an engine of its own that sampled."""
+    off_policy_threshold: float | None = None
+    """Completions of negative advantage that are further off policy leave the reward part; None: all stay."""
+    top_entropy_quantile: float = 1.0
+    """Share of the tokens, those of highest entropy, that keep their reward part."""
+    entropy_coef: float = 0.0
+    """Coefficient of the entropy bonus."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False
@@ -53,51 +67,101 @@ class Objective:
     """Whether a router's load-balancing term was left at the coefficient of the model's own configuration."""
     num_rows: int | None = None
     """Rollouts of one optimizer step according to the settings; None where they do not tell."""
+    trl: TrlVersion = UNKNOWN
+    """TRL's version, as far as it is known."""
     assumed: tuple[str, ...] = ()
     """Settings that shape the gradient, were not known, and stand at TRL's default."""
-    cannot: str | None = None
+    cannot: Reason | None = None
     """Why the trainer's gradient cannot be formed from these settings; None where it can."""
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Objective:
         """The objective of a trainer's arguments; ``cannot`` says why where it has no exact token weights."""
-        loss_type = settings.get("loss_type", "dapo")
+        loss_type = str(settings.get("loss_type", "dapo"))
         epsilon = float(settings.get("epsilon", 0.2))
         beta = float(settings.get("beta", 0.0))
         assumed = [name for name in _SHAPING if name not in settings.values]
         if beta and "use_bias_correction_kl" not in settings.values:
             assumed.append("use_bias_correction_kl")
         max_length = settings.get("max_completion_length")
+        cannot = reason_against(settings)
+        correction = None if cannot else SamplerCorrection.from_values(settings.values)
+        threshold = settings.get("off_policy_mask_threshold")
         return cls(
-            loss_type=cast(LossType, loss_type) if loss_type in _LOSS_TYPES else "dapo",
+            **{name: settings.get(name) for name in _PARAMETERS if settings.get(name) is not None},
+            loss_type=loss_type if loss_type in LOSSES else "dapo",
             beta=beta,
             temperature=float(settings.get("temperature", 1.0)),
             use_bias_correction_kl=bool(settings.get("use_bias_correction_kl", True)),
-            importance_ratio=_is_reused(settings),
+            importance_ratio=is_reused(settings),
             epsilon_low=epsilon,
             epsilon_high=float(settings.get("epsilon_high", epsilon)),
-            delta=settings.get("delta"),
+            correction=correction,
+            needs_sampler=bool(settings.get("use_vllm", False)) and (correction or threshold) is not None,
+            off_policy_threshold=threshold,
+            top_entropy_quantile=float(settings.get("top_entropy_quantile", 1.0)),
+            entropy_coef=float(settings.get("entropy_coef", 0.0)),
             max_completion_length=None if max_length is None else int(max_length),
             chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
             router_loss_of_model=settings.values.get("router_aux_loss_coef", 0.0) is None,
             num_rows=_num_rows(settings),
+            trl=TrlVersion.parse(settings.get("trl_version")),
             assumed=tuple(assumed),
-            cannot=_reason_against(settings),
+            cannot=cannot,
         )
 
-    def reason_against(self, rollouts: Sequence[Rollout]) -> str | None:
-        """Why the rollouts of a step do not tell the trainer's gradient, without a final period, or None."""
+    @property
+    def loss(self) -> Loss:
+        """The declared loss."""
+        return LOSSES[self.loss_type]
+
+    @property
+    def needs_entropies(self) -> bool:
+        """Whether the gradient holds the entropy itself, by its bonus."""
+        return bool(self.entropy_coef)
+
+    def reason_against(self, rollouts: Sequence[Rollout], *, has_old: bool = False) -> Reason | None:
+        """Why the rollouts of a step do not tell the trainer's gradient, or None.
+
+        Args:
+            has_old: Whether the weights that sampled a reused batch are at hand, so that nothing need be logged of it.
+
+        Returns:
+            The first reason.
+        """
         if self.cannot is not None:
             return self.cannot
         if self.num_rows is not None and len(rollouts) != self.num_rows:
-            return f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
-        if self.mask_truncated and any(rollout.status == "unknown" for rollout in rollouts):
-            return "truncated completions leave the loss, and the log does not say which were truncated"
-        if self.importance_ratio and any(rollout.logprobs is None for rollout in rollouts):
-            return "the batch was reused, and the log-probabilities it was sampled with were not logged"
+            return Reason(
+                "rollouts_missing", f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
+            )
+        untold = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
+        if self.mask_truncated and any(untold):
+            return Reason(
+                "truncation_unknown",
+                "truncated completions leave the loss, and the log does not say which were truncated",
+            )
+        some_cut = any(rollout.status == "truncated" for rollout in rollouts)
+        if self.mask_truncated and some_cut and self.loss.by_all_tokens and not self.trl.known:
+            return Reason(
+                "settings_unknown",
+                f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version, "
+                "which is not known",
+                hint=VERSION_HINT,
+            )
+        unlogged = any(rollout.logprobs is None for rollout in rollouts)
+        if self.needs_sampler and unlogged:
+            return Reason(
+                "logprobs_missing", "the loss looks at vLLM's own log-probabilities of the tokens, which are not logged"
+            )
+        if self.importance_ratio and not has_old and (unlogged or self.needs_sampler):
+            return Reason(
+                "logprobs_missing",
+                "the batch was reused, and the log-probabilities it was sampled with were not logged",
+            )
         if self.loss_type == "dr_grpo" and self.max_completion_length is None:
-            return "dr_grpo divides by max_completion_length, which is not known"
+            return Reason("settings_unknown", "dr_grpo divides by max_completion_length, which is not known")
         return None
 
     def counted(self, rollout: Rollout, mask: Sequence[bool]) -> tuple[bool, ...]:
@@ -106,7 +170,9 @@ class Objective:
             return (False,) * len(mask)
         return tuple(mask)
 
-    def token_weights(self, masks: Sequence[Sequence[bool]]) -> list[float]:
+    def token_weights(
+        self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
+    ) -> list[float]:
         """The weight w_i of each counted token, the same for all tokens of a completion.
 
         ``grpo`` 1/(R |o_i|); ``bnpo`` and ``dapo`` 1/(tokens of the step); ``dr_grpo`` 1/(R max_completion_length).
@@ -115,79 +181,21 @@ class Objective:
 
         Args:
             masks: Which tokens count, per rollout of one step, [R][T].
+            before_truncation: The same with truncated completions, which TRL before 1.9 divides by; None: ``masks``.
 
         Returns:
             One weight per rollout, [R].
-
-        Raises:
-            ValueError: ``dr_grpo`` without ``max_completion_length``.
 
         Example:
             >>> Objective(loss_type="grpo").token_weights([[True, True], [True, False]])
             [0.25, 0.5]
         """
-        counts = [sum(mask) for mask in masks]
-        if self.loss_type == "grpo":
-            return [1.0 / (len(counts) * max(count, 1)) for count in counts]
-        if self.loss_type == "dr_grpo":
-            if self.max_completion_length is None:
-                raise ValueError("dr_grpo divides by max_completion_length, which is not known")
-            return [1.0 / (len(counts) * self.max_completion_length)] * len(counts)
-        return [1.0 / max(sum(counts), 1)] * len(counts)
-
-
-def _is_reused(settings: TrainerSettings) -> bool:
-    """TRL skips the ratio exactly when every update starts with fresh rollouts."""
-    accumulation = int(settings.get("gradient_accumulation_steps", 1))
-    per_generation = int(settings.get("steps_per_generation", accumulation))
-    return bool(accumulation % (per_generation * int(settings.get("num_iterations", 1))))
+        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9) and before_truncation is not None
+        divisor = sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
+        return self.loss.average([sum(mask) for mask in masks], self, divisor)
 
 
 def _num_rows(settings: TrainerSettings) -> int | None:
     """Rows of one update: the generation batch where each update uses one whole generation batch."""
     size = settings.get("generation_batch_size")
     return None if size is None else int(size)
-
-
-def _reason_against(settings: TrainerSettings) -> str | None:
-    accumulation = int(settings.get("gradient_accumulation_steps", 1))
-    per_generation = int(settings.get("steps_per_generation", accumulation))
-    get = settings.get
-    checks: tuple[tuple[bool, str], ...] = (
-        (get("loss_type", "dapo") not in _LOSS_TYPES, f"loss_type {get('loss_type')!r} has no rule here"),
-        (per_generation < accumulation, "an update covers several generation batches, and the log holds the last"),
-        (
-            per_generation > accumulation,
-            "each update sees a shuffled part of the logged batch, and which is not logged",
-        ),
-        (
-            get("loss_type") == "bnpo" and not _has_one_micro_batch(settings),
-            "bnpo averages within micro-batches, and which rollouts shared one is not logged",
-        ),
-        (float(get("top_entropy_quantile", 1.0)) < 1.0, "top_entropy_quantile masks tokens by their entropy"),
-        (bool(get("entropy_coef", 0.0)) or bool(get("use_adaptive_entropy", False)), "the loss has an entropy bonus"),
-        (bool(get("use_liger_kernel", False) or get("use_liger_loss", False)), "the loss was a fused Liger kernel"),
-        (
-            bool(get("use_vllm", False)) and bool(get("vllm_importance_sampling_correction", True)),
-            "the loss is corrected by ratios between trainer and vLLM, which are not logged",
-        ),
-        (bool(get("beta", 0.0)) and bool(get("sync_ref_model", False)), "the KL reference moves (sync_ref_model)"),
-        *_reasons_of_ratio(settings),
-    )
-    return next((reason for holds, reason in checks if holds), None)
-
-
-def _reasons_of_ratio(settings: TrainerSettings) -> tuple[tuple[bool, str], ...]:
-    """Sequence-level ratios equal token-level ones only at ratio 1 and without a ratio-corrected KL."""
-    by_sequence = settings.get("importance_sampling_level", "token") != "token"
-    corrected_kl = bool(settings.get("beta", 0.0)) and bool(settings.get("use_bias_correction_kl", True))
-    reused = _is_reused(settings)
-    return (
-        (by_sequence and (reused or corrected_kl), "importance ratios are per sequence"),
-        (reused and settings.get("off_policy_mask_threshold") is not None, "off-policy sequences are masked"),
-    )
-
-
-def _has_one_micro_batch(settings: TrainerSettings) -> bool:
-    rows: Any = settings.get("generation_batch_size")
-    return rows is not None and rows == settings.get("per_device_train_batch_size")

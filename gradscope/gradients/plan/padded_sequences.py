@@ -17,7 +17,7 @@ import torch
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.rows import RowPlan
 
 _SAME = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 2e-2}

@@ -8,20 +8,23 @@ rollouts (``measure_step``), weight matrices (``measure_weight_spectra``), token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.forward import completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
+from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.tokenize import token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.padded_sequences import as_trained
-from gradscope.gradients.plan.rows import RowPlan, plan_rows
+from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
+from gradscope.gradients.plan.truncation import with_status
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 
@@ -62,6 +65,7 @@ def prepare_step(
     groups: Sequence[RolloutGroup],
     objective: Objective,
     budget: TokenBudget | None = None,
+    old: Sequence[torch.Tensor] | None = None,
 ) -> PreparedStep:
     """Everything that measuring one step starts from.
 
@@ -78,24 +82,44 @@ def prepare_step(
     steps = sorted({group.step for group in groups})
     if len(steps) != 1:
         raise ValueError(f"expected the groups of one step, got steps {steps}")
-    rollouts = _rollouts(groups)
-    reason = objective.reason_against(rollouts)
+    rollouts = [with_status(rollout, policy, objective) for rollout in _rollouts(groups)]
+    reason = objective.reason_against(rollouts, has_old=old is not None)
     if reason is not None:
         raise InputError(
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
-            hint="Give the trainer's arguments with --run-config FILE if these are not the run's.",
+            hint=reason.advice,
         )
     budget = budget or TokenBudget(first_batch_tokens(policy))
+    sequences = sequences_of(policy, groups, objective)
+    passes = ForwardPasses(
+        reference=_reference_logprobs(policy, sequences, objective, budget),
+        old=old if objective.importance_ratio else None,
+        entropies=_entropies(policy, sequences, objective, budget),
+    )
+    plan = plan_rows(sequences, rollouts, objective, passes)
+    return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
+
+
+def sequences_of(
+    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective
+) -> tuple[TokenSequence, ...]:
+    """The rollouts of a step as the trainer's forward pass saw them."""
     sequences = token_sequences(
         policy,
         groups,
         max_completion_length=objective.max_completion_length,
         chat_template_kwargs=objective.chat_template_kwargs,
     )
-    sequences = as_trained(policy, sequences)
-    reference = _reference_logprobs(policy, sequences, objective, budget)
-    plan = plan_rows(sequences, rollouts, objective, reference)
-    return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
+    return as_trained(policy, sequences)
+
+
+def step_logprobs(
+    policy: MeasuredPolicy, groups: Sequence[RolloutGroup], objective: Objective, budget: TokenBudget
+) -> list[torch.Tensor]:
+    """Log-probabilities of a step's completions under some weights, such as those that sampled them, [R][T]."""
+    return _each(
+        policy.model, policy.device, sequences_of(policy, groups, objective), objective, budget, completion_logprobs
+    )
 
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
@@ -108,14 +132,36 @@ def _reference_logprobs(
     """Log-probabilities of all completions under the reference policy, [R][T]; None without a KL term."""
     if not objective.beta:
         return None
+    with policy.as_reference() as model:
+        return _each(model, policy.device, sequences, objective, budget, completion_logprobs)
+
+
+def _entropies(
+    policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
+) -> list[torch.Tensor] | None:
+    """Entropies at all completion tokens, [R][T]; None where no token is masked by them."""
+    if objective.top_entropy_quantile >= 1.0:
+        return None
+    return _each(policy.model, policy.device, sequences, objective, budget, completion_entropies)
+
+
+def _each(
+    model: Any,
+    device: torch.device,
+    sequences: Sequence[TokenSequence],
+    objective: Objective,
+    budget: TokenBudget,
+    look: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Something of every completion token, by forward passes alone, [R][T]."""
     lengths = [sequence.length for sequence in sequences]
 
     def attempt(batch_tokens: int) -> list[torch.Tensor]:
-        logprobs: dict[int, torch.Tensor] = {}
-        with policy.as_reference() as model, torch.no_grad():
+        found: dict[int, torch.Tensor] = {}
+        with torch.no_grad():
             for rows in split_rows(lengths, batch_tokens):
-                batch = pad_batch(rows, [sequences[row] for row in rows], policy.device)
-                logprobs.update(zip(rows, completion_logprobs(model, batch, objective.temperature), strict=True))
-        return [logprobs[row] for row in range(len(sequences))]
+                batch = pad_batch(rows, [sequences[row] for row in rows], device)
+                found.update(zip(rows, look(model, batch, objective.temperature), strict=True))
+        return [found[row] for row in range(len(sequences))]
 
     return budget.fit(lengths, attempt)

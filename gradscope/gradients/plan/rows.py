@@ -1,8 +1,8 @@
 """Gradient rows of a step: which sequence, which part of the loss, and the weight of each token's grad log pi.
 
-A row is sum_t v_t grad log pi(token t). Its channel says what v is: ``score`` (w_it, the score vector, without any
-advantage), ``kl`` (the KL term) or ``logged`` (the reward part with per-token advantages or clipped ratios, where no
-single advantage factors out).
+A row is sum_t v_t grad log pi(token t). Its channel says what v is: ``score`` (the score vector, without any advantage
+or clip), ``kl`` (the KL term), ``logged`` (the reward part where no single advantage factors out: per-token advantages,
+ratios) or ``entropy`` (the entropy bonus, whose v weighs grad of the tokens' entropies instead).
 
 Shapes: R rollouts, T tokens of a completion, N rows.
 """
@@ -16,11 +16,14 @@ from typing import Literal
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope
 from gradscope.rollouts.types import Rollout
 
-Channel = Literal["score", "kl", "logged"]
+Channel = Literal["score", "kl", "logged", "entropy"]
+BESIDE: tuple[Channel, ...] = ("kl", "entropy")
+"""Channels of the loss that no advantage reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,22 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPasses:
+    """What forward passes before the rows tell of each completion; None where the loss does not ask for it."""
+
+    reference: Sequence[torch.Tensor] | None = None
+    """Log-probabilities under the reference policy, for the KL term, [R][T]."""
+    old: Sequence[torch.Tensor] | None = None
+    """Log-probabilities under the weights that sampled a reused batch, where they were not logged, [R][T]."""
+    entropies: Sequence[torch.Tensor] | None = None
+    """Entropies at the policy itself, [R][T]."""
+
+
+NO_PASSES = ForwardPasses()
+"""Where nothing but the policy's own log-probabilities counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
     """All rows of one step and how each weighs its tokens."""
 
@@ -43,41 +62,78 @@ class RowPlan:
     """The rows, channel by channel, [N]."""
     objective: Objective
     """The trainer's loss."""
+    completions: tuple[Completion, ...]
+    """What the loss knows of each completion, [R]."""
     weights: tuple[torch.Tensor, ...]
-    """w_it per sequence, zero where a token is masked, [R][T]."""
+    """w_it of the reward part per sequence, zero where a token is masked, [R][T]."""
+    kl_weights: tuple[torch.Tensor, ...]
+    """The same of the KL term, beta included, [R][T]."""
+    entropy_weights: tuple[torch.Tensor, ...] | None
+    """The same of the tokens' entropies; None without a bonus, [R][T]."""
     advantages: tuple[torch.Tensor | None, ...]
     """Logged advantage per token, per sequence; None where it was not logged, [R][T]."""
-    sampled: tuple[torch.Tensor | None, ...]
-    """Log-probabilities at which the tokens were sampled, for the importance ratio, [R][T]."""
-    reference: tuple[torch.Tensor, ...] | None
-    """Log-probabilities under the reference policy, for the KL term; None without one, [R][T]."""
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of each row's sequence, [N]."""
         return [self.sequences[row.sequence].length for row in self.rows]
 
+    @property
+    def has_entropies(self) -> bool:
+        """Whether rows weigh the entropies of tokens too: outputs are then log-probabilities, then entropies, [2 T]."""
+        return self.entropy_weights is not None
+
     def index(self, channel: Channel) -> dict[int, int]:
         """Sequence -> row of a channel; empty where the plan lacks it."""
         return {row.sequence: index for index, row in enumerate(self.rows) if row.channel == channel}
 
-    def cotangent(self, row: Row, logprobs: torch.Tensor) -> torch.Tensor:
-        """The weight of each token's grad log pi in a row, [T], at the policy's detached log-probabilities."""
-        weights = self.weights[row.sequence].to(logprobs)
-        if row.channel == "kl":
-            return weights * self._kl_slope(row.sequence, logprobs)
-        ratio = self._ratio(row.sequence, logprobs)
-        if row.channel == "score":
-            return weights * ratio
-        advantages = self._advantages(row.sequence, logprobs)
-        return -weights * advantages * ratio * self._inside_clip(ratio, advantages)
+    def logprobs(self, sequence: int, outputs: torch.Tensor) -> torch.Tensor:
+        """The log-probabilities among a sequence's outputs, [T]."""
+        return outputs[: len(self.sequences[sequence].completion_ids)]
 
-    def gradient(self, sequence: int, logprobs: torch.Tensor) -> torch.Tensor:
-        """The same of a rollout's whole gradient as the optimizer saw it: logged advantage and KL part, [T]."""
-        total = self.cotangent(Row(sequence=sequence, channel="logged"), logprobs)
-        if self.reference is not None:
-            total = total + self.cotangent(Row(sequence=sequence, channel="kl"), logprobs)
+    def cotangent(self, row: Row, outputs: torch.Tensor) -> torch.Tensor:
+        """What a row weighs its sequence's outputs by, at the policy's own detached outputs.
+
+        Args:
+            outputs: Log-probabilities of the completion, [T], and its entropies behind them where rows need them.
+
+        Returns:
+            As many weights.
+        """
+        logprobs = self.logprobs(row.sequence, outputs)
+        if row.channel == "entropy":
+            assert self.entropy_weights is not None, "a plan with entropy rows has their weights"
+            return torch.cat([torch.zeros_like(logprobs), self.entropy_weights[row.sequence].to(logprobs)])
+        slope = self._slope(row, logprobs)
+        return torch.cat([slope, slope.new_zeros(len(outputs) - len(slope))])
+
+    def gradient(self, sequence: int, outputs: torch.Tensor) -> torch.Tensor:
+        """The same of a rollout's whole gradient as the optimizer saw it, what no advantage reaches included."""
+        total = self.cotangent(Row(sequence=sequence, channel="logged"), outputs)
+        for channel in BESIDE:
+            if self.index(channel):
+                total = total + self.cotangent(Row(sequence=sequence, channel=channel), outputs)
         return total
+
+    def _slope(self, row: Row, logprobs: torch.Tensor) -> torch.Tensor:
+        """The weights of grad log pi, [T]."""
+        objective, completion = self.objective, self.completions[row.sequence].to(logprobs)
+        if row.channel == "kl":
+            weights = self.kl_weights[row.sequence].to(logprobs)
+            return kl_slope(objective, completion, logprobs, weights, corrected=objective.use_bias_correction_kl)
+        weights, is_score = self.weights[row.sequence].to(logprobs), row.channel == "score"
+        slope = reward_slope(
+            objective.loss,
+            objective,
+            completion,
+            logprobs,
+            weights,
+            torch.ones_like(logprobs) if is_score else self._advantages(row.sequence, logprobs),
+            correction=objective.correction,
+            off_policy_threshold=objective.off_policy_threshold,
+            clip=not is_score,
+        )
+        return -slope if is_score else slope
 
     def _advantages(self, sequence: int, like: torch.Tensor) -> torch.Tensor:
         advantages = self.advantages[sequence]
@@ -89,70 +145,107 @@ class RowPlan:
             )
         return advantages.to(like)
 
-    def _ratio(self, sequence: int, logprobs: torch.Tensor) -> torch.Tensor:
-        sampled = self.sampled[sequence]
-        if not self.objective.importance_ratio or sampled is None:
-            return torch.ones_like(logprobs)
-        return torch.exp(logprobs - sampled.to(logprobs))
-
-    def _inside_clip(self, ratio: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-        """1 where the ratio carries a gradient: min(ratio A, clip(ratio) A) is flat where the clip wins."""
-        objective = self.objective
-        above = 1 + objective.epsilon_high
-        delta = float("inf") if objective.delta is None else objective.delta
-        clipped = (advantages > 0) & (ratio > min(above, delta))
-        clipped |= (advantages < 0) & ((ratio < 1 - objective.epsilon_low) | (ratio > max(above, delta)))
-        return (~clipped).to(ratio)
-
-    def _kl_slope(self, sequence: int, logprobs: torch.Tensor) -> torch.Tensor:
-        """Derivative by log pi of beta * kl, kl = exp(d) - d - 1, d = log reference - log pi (times the ratio)."""
-        assert self.reference is not None, "a plan with kl rows has reference log-probabilities"
-        behind = self.reference[sequence].to(logprobs) - logprobs
-        if self.objective.use_bias_correction_kl:
-            return -self.objective.beta * self._ratio(sequence, logprobs) * behind
-        return self.objective.beta * (1 - torch.exp(behind))
-
 
 def plan_rows(
     sequences: Sequence[TokenSequence],
     rollouts: Sequence[Rollout],
     objective: Objective,
-    reference: Sequence[torch.Tensor] | None = None,
+    passes: ForwardPasses = NO_PASSES,
 ) -> RowPlan:
     """The rows that a step needs.
 
     Args:
-        reference: Log-probabilities under the reference policy, needed where the loss has a KL term, [R][T].
+        passes: What forward passes tell: log-probabilities under the reference where the loss has a KL term, entropies
+            where tokens are masked by them.
 
     Returns:
-        The plan: score rows always, KL rows with a KL term, logged rows where no single advantage factors out.
+        The plan: score rows always, KL rows with a KL term, entropy rows with a bonus, logged rows where no single
+        advantage factors out.
 
     Raises:
-        ValueError: The loss has a KL term and there are no reference log-probabilities.
+        ValueError: The loss needs a forward pass that is not among them.
     """
-    if objective.beta and reference is None:
+    if objective.beta and passes.reference is None:
         raise ValueError("a loss with a KL term needs the reference policy's log-probabilities")
+    if objective.top_entropy_quantile < 1.0 and passes.entropies is None:
+        raise ValueError("a loss that masks tokens by their entropy needs their entropies")
     masks = [objective.counted(rollout, of.mask) for rollout, of in zip(rollouts, sequences, strict=True)]
-    weights = tuple(
-        torch.tensor(mask, dtype=torch.float64) * weight
-        for mask, weight in zip(masks, objective.token_weights(masks), strict=True)
-    )
+    counted = [torch.tensor(mask, dtype=torch.float64) for mask in masks]
+    of_token = objective.token_weights(masks, [of.mask for of in sequences])
+    weights = tuple(mask * weight for mask, weight in zip(counted, of_token, strict=True))
+    kept = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
     advantages = tuple(_token_advantages(rollout, of) for rollout, of in zip(rollouts, sequences, strict=True))
     channels: list[Channel] = ["score"]
     if objective.beta:
         channels.append("kl")
-    by_token = objective.importance_ratio or any(rollout.token_advantages is not None for rollout in rollouts)
+    if objective.entropy_coef:
+        channels.append("entropy")
+    by_token = not _one_advantage_factors_out(objective) or any(r.token_advantages is not None for r in rollouts)
     if by_token and all(advantage is not None for advantage in advantages):
         channels.append("logged")
     return RowPlan(
         sequences=tuple(sequences),
         rows=tuple(Row(sequence=i, channel=channel) for channel in channels for i in range(len(sequences))),
         objective=objective,
-        weights=weights,
+        completions=tuple(
+            _completion(index, rollout, of, mask, objective, passes)
+            for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True))
+        ),
+        weights=tuple(weight * keep for weight, keep in zip(weights, kept, strict=True)),
+        kl_weights=tuple(objective.beta * weight for weight in weights),
+        entropy_weights=_entropy_weights(objective, counted, kept) if objective.entropy_coef else None,
         advantages=advantages,
-        sampled=tuple(_sampled(rollout, of, objective) for rollout, of in zip(rollouts, sequences, strict=True)),
-        reference=tuple(reference) if objective.beta and reference is not None else None,
     )
+
+
+def high_entropy(
+    counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float
+) -> list[torch.Tensor]:
+    """Which tokens keep their reward part: those whose entropy reaches the quantile of the batch, in float32 as TRL.
+
+    Args:
+        counted: 1 where a token is in the loss, [R][T].
+        entropies: Their entropies, [R][T]; None where all are kept.
+        share: Share of the tokens that is kept.
+
+    Returns:
+        1 where a token is kept, [R][T].
+
+    Example:
+        >>> one = torch.ones(2, dtype=torch.float64)
+        >>> entropies = [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])]
+        >>> [row.tolist() for row in high_entropy([one, one], entropies, 0.5)]
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    if entropies is None or share >= 1.0:
+        return [torch.ones_like(mask) for mask in counted]
+    rows = [row.float().cpu() for row in entropies]
+    gathered = torch.cat([row[mask.bool()] for row, mask in zip(rows, counted, strict=True)])
+    if not gathered.numel():
+        return [torch.zeros_like(mask) for mask in counted]
+    threshold = torch.quantile(gathered, 1.0 - share)
+    return [(row >= threshold).to(mask) for row, mask in zip(rows, counted, strict=True)]
+
+
+def _one_advantage_factors_out(objective: Objective) -> bool:
+    """Whether every rollout's reward part is its score vector times minus its advantage, whatever that is."""
+    exact = objective.correction is None or not objective.loss.corrects_itself
+    return (
+        exact
+        and not objective.importance_ratio
+        and objective.off_policy_threshold is None
+        and factors_out(objective.loss, objective)
+    )
+
+
+def _entropy_weights(
+    objective: Objective, counted: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided by all that count."""
+    acting = [mask * keep for mask, keep in zip(counted, kept, strict=True)]
+    divisors = counted if objective.loss.by_all_tokens and objective.trl.is_before(1, 10) else acting
+    divisor = max(float(sum(mask.sum() for mask in divisors)), 1.0)
+    return tuple(-objective.entropy_coef / divisor * mask for mask in acting)
 
 
 def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor | None:
@@ -165,8 +258,25 @@ def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor
     return torch.full((num_tokens,), rollout.advantage, dtype=torch.float64)
 
 
-def _sampled(rollout: Rollout, sequence: TokenSequence, objective: Objective) -> torch.Tensor | None:
-    if rollout.logprobs is None or not objective.importance_ratio:
+def _completion(
+    index: int,
+    rollout: Rollout,
+    sequence: TokenSequence,
+    counted: torch.Tensor,
+    objective: Objective,
+    passes: ForwardPasses,
+) -> Completion:
+    logged = _logged_logprobs(rollout, sequence, objective)
+    sampler = logged if objective.needs_sampler else None
+    old = None
+    if objective.importance_ratio:
+        old = passes.old[index] if passes.old is not None else logged if sampler is None else None
+    reference = passes.reference[index] if objective.beta and passes.reference is not None else None
+    return Completion(counted=counted, old=old, sampler=sampler, reference=reference)
+
+
+def _logged_logprobs(rollout: Rollout, sequence: TokenSequence, objective: Objective) -> torch.Tensor | None:
+    if rollout.logprobs is None or not (objective.importance_ratio or objective.needs_sampler):
         return None
     _require_length("log-probabilities", len(rollout.logprobs), sequence)
     return torch.tensor(rollout.logprobs, dtype=torch.float64)

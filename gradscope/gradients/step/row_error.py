@@ -59,6 +59,7 @@ def _row(prepared: PreparedStep, index: int) -> dict[str, torch.Tensor]:
         plan.objective.temperature,
         lambda _, logprobs: plan.cotangent(row, logprobs),
         keep,
+        entropies=plan.has_entropies,
     )
     return gradient
 

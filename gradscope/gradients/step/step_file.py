@@ -16,8 +16,9 @@ from safetensors.numpy import save
 
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.trained_norm import TrainedNorms
 from gradscope.gradients.step.verify import Verification
+from gradscope.gradients.trained.assumptions import Assumption
+from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.rollouts.files import atomic_write
 
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
@@ -39,6 +40,10 @@ def write_step_gram(path: Path, gram: StepGram, key: str) -> None:
     }
     rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
     rest["trained"] = gram.trained and asdict(gram.trained)
+    rest["assumption"] = gram.assumption and {
+        "padding_row": gram.assumption.padding_row,
+        "frozen": sorted(gram.assumption.frozen),
+    }
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     atomic_write(path, save(whole, metadata={"key": key, "step": json.dumps(rest)}), force=True)
 
@@ -60,6 +65,9 @@ def read_step_gram(path: Path, key: str) -> StepGram | None:
     rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
     if rest["trained"]:
         rest["trained"] = TrainedNorms(**rest["trained"] | {"norms": tuple(rest["trained"]["norms"])})
+    if rest["assumption"]:
+        kept = rest["assumption"]
+        rest["assumption"] = Assumption(padding_row=kept["padding_row"], frozen=frozenset(kept["frozen"]))
     return StepGram(
         gram=arrays["gram"],
         rewards=arrays["rewards"],

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.gradients.plan.rows import Channel, Row
-from gradscope.gradients.step.trained_norm import TrainedNorms
+from gradscope.gradients.plan.rows import BESIDE, Channel, Row
 from gradscope.gradients.step.verify import Verification
+from gradscope.gradients.trained.assumptions import Assumption
+from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.metrics.gram.spectrum import Array
 
 Chosen = Literal["loop", "stream", "prompt"]
@@ -70,6 +71,8 @@ class StepGram:
     """What a reader of the numbers should know, in sentences."""
     trained: TrainedNorms | None = None
     """Norms by the trainer's own arithmetic; None where the matrix holds all of it."""
+    assumption: Assumption | None = None
+    """How the model was trained, as far as the folder and the logged norm tell; None where nothing was in doubt."""
 
     @property
     def precision(self) -> Literal["high", "reduced"]:
@@ -98,8 +101,8 @@ class StepGram:
 
     @property
     def policy_gram(self) -> Array | None:
-        """The same without the KL part, [R, R]."""
-        return self._mixed("logged", kl=0.0) if self._has_logged() else None
+        """The same without what no advantage reaches, the KL part and the entropy bonus, [R, R]."""
+        return self._mixed("logged", beside=0.0) if self._has_logged() else None
 
     @property
     def frac_kl(self) -> float | None:
@@ -113,7 +116,7 @@ class StepGram:
         return float(np.sqrt(max(part.sum(), 0.0) / whole.sum()))
 
     def gradient_gram(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
-        """Inner products of the rollouts' gradients under some advantages, the KL part included.
+        """Inner products of the rollouts' gradients under some advantages, with the KL part and the entropy bonus.
 
         Args:
             advantages: One per rollout, [R], or ``logged``: what the optimizer saw, per-token advantages, importance
@@ -122,7 +125,7 @@ class StepGram:
         Returns:
             The Gram matrix, [R, R]; its sum is the squared norm of the step's gradient.
         """
-        return self._mixed(advantages, kl=1.0)
+        return self._mixed(advantages, beside=1.0)
 
     def describe(self) -> dict[str, object]:
         """How it was computed, for the JSON document."""
@@ -148,7 +151,7 @@ class StepGram:
         rows = [index for index, row in enumerate(self.rows) if row.channel == channel]
         return self.gram[np.ix_(rows, rows)]
 
-    def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, kl: float) -> Array:
+    def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, beside: float) -> Array:
         """Gram of the rows that each rollout's gradient is made of."""
         by_token = isinstance(advantages, str) and any(row.channel == "logged" for row in self.rows)
         reward: Channel = "logged" if by_token else "score"
@@ -157,8 +160,8 @@ class StepGram:
         for index, row in enumerate(self.rows):
             if row.channel == reward:
                 mixing[row.sequence, index] = factors[row.sequence]
-            elif row.channel == "kl":
-                mixing[row.sequence, index] = kl
+            elif row.channel in BESIDE:
+                mixing[row.sequence, index] = beside
         return np.asarray(mixing @ self.gram @ mixing.T)
 
     def _scalars(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:

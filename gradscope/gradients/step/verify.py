@@ -104,7 +104,9 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
         return plan.cotangent(plan.rows[rows[position]], logprobs)
 
-    expected = squared_norm(policy.model, policy.trainable, batch, plan.objective.temperature, weigh)
+    expected = squared_norm(
+        policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
+    )
     scale = max(expected, float(np.trace(block)) / len(rows))
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
 

@@ -95,5 +95,13 @@ def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[st
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
     for batch in batches:
-        backward(policy.model, policy.trainable, batch, plan.objective.temperature, weigh(batch), add)
+        backward(
+            policy.model,
+            policy.trainable,
+            batch,
+            plan.objective.temperature,
+            weigh(batch),
+            add,
+            entropies=plan.has_entropies,
+        )
     return gradient

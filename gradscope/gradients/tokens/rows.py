@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 
 CHUNK = 32
 """Tokens that share a forward pass; each pays for the positions up to the chunk's last."""

@@ -70,7 +70,12 @@ def _read(request: ReadRequest) -> Run:
         groups=groups,
         metrics=metrics,
         settings=TrainerSettings(
-            values={**manifest.trainer_arguments, **_own_settings(manifest), **overrides.values},
+            values={
+                **_trl_version(manifest),
+                **manifest.trainer_arguments,
+                **_own_settings(manifest),
+                **overrides.values,
+            },
             origin=overrides.origin or "the run's manifest",
         ),
         weights=weights,
@@ -83,6 +88,12 @@ def _own_settings(manifest: RunManifest) -> dict[str, Any]:
     own = {"advantage": manifest.advantage, "sampling": manifest.config.get("sampling")}
     absent = {"advantage": TRL_ADVANTAGE, "sampling": None}  # where TRL's own arguments say it, or nothing does
     return {name: value for name, value in own.items() if value != absent[name]}
+
+
+def _trl_version(manifest: RunManifest) -> dict[str, str]:
+    """The version of TRL that trained, which shapes some losses."""
+    version = manifest.versions.get("trl")
+    return {} if version is None else {"trl_version": version}
 
 
 def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:

@@ -13,13 +13,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError
+from gradscope.gradients.plan.losses import clipped as clipped_term
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
 from tests.gradients.models import VOCAB, measured_step, policy_of, tiny_experts, tiny_groups, tiny_model
 
 MODEL = "llama_untied_biases"
+ENDS = (0, 1, 2)
+"""Padding, the end of the tokenizer, and that of the generation configuration of a Llama."""
 
+ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 CASES = {
     "dapo": {"loss_type": "dapo"},
     "grpo": {"loss_type": "grpo", "temperature": 0.7},
@@ -28,9 +32,50 @@ CASES = {
     "kl": {"loss_type": "dapo", "beta": 0.5},
     "plain kl": {"loss_type": "grpo", "beta": 0.5, "use_bias_correction_kl": False},
     "sequence ratios": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "sequence ratios, kl": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.5},
+    "sequence ratios, kl, dapo": {"loss_type": "dapo", "importance_sampling_level": "sequence", "beta": 0.5},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+    "cispo as it stands": {"loss_type": "cispo"},
+    "sapo": {"loss_type": "sapo"},
+    "luspo": {"loss_type": "luspo"},
+    "luspo by sequence": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    "vespo": {"loss_type": "vespo"},
+    "vespo, kl": {"loss_type": "vespo", "beta": 0.5},
+    "off-policy mask on policy": {"loss_type": "grpo", "off_policy_mask_threshold": 0.1},
+    "entropy bonus": {"loss_type": "dapo", "entropy_coef": 0.3, **ONE_MICRO_BATCH},
+    "entropy bonus, kl": {"loss_type": "grpo", "entropy_coef": 0.3, "beta": 0.5, "temperature": 0.7, **ONE_MICRO_BATCH},
+    "top entropy": {"loss_type": "dapo", "top_entropy_quantile": 0.3, **ONE_MICRO_BATCH},
+    "top entropy by sequence, kl": {
+        "loss_type": "grpo",
+        "top_entropy_quantile": 0.4,
+        "beta": 0.5,
+        "importance_sampling_level": "sequence",
+        **ONE_MICRO_BATCH,
+    },
+    "top entropy, bonus": {
+        "loss_type": "vespo",
+        "top_entropy_quantile": 0.5,
+        "entropy_coef": 0.3,
+        "mask_truncated_completions": True,
+        **ONE_MICRO_BATCH,
+    },
+    "mask truncated": {"loss_type": "dapo", "mask_truncated_completions": True},
+    "mask truncated, grpo": {"loss_type": "grpo", "mask_truncated_completions": True, "beta": 0.5},
     "reused": {"loss_type": "dapo", "num_iterations": 3},
     "reused, asymmetric clip, kl": {"loss_type": "grpo", "num_iterations": 3, "epsilon_high": 0.4, "beta": 0.5},
     "reused, two-sided": {"loss_type": "dapo", "num_iterations": 3, "delta": 1.1},
+    "reused by sequence, kl": {
+        "loss_type": "grpo",
+        "num_iterations": 3,
+        "importance_sampling_level": "sequence",
+        "beta": 0.5,
+    },
+    "reused, cispo": {"loss_type": "cispo", "num_iterations": 3, "epsilon_high": 1.2},
+    "reused, sapo": {"loss_type": "sapo", "num_iterations": 3, "sapo_temperature_neg": 2.0},
+    "reused, sapo by sequence": {"loss_type": "sapo", "num_iterations": 3, "importance_sampling_level": "sequence"},
+    "reused, luspo": {"loss_type": "luspo", "num_iterations": 3, "importance_sampling_level": "sequence"},
+    "reused, vespo": {"loss_type": "vespo", "num_iterations": 3},
+    "reused, off-policy mask": {"loss_type": "dapo", "num_iterations": 3, "off_policy_mask_threshold": 0.01},
 }
 
 
@@ -49,9 +94,14 @@ def recorded_run(
     class Recorder(trl.GRPOTrainer):
         updates: list = []  # noqa: RUF012
 
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
+            self.exact = completion_ids
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+
         def _generate_and_score_completions(self, inputs):
-            self.scored = super()._generate_and_score_completions(inputs)
-            return self.scored
+            scored = super()._generate_and_score_completions(inputs)
+            self.scored = scored | {"exact": self.exact}
+            return scored
 
         def _prepare_inputs(self, generation_batch):
             prepared = super()._prepare_inputs(generation_batch)
@@ -95,7 +145,7 @@ def recorded_run(
         trainer.updates = []
         trainer.train()
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    return trainer.updates, norms, TrainerSettings(values=args.to_dict())
+    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | {"trl_version": trl.__version__})
 
 
 def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
@@ -103,7 +153,7 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
     rollouts = []
     for row in range(len(inputs["completion_ids"])):
         prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()]
-        kept = inputs["completion_mask"][row].bool()
+        ids = tuple(map(int, inputs["exact"][row]))
         rollouts.append(
             Rollout(
                 group_id=str(row // size),
@@ -112,10 +162,11 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
                 prompt="",
                 completion="",
                 prompt_ids=tuple(prompt.tolist()),
-                completion_ids=tuple(inputs["completion_ids"][row][kept].tolist()),
+                completion_ids=ids,
+                status="completed" if ids[-1] in ENDS else "truncated",
                 reward=None,
                 advantage=float(inputs["advantages"][row]),
-                logprobs=None if old is None else tuple(old[row][kept].tolist()),
+                logprobs=None if old is None else tuple(old[row][: len(ids)].tolist()),
             )
         )
     return [
@@ -146,7 +197,8 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
         num_clipped += num_silenced(groups, found, objective)
     assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
-    assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
+    if objective.loss.term is clipped_term and objective.importance_sampling_level == "token":
+        assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
 
 
 def num_silenced(groups: list[RolloutGroup], found, objective: Objective) -> int:

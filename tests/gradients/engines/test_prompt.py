@@ -9,7 +9,7 @@ from torch import nn
 
 from gradscope.gradients.engines.prompt import PREFIX_SHARE, completion_batches
 from gradscope.gradients.engines.shared_prompts import group_by_prompt
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
 from gradscope.rollouts.types import Rollout, RolloutGroup

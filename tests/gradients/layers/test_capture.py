@@ -6,7 +6,7 @@ from torch import nn
 from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 
 
 class GatedNorm(nn.Module):

@@ -7,7 +7,8 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from gradscope.gradients.layers.trace import Tracer, decoder_layers
-from gradscope.gradients.model.tokenize import TokenSequence, token_sequences
+from gradscope.gradients.model.token_sequence import TokenSequence
+from gradscope.gradients.model.tokenize import token_sequences
 from tests.gradients.models import tiny_groups, tiny_policy
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.tokenize import TokenSequence
+from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import Row, plan_rows
 from gradscope.rollouts.types import Rollout

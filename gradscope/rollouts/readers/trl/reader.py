@@ -6,6 +6,7 @@ a pickle. Prompts and completions are text here; ids are known only where a side
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_id
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, is_not_finite, parse_messages, text_of
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
 from gradscope.rollouts.readers.trl.files import StepFile, completion_files, read_step_file, run_of, split_training
-from gradscope.rollouts.readers.trl.notes import step_notes
+from gradscope.rollouts.readers.trl.model_card import with_trl_version
+from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
 from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
 from gradscope.rollouts.run import Run, WeightsRef
@@ -52,7 +54,7 @@ def _read(request: ReadRequest) -> Run:
             hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.",
         )
     state = read_state(run)
-    settings = read_trainer_settings(request.run_config)
+    settings = with_trl_version(read_trainer_settings(request.run_config), run)
     training, evaluation = split_training([read_step_file(path) for path in paths], state)
     if not training:
         raise InputError(
@@ -84,6 +86,8 @@ def _read(request: ReadRequest) -> Run:
         weights=weights,
         tokenizer=_find_tokenizer(run, request, weights),
         notes=step_notes(training, state, settings),
+        windows=windows(training, state),
+        repeats=repeats(training, settings),
     )
 
 
@@ -159,6 +163,7 @@ def _rollout(
         prompt_ids=_logged_ids(row, "prompt_ids"),
         completion_ids=ids,
         mask=_logged_mask(row),
+        logprobs=_logged_logprobs(row),
         reward=reward,
         rewards=rewards,
         advantage=finite_or_none(row["advantage"]),
@@ -178,6 +183,14 @@ def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
         if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
             return tuple(bool(part) for part in mask)
     return None
+
+
+def _logged_logprobs(row: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """The sampler's log-probabilities, logged by a reward function as ``sampling_logprobs``; NaN where it gave none."""
+    values = row.get("sampling_logprobs")
+    if not isinstance(values, list) or not all(value is None or isinstance(value, float | int) for value in values):
+        return None
+    return tuple(math.nan if value is None else float(value) for value in values)
 
 
 def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:

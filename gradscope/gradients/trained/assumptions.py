@@ -16,7 +16,7 @@ import torch
 from gradscope.gradients.model.embedding import padding_row, token_embedding
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.step.trained_norm import tensor_squares
+from gradscope.gradients.trained.norms import tensor_squares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ import torch
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.model.fused_head import fused_head
-from gradscope.gradients.model.router import router_losses
 from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.trained.fused_head import fused_head
+from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
 from gradscope.rollouts.run import TrainerSettings
 
@@ -154,13 +154,17 @@ def _in_trainers_rows(prepared: PreparedStep, arithmetic: TrainerArithmetic) -> 
     """The step in the trainer's padding, with the reference's log-probabilities by the same arithmetic."""
     policy = prepared.policy
     framed = replace(prepared, plan=replace(prepared.plan, sequences=in_frames(policy, prepared.plan)))
-    if framed.plan.reference is None or arithmetic.autocast is None:
+    if not framed.plan.objective.beta or arithmetic.autocast is None:
         return framed
     reference: list[torch.Tensor] = []
     with policy.as_reference() as model, torch.no_grad(), arithmetic.on(policy.device, model):
         for batch in _chunks(framed, range(len(framed.plan.sequences)), arithmetic):
             reference += completion_logprobs(model, batch, framed.plan.objective.temperature)
-    return replace(framed, plan=replace(framed.plan, reference=tuple(reference)))
+    completions = [
+        replace(completion, reference=logprobs)
+        for completion, logprobs in zip(framed.plan.completions, reference, strict=True)
+    ]
+    return replace(framed, plan=replace(framed.plan, completions=tuple(completions)))
 
 
 @contextmanager
@@ -208,7 +212,7 @@ def _backward(
         router_losses(policy.model, terms) if coefficient else nullcontext(),
         arithmetic.on(policy.device, policy.model),
     ):
-        outputs = completion_logprobs(policy.model, batch, plan.objective.temperature)
+        outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
     sequences = [plan.rows[row].sequence for row in batch.rows]
     weights = [plan.gradient(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
     parts = [(row * (rewards * weight.to(row))).sum() for row, weight in zip(outputs, weights, strict=True)]

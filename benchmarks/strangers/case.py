@@ -1,0 +1,124 @@
+"""What one stranger's run is, and what is expected of gradscope when it looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.strangers.models import plain_llama
+from benchmarks.strangers.words import WORDS, TokenizerChoice
+
+Expected = Literal["match", "match_bf16", "cannot", "mismatch"]
+"""``mismatch``: the run was spoiled on purpose, and anything but a match is right."""
+
+RankExpected = Literal["as replay", "match", "cannot", "any"]
+"""Whether each group's singular values can be had; ``any``: not judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where a case lives."""
+
+    root: Path
+    """Everything of the case."""
+
+    @property
+    def run(self) -> Path:
+        """The trainer's output_dir."""
+        return self.root / "run"
+
+    @property
+    def base(self) -> Path:
+        """The model that training started from, saved before."""
+        return self.root / "base"
+
+    @property
+    def initial(self) -> Path:
+        """What the script saved of the trainer's model before its first update."""
+        return self.root / "initial"
+
+    @property
+    def other(self) -> Path:
+        """Weights that have nothing to do with the run."""
+        return self.root / "other"
+
+    @property
+    def arguments(self) -> Path:
+        """The trainer's arguments, as the stranger gives them to gradscope."""
+        return self.root / "args.json"
+
+    @property
+    def truth(self) -> Path:
+        """What the oracle needs to know; gradscope never sees it."""
+        return self.root / "truth.json"
+
+    def checkpoint(self, step: int) -> Path:
+        """The trainer's weights after an update."""
+        return self.run / f"checkpoint-{step}"
+
+    def completions(self, step: int) -> Path:
+        """The rollouts that TRL logged at a step."""
+        return self.run / "completions" / f"completions_{step:05d}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run and what is expected of it."""
+
+    name: str
+    axis: str
+    model: Callable[[], Any] = plain_llama
+    """Builds the model that is saved as the base."""
+    dtype: str = "float32"
+    """What the trainer loads the base in."""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the common GRPOConfig."""
+    tokenizer: TokenizerChoice = WORDS
+    rewards: tuple[Callable[..., Any], ...] = ()
+    """Reward functions; empty: one that looks at the ids and logs them."""
+    peft: Callable[[], Any] | None = None
+    """Builds the adapter's configuration that the trainer is given."""
+    prepare: Callable[[Any, Folders], Any] | None = None
+    """What the script does to the model before the trainer gets it."""
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """More arguments of GRPOTrainer."""
+    saved: Literal["model", "trainer", "nothing", "wrong"] = "model"
+    """Which weights before the first update are given with --initial: the base, what trainer.save_model wrote, none,
+    or something else that ``initial`` names."""
+    initial: str = ""
+    """For ``wrong``: the folder's name."""
+    run_config: bool = True
+    """Whether --run-config is given."""
+    config_change: Mapping[str, Any] = field(default_factory=dict)
+    """What is false in the file of --run-config."""
+    spoil: Callable[[Folders], None] | None = None
+    """What happens to the folder after training."""
+    expect: Expected = "match"
+    at: Mapping[int, Expected] = field(default_factory=dict)
+    """Steps of which something else is expected."""
+    word: str = ""
+    """What the reason of a refusal must contain: one of these, with | between them."""
+    rank: RankExpected = "as replay"
+    partly: tuple[str, ...] = ()
+    """Logged numbers other than the norm that the disk cannot give."""
+    oracle: bool = True
+    """Whether the step's gradient is on disk, so that the oracle can be asked."""
+    unjudged: tuple[int, ...] = ()
+    """Steps of which nothing is expected."""
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of the run."""
+        return int(self.args.get("max_steps", 2))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that are judged: those that were logged."""
+        every = int(self.args.get("logging_steps", 1))
+        return tuple(step for step in range(every, self.num_steps + 1, every) if step not in self.unjudged)
+
+    def expected(self, step: int) -> Expected:
+        """What is expected of one step."""
+        return self.at.get(step, self.expect)

@@ -1,0 +1,100 @@
+"""Makes a case's run with TRL's own trainer, as a script of a stranger would."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import torch
+
+from benchmarks.strangers.case import Case, Folders
+from benchmarks.strangers.words import build_tokenizer, by_ids, prompts
+
+COMMON: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "max_steps": 2,
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "log_completions": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": [],
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "seed": 5,
+}
+
+
+def make_run(case: Case, folders: Folders) -> None:
+    """Trains, unless the folder is complete from an earlier call."""
+    if folders.truth.exists():
+        return
+    shutil.rmtree(folders.root, ignore_errors=True)
+    folders.root.mkdir(parents=True)
+    tokenizer = build_tokenizer(case.tokenizer)
+    case.model().save_pretrained(folders.base)
+    tokenizer.save_pretrained(folders.base)
+    trainer = _trainer(case, folders, tokenizer)
+    truth = _truth(trainer)
+    if case.saved != "nothing":
+        trainer.save_model(str(folders.initial))
+    trainer.train()
+    arguments = {**_written(trainer.args), **case.config_change}
+    folders.arguments.write_text(json.dumps(arguments, default=str))
+    if case.spoil:
+        case.spoil(folders)
+    folders.truth.write_text(json.dumps(truth, default=str))
+
+
+def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
+    """The trainer as the script constructs it."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    if case.tokenizer.script_template:
+        tokenizer.chat_template = case.tokenizer.script_template
+    arguments = {**COMMON, **case.args}
+    model: Any = str(folders.base)
+    if case.prepare:
+        loaded = AutoModelForCausalLM.from_pretrained(folders.base, dtype=getattr(torch, case.dtype))
+        model = case.prepare(loaded, folders)
+    else:
+        arguments.setdefault("model_init_kwargs", {"dtype": case.dtype})
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=list(case.rewards) or [by_ids],
+        args=GRPOConfig(output_dir=str(folders.run), **arguments),
+        train_dataset=Dataset.from_dict({"prompt": prompts(case.tokenizer)}),
+        processing_class=tokenizer,
+        peft_config=case.peft() if case.peft else None,
+        **case.trainer,
+    )
+
+
+def _written(args: Any) -> dict[str, Any]:
+    """The trainer's arguments as `json.dump(config.to_dict(), file)` writes them."""
+    return dict(args.to_dict())
+
+
+def _truth(trainer: Any) -> dict[str, Any]:
+    """What the model was like when training started, for the oracle alone."""
+    model = trainer.model
+    embeddings = {
+        name: getattr(module, "padding_idx", None)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding)
+    }
+    return {
+        "padding": embeddings,
+        "trained": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
+        "router_coefficient": trainer.router_aux_loss_coef if trainer.aux_loss_enabled else 0.0,
+        "ends": [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id],
+        "arguments": _written(trainer.args),
+    }

@@ -1,0 +1,274 @@
+"""One float64 backward pass a rollout, from the folders of a run: no code of gradscope.
+
+Rows are laid out as TRL lays them out: prompts padded on the left to the longest of the generation batch, completions
+on the right, an attention mask, no positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import torch
+
+from benchmarks.strangers.case import Case, Folders
+from benchmarks.strangers.loss import Tensor, Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleStep:
+    """What autograd says of one update."""
+
+    norm: float
+    """Norm of the whole gradient."""
+    spectra: tuple[np.ndarray, ...]
+    """Singular values of each group's rows, groups in the order of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The rollouts of one update as the trainer padded them."""
+
+    ids: Tensor
+    """[R, P + C]."""
+    attention: Tensor
+    """[R, P + C]."""
+    num_prompt: int
+    """P."""
+    masks: tuple[Tensor, ...]
+    """Which of the C padded tokens are in the loss, [R][C]."""
+    advantages: tuple[float, ...]
+    """[R]."""
+
+
+class Oracle:
+    """Autograd on one run."""
+
+    def __init__(self, case: Case, folders: Folders) -> None:
+        self.case, self.folders, self.dtype = case, folders, torch.float64
+        self.truth: dict[str, Any] = json.loads(folders.truth.read_text())
+        self.arguments: Mapping[str, Any] = self.truth["arguments"]
+        self.logged: dict[int, float] = {}
+        for state in folders.run.glob("checkpoint-*/trainer_state.json"):
+            with contextlib.suppress(json.JSONDecodeError):
+                history = json.loads(state.read_text())["log_history"]
+                self.logged |= {one["step"]: one["grad_norm"] for one in history if "grad_norm" in one}
+
+    def step(self, number: int) -> OracleStep:
+        """Gradient norm and singular values of one update; in float32 where the model's own code fails in float64."""
+        with contextlib.suppress(RuntimeError):  # masks of float32 in some models: overflows, or rows of NaN
+            found = self._step(number)
+            if np.isfinite(found.norm):
+                return found
+        self.dtype = torch.float32
+        return self._step(number)
+
+    def _step(self, number: int) -> OracleStep:
+        batch = self.batch(number)
+        model = self.weights(number - 1)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        entropies = [self.forward(model, batch, row)[1].detach() for row in range(len(batch.masks))]
+        terms = Terms(arguments=self.arguments, masks=batch.masks, chosen=self._chosen(entropies, batch.masks))
+        old, reference = self._old(number, batch), self._reference(number, batch)
+        rows, rest = [], [torch.zeros_like(parameter) for parameter in parameters]
+        for row, advantage in enumerate(batch.advantages):
+            logps, entropy = self.forward(model, batch, row)
+            rows.append(_flat(_gradient(terms.policy(logps, old[row] if old else None, advantage, row), parameters)))
+            others = [terms.bonus(entropy, row)] if self.arguments["entropy_coef"] else []
+            if reference:
+                others.append(terms.divergence(logps, old[row] if old else None, reference[row], row))
+            for other in others:
+                rest = [first + second for first, second in zip(rest, _gradient(other, parameters), strict=True)]
+        whole = torch.stack(rows).sum(0) + _flat(rest) + _flat(self._router(model, batch, parameters))
+        size = int(self.arguments["num_generations"])
+        spectra = [_singular_values(rows[first : first + size]) for first in range(0, len(rows), size)]
+        return OracleStep(norm=float(whole.norm()), spectra=tuple(spectra))
+
+    def forward(self, model: Any, batch: Batch, row: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of one rollout's completion, [C] each."""
+        output = model(input_ids=batch.ids[row : row + 1], attention_mask=batch.attention[row : row + 1])
+        logits = output.logits[0, batch.num_prompt - 1 : -1].double() / self.arguments["temperature"]
+        all_logps = torch.log_softmax(logits, dim=-1)
+        chosen = all_logps.gather(-1, batch.ids[row, batch.num_prompt :, None])[:, 0]
+        return chosen, -(all_logps.exp() * all_logps).sum(-1)
+
+    def batch(self, number: int) -> Batch:
+        """The rollouts of a step as the log tells them and the trainer padded them."""
+        table = pd.read_parquet(self.folders.completions(number))
+        multiple = self.arguments["pad_to_multiple_of"]
+        prompts = self._prompt_ids(table)
+        completions = [list(map(int, ids)) for ids in table["completion_ids"]]
+        own = table["completion_mask"] if "completion_mask" in table else [[1] * len(ids) for ids in completions]
+        left, seen = _padded(prompts, multiple, on_the_left=True)
+        right, written = _padded(completions, multiple)
+        counted, _ = _padded([list(map(int, mask)) for mask in own], multiple)
+        if self.arguments["mask_truncated_completions"]:
+            ended = torch.tensor([[int(ids[-1] in self.truth["ends"])] for ids in completions])
+            written, counted = written * ended, counted * ended
+        return Batch(
+            ids=torch.cat([left, right], 1),
+            attention=torch.cat([seen, written], 1),
+            num_prompt=left.shape[1],
+            masks=tuple((written * counted).double()),
+            advantages=tuple(map(float, table["advantage"])),
+        )
+
+    def _prompt_ids(self, table: Any) -> list[list[int]]:
+        """Logged, or made of the text by the tokenizer that the run saved."""
+        from transformers import PreTrainedTokenizerFast
+
+        if "prompt_ids" in table:
+            return [list(map(int, ids)) for ids in table["prompt_ids"]]
+        # the class that the script used: AutoTokenizer goes by the model's type where a model lies beside it
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            next(self.folders.run.glob("checkpoint-*/tokenizer.json")).parent
+        )
+        if isinstance(table["prompt"][0], str):
+            return [list(tokenizer(text)["input_ids"]) for text in table["prompt"]]
+        talks = [[{"role": turn["role"], "content": turn["content"]} for turn in talk] for talk in table["prompt"]]
+        more = self.arguments["chat_template_kwargs"] or {}
+        rendered = tokenizer.apply_chat_template(talks, add_generation_prompt=True, return_dict=True, **more)
+        return [list(ids) for ids in rendered["input_ids"]]
+
+    def weights(self, num_updates: int) -> Any:
+        """The policy after so many updates, as the trainer had made it."""
+        if num_updates == 0:
+            return self._load(self.folders.initial if self.is_adapter else self.folders.base)
+        return self._load(self.folders.checkpoint(num_updates))
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the trainer saved adapters."""
+        return bool(list(self.folders.run.glob("checkpoint-*/adapter_config.json")))
+
+    def _load(self, path: Path) -> Any:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        base = self.folders.base if self.is_adapter else path
+        model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, self.case.dtype))
+        if hasattr(model.config, "num_experts") or hasattr(model.config, "num_local_experts"):
+            model.set_experts_implementation("eager")
+        if self.is_adapter:
+            model = PeftModel.from_pretrained(model, path, is_trainable=True)
+        model = model.to(self.dtype).eval()
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Embedding):
+                module.padding_idx = self.truth["padding"].get(name)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in self.truth["trained"])
+        return model
+
+    def _logps(self, model: Any, batch: Batch) -> list[Tensor]:
+        with torch.no_grad():
+            return [self.forward(model, batch, row)[0] for row in range(len(batch.masks))]
+
+    def _old(self, number: int, batch: Batch) -> list[Tensor] | None:
+        """What the rollouts were sampled with, where a batch is used for several updates."""
+        uses = int(self.arguments["num_iterations"])
+        sampled = (number - 1) // uses * uses
+        return self._logps(self.weights(sampled), batch) if uses > 1 else None
+
+    def _reference(self, number: int, batch: Batch) -> list[Tensor] | None:
+        if not self.arguments["beta"]:
+            return None
+        if self.is_adapter and self.case.peft:
+            model = self.weights(0)
+            with model.disable_adapter():
+                return self._logps(model, batch)
+        return self._logps(self._synced(number), batch)
+
+    def _synced(self, number: int) -> Any:
+        """The reference at a step: the first weights, mixed with later ones every so often."""
+        model, share = self.weights(0), self.arguments["ref_model_mixup_alpha"]
+        every = self.arguments["ref_model_sync_steps"] if self.arguments["sync_ref_model"] else number
+        for done in range(every, number, every):
+            later = dict(self.weights(done).named_parameters())
+            for name, parameter in model.named_parameters():
+                parameter.data.mul_(1 - share).add_(later[name].data, alpha=share)
+        return model
+
+    def _chosen(self, entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Tensor]:
+        """Tokens of high entropy, where all rollouts are one micro-batch."""
+        share = self.arguments["top_entropy_quantile"]
+        if share >= 1:
+            return [torch.ones_like(mask) for mask in masks]
+        counted = torch.cat([one[mask.bool()] for one, mask in zip(entropies, masks, strict=True)])
+        threshold = torch.quantile(counted, 1 - share)
+        return [((one * mask) >= threshold).double() for one, mask in zip(entropies, masks, strict=True)]
+
+    def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Gradient of the load-balancing term, where all rollouts are one micro-batch."""
+        coefficient = self.truth["router_coefficient"]
+        if not coefficient:
+            return [torch.zeros_like(parameter) for parameter in parameters]
+        output = model(input_ids=batch.ids, attention_mask=batch.attention, output_router_logits=True)
+        return _gradient(coefficient * output.aux_loss.double(), parameters)
+
+
+def autocast_spread(oracle: Oracle, number: int) -> float:
+    """How far bfloat16 moves the norm of an update: its rows in several orders and batches, each beside float64.
+
+    The order alone moves it by 1e-4; the arithmetic of TRL's own LM head is a third way of rounding.
+
+    Returns:
+        The largest relative distance.
+    """
+    batch, case = oracle.batch(number), oracle.case
+    model = copy.deepcopy(oracle.weights(number - 1)).to(getattr(torch, case.dtype))
+    norms = []
+    for seed in range(4):
+        order = torch.randperm(len(batch.masks), generator=torch.Generator().manual_seed(seed)).tolist()
+        norms.append(_autocast_norm(oracle, model, batch, order, 4 if seed % 2 else len(order)))
+    exact = oracle.step(number).norm
+    return max(abs(norm - exact) for norm in norms) / exact
+
+
+def _autocast_norm(oracle: Oracle, model: Any, batch: Batch, order: Sequence[int], size: int) -> float:
+    """The norm of one update without a KL term, in the precision and the batches of a trainer."""
+    terms = Terms(arguments=oracle.arguments, masks=batch.masks, chosen=[torch.ones_like(m) for m in batch.masks])
+    model.zero_grad()
+    for first in range(0, len(order), size):
+        part = order[first : first + size]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(oracle.arguments["bf16"])):
+            logits = model(input_ids=batch.ids[part], attention_mask=batch.attention[part]).logits
+        logps = torch.log_softmax(logits[:, batch.num_prompt - 1 : -1].float(), -1)
+        taken = logps.gather(-1, batch.ids[part, batch.num_prompt :, None])[..., 0]
+        parts = [terms.policy(taken[i], None, batch.advantages[row], row) for i, row in enumerate(part)]
+        torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
+    grads = [parameter.grad.double() for parameter in model.parameters() if parameter.grad is not None]
+    return float(_flat(grads).norm())
+
+
+def _gradient(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient by each parameter, zeros where it has none."""
+    if not value.requires_grad:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    found = torch.autograd.grad(value, list(parameters), allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts]).double()
+
+
+def _singular_values(rows: Sequence[Tensor]) -> np.ndarray:
+    return np.asarray(torch.linalg.svdvals(torch.stack(list(rows))))
+
+
+def _padded(rows: Sequence[Sequence[int]], multiple: int | None, *, on_the_left: bool = False) -> tuple[Tensor, Tensor]:
+    """Rows of one length, and which places are real."""
+    length = max(len(row) for row in rows)
+    length = length if not multiple else -(-length // multiple) * multiple
+    ids, real = torch.zeros(len(rows), length, dtype=torch.long), torch.zeros(len(rows), length, dtype=torch.long)
+    for place, row in enumerate(rows):
+        at = slice(length - len(row), length) if on_the_left else slice(0, len(row))
+        ids[place, at], real[place, at] = torch.tensor(row), 1
+    return ids, real

@@ -1,0 +1,131 @@
+"""A tokenizer of words, ragged prompts of them, and reward functions that look at ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+VOCAB = 32
+EOS = 1
+SPECIAL = ("<pad>", "<eos>", "<unk>")
+TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+OTHER_TEMPLATE = (
+    "{% for m in messages %}w8 w9 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w10 w11{% endif %}"
+)
+EOS_TEMPLATE = (
+    "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+)
+KEYWORD_TEMPLATE = TEMPLATE.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
+TOOL_TEMPLATE = (
+    "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
+    "{% endfor %}{% endif %}{% for m in messages %}w5 {{ m['content'] }}{% for c in m.tool_calls or [] %} "
+    "{{ c.function.name }} {{ c.function.arguments }}{% endfor %} w6 {% endfor %}"
+    "{% if add_generation_prompt %}w7{% endif %}"
+)
+PLAIN_RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "w7",
+    "fields": {"content": {"close_pattern": r"<eos>\s*$", "content": "text"}},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerChoice:
+    """How the words of a run become ids."""
+
+    size: int = VOCAB
+    """Words of the tokenizer."""
+    of_qwen2: bool = False
+    """Whether it is a small one of Qwen2's own class, of letters; else of words."""
+    has_pad: bool = True
+    """Whether it has a padding token; else TRL takes EOS."""
+    saved_template: str | None = None
+    """The chat template that is saved beside the base model."""
+    script_template: str | None = None
+    """The chat template that the script sets afterwards."""
+    chat: bool = False
+    """Whether prompts are conversations."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """How responses are parsed, which TRL's tools need."""
+
+
+WORDS = TokenizerChoice()
+
+
+def build_tokenizer(choice: TokenizerChoice) -> Any:
+    """The tokenizer as it is saved beside the base model."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+    if choice.of_qwen2:
+        letters = {one: number for number, one in enumerate([*SPECIAL, "w", "Ġ", "Ġw", *"0123456789abcdefghijklmnop"])}
+        named = {"unk_token": "<unk>", "eos_token": "<eos>", "pad_token": "<pad>"}
+        return Qwen2Tokenizer(vocab=letters, merges=[("Ġ", "w")], **named)
+    words = [*SPECIAL, *(f"w{number}" for number in range(3, choice.size))]
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>"} if choice.has_pad else {}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>", **special)
+    if choice.saved_template:
+        tokenizer.chat_template = choice.saved_template
+    if choice.schema:
+        tokenizer.response_template = dict(choice.schema)
+    return tokenizer
+
+
+def prompts(choice: TokenizerChoice) -> list[Any]:
+    """Sixteen prompts of two to seven words."""
+    texts = [" ".join(f"w{3 + (7 * i + 5 * j) % 29}" for j in range(2 + i % 6)) for i in range(16)]
+    return [[{"role": "user", "content": text}] for text in texts] if choice.chat else list(texts)
+
+
+def by_ids(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """A number that depends on the ids, which it logs."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return scores(completion_ids)
+
+
+def scores(completion_ids: Sequence[Sequence[int]]) -> list[float]:
+    """0, 0.5 or 1."""
+    return [sum(ids) % 3 / 2 for ids in completion_ids]
+
+
+def unlogged(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    """A number that depends on the ids, which nobody logs."""
+    return scores(completion_ids)
+
+
+def by_length(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    """How many tokens there are."""
+    return [len(ids) / 10 for ids in completion_ids]
+
+
+def sometimes_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
+    """None for a part of the completions."""
+    return [None if sum(ids) % 4 == 0 else float(ids[0] % 2) for ids in completion_ids]
+
+
+def mostly_scored(
+    completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any
+) -> list[float | None]:
+    """None for a part of the completions, which are then not scored at all."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [None if sum(ids) % 4 == 0 else float(sum(ids) % 3) for ids in completion_ids]
+
+
+def always_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[None]:
+    """A function that never applies."""
+    return [None for _ in completion_ids]
+
+
+def constant(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """The same for all: no group has a gradient."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [1.0 for _ in completion_ids]
+
+
+def half_dead(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """The first group's are all the same."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [1.0 if place < 4 else score for place, score in enumerate(scores(completion_ids))]

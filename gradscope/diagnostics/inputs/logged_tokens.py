@@ -1,0 +1,58 @@
+"""Whether the tokens that were read back are those that the trainer counted.
+
+TRL logs how many tokens it has seen and how long completions were on average. Prompts that were rendered with tools or
+another template, and completions of which an environment wrote a part, do not have those counts; then a gradient of
+them is not the trainer's, whatever its norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradscope.reason import Reason
+from gradscope.rollouts.run import Run
+
+if TYPE_CHECKING:
+    from gradscope.gradients.model.token_sequence import TokenSequence
+
+_SEEN, _LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
+
+
+def other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Reason | None:
+    """Why some tokens are not those of the step, as the trainer's own counts tell it.
+
+    Args:
+        step: The step that sampled them.
+        sequences: Its rollouts as they were read back, [R].
+
+    Returns:
+        The reason; None where the counts agree, or there are none.
+    """
+    logged = run.metrics.get(step, {})
+    if run.source.format != "trl" or step in run.windows or step in run.repeats:
+        return None
+    inferred = any(sequence.inferred for sequence in sequences)
+    completions, prompts = sum(sum(of.mask) for of in sequences), sum(len(of.prompt_ids) for of in sequences)
+    if _LENGTH in logged and (counted := round(logged[_LENGTH] * len(sequences))) != completions:
+        what = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
+        if inferred:
+            return Reason("ids_inferred", f"{what}: completion ids were inferred from their text")
+        return Reason("mask_unknown", f"{what}: an environment or a tool wrote the others")
+    if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
+        return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
+    before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
+    if _SEEN not in logged or before is None or _logged_prompts(run, step):
+        return None
+    counted = round(logged[_SEEN] - before)
+    if counted == prompts + completions:
+        return None
+    return Reason(
+        "prompt_unknown",
+        f"the trainer counted {counted - completions} tokens of prompts, and their text gives {prompts}: another chat "
+        "template, tools, or a system prompt were part of them",
+    )
+
+
+def _logged_prompts(run: Run, step: int) -> bool:
+    return all(rollout.prompt_ids is not None for group in run.groups_at(step) for rollout in group.rollouts)

@@ -1,0 +1,164 @@
+"""The loss as it was at one step: what changes from update to update, and which other weights it looks at.
+
+A reused batch has ratio 1 at its first update; later ones need the weights that sampled it. The reference of the KL
+term is the start of training until the trainer moves it. An adaptive entropy bonus has the coefficient that the update
+before left.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from gradscope.reason import Reason
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+
+if TYPE_CHECKING:
+    from gradscope.gradients.plan.objective import Objective
+
+_SAME_POLICY_KL = 1e-6
+"""Largest mean KL that float32 makes of a policy and itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """The loss of one step."""
+
+    objective: Objective
+    """The trainer's loss at this step."""
+    sampled_with: WeightsRef | None = None
+    """The weights that sampled the batch, where they are others than the update's and are on disk."""
+    reference: WeightsRef | None = None
+    """The reference of the KL term; None without one, and where it is the base under an adapter."""
+    reason: Reason | None = None
+    """Why it is not known."""
+
+    @property
+    def weights(self) -> tuple[WeightsRef, ...]:
+        """The sets of weights that it looks at beside the policy's own."""
+        return tuple(weights for weights in (self.sampled_with, self.reference) if weights is not None)
+
+
+def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
+    """The loss that a step's update minimized.
+
+    Args:
+        objective: The run's loss, as its arguments tell it.
+
+    Returns:
+        The loss, with the reason where the run does not tell it.
+    """
+    sampled_at = batch_start(run.settings, step)
+    if objective.importance_ratio and sampled_at == step:
+        objective = replace(objective, importance_ratio=False)
+    sampled_with = run.weights_before(sampled_at) if objective.importance_ratio and sampled_at < step else None
+    loss = StepLoss(objective=objective, sampled_with=sampled_with)
+    return _with_reference(run, _with_entropy(run, loss, step), step)
+
+
+def batch_start(settings: TrainerSettings, step: int) -> int:
+    """When the batch of a step was sampled, where each update uses one whole generation batch.
+
+    Returns:
+        The step that sampled it; the step itself where batches are split or joined.
+
+    Example:
+        >>> settings = TrainerSettings(values={"num_iterations": 3})
+        >>> [batch_start(settings, step) for step in range(1, 8)]
+        [1, 1, 1, 4, 4, 4, 7]
+    """
+    accumulation = int(settings.get("gradient_accumulation_steps", 1))
+    if int(settings.get("steps_per_generation", accumulation)) != accumulation:
+        return step
+    return step - (step - 1) % max(1, int(settings.get("num_iterations", 1)))
+
+
+def reference_of(kl_at_start: float | None) -> Literal["base", "start"] | None:
+    """What the KL reference of an adapter that did not start at zero was.
+
+    TRL takes the base alone for an adapter that it made itself, and a copy of the adapter for one that it was given.
+    At the first update the policy is the adapter it started from, so its KL to itself is zero.
+
+    Args:
+        kl_at_start: The KL that the trainer logged at its first update; None where it did not.
+
+    Returns:
+        The base alone or the starting adapter; None where that is not known.
+
+    Example:
+        >>> reference_of(0.3), reference_of(2e-9), reference_of(None)
+        ('base', 'start', None)
+    """
+    if kl_at_start is None or not math.isfinite(kl_at_start):
+        return None
+    return "start" if abs(kl_at_start) <= _SAME_POLICY_KL else "base"
+
+
+def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
+    """The reference is the start of training, until the trainer moves it."""
+    if not loss.objective.beta:
+        return loss
+    first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
+    if run.settings.get("sync_ref_model", False) and step > every:
+        return _with_moved_reference(run, loss, (step - 1) // every * every)
+    if first is None or first.kind == "full":
+        return replace(loss, reference=first)
+    return _with_adapters_reference(run, loss, first)
+
+
+def _with_moved_reference(run: Run, loss: StepLoss, synced_after: int) -> StepLoss:
+    """TRL mixes the policy into its reference; only a whole copy is one of the checkpoints."""
+    copied = float(run.settings.get("ref_model_mixup_alpha", 0.6)) == 1.0
+    found = next((weights for weights in run.weights if weights.num_updates == synced_after), None)
+    if copied and found is not None:
+        return replace(loss, reference=found)
+    what = f"the weights after {synced_after} updates" if copied else "a mixture of earlier weights"
+    text = f"the KL reference moved (sync_ref_model): it is {what}, not on disk"
+    return replace(loss, reason=loss.reason or Reason("reference_missing", text))
+
+
+def _with_adapters_reference(run: Run, loss: StepLoss, first: WeightsRef) -> StepLoss:
+    from gradscope.gradients.model.checkpoint import is_fresh
+
+    if is_fresh(first.path):
+        return loss
+    known = reference_of(None if 1 in run.windows else run.metrics.get(1, {}).get("kl"))
+    if known is None:
+        text = (
+            "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "
+            "started from shows in the kl of step 1, which was not logged"
+        )
+        return replace(loss, reason=loss.reason or Reason("reference_missing", text))
+    return replace(loss, reference=first if known == "start" else None)
+
+
+def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:
+    """An adaptive bonus has the coefficient that the update before left; none where entropy was above its target."""
+    if not run.settings.get("use_adaptive_entropy", False):
+        return loss
+    target = float(run.settings.get("entropy_target", 0.2))
+    found = next(_controllers(run, step), None)
+    if found is None:
+        text = "the coefficient of the adaptive entropy bonus at this step was neither saved nor logged"
+        return replace(loss, reason=loss.reason or Reason("loss_not_on_disk", text))
+    coefficient, entropy = found
+    applied = coefficient if entropy <= target else 0.0
+    return replace(loss, objective=replace(loss.objective, entropy_coef=applied))
+
+
+def _controllers(run: Run, step: int) -> Iterator[tuple[float, float]]:
+    """Coefficient and entropy that the update before left: at the start, in the checkpoint, in the log."""
+    if step == 1:
+        yield float(run.settings.get("entropy_coef", 0.0)), math.inf
+    weights = run.weights_before(step)
+    state = weights.path / "entropy_ctrl_state.json" if weights is not None else None
+    if state is not None and state.is_file():
+        saved = json.loads(state.read_bytes())
+        yield float(saved["entropy_coef"]), float(saved["last_world_entropy"])
+    logged = run.metrics.get(step - 1, {})
+    by_all_tokens = float(run.settings.get("top_entropy_quantile", 1.0)) >= 1.0
+    if by_all_tokens and step - 1 not in run.windows and {"entropy_coef", "entropy"} <= logged.keys():
+        yield logged["entropy_coef"], logged["entropy"]

@@ -1,0 +1,30 @@
+"""The model card that TRL writes beside its checkpoints: it names the version of TRL, which shapes some losses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from gradscope.rollouts.run import TrainerSettings
+
+_VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
+VERSION = "trl_version"
+"""The setting that holds it."""
+
+
+def trl_version(run: Path) -> str | None:
+    """The version that a run's card names, its own or that of a checkpoint; None where none does."""
+    for card in (run / "README.md", *sorted(run.glob("checkpoint-*/README.md"))):
+        found = _VERSION.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
+        if found:
+            return found[1]
+    return None
+
+
+def with_trl_version(settings: TrainerSettings, run: Path) -> TrainerSettings:
+    """The settings with the version of the model card, unless they have one."""
+    version = trl_version(run)
+    if version is None or VERSION in settings.values:
+        return settings
+    return replace(settings, values={**settings.values, VERSION: version})
