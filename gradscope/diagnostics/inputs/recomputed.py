@@ -26,7 +26,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, s
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
-from gradscope.gradients.trained.dropout import active_dropout
+from gradscope.gradients.trained.dropout import active_dropout, draws_in_training
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
@@ -77,6 +77,11 @@ class Recomputer:
         if drop:
             raise InputError(
                 f"The model was trained with dropout {drop:g}, and what it dropped is not logged.", cause="dropout"
+            )
+        if draws_in_training(policy.model):
+            raise InputError(
+                "The model draws random numbers in training, beside dropout, and what it drew is not logged.",
+                cause="dropout",
             )
 
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:

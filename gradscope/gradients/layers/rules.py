@@ -165,7 +165,8 @@ def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
     if type(module).forward is nn.Embedding.forward:
         return one
     first = torch.zeros(1, 1, dtype=torch.long, device=module.weight.device)
-    return functional_call(module, {"weight": one.expand_as(module.weight)}, (first,)).detach().flatten()
+    scale: torch.Tensor = functional_call(module, {"weight": one.expand_as(module.weight)}, (first,))
+    return scale.detach().flatten()
 
 
 LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)

@@ -59,7 +59,7 @@ def _rows_left(model: Any) -> Iterator[int]:
         A number of rows.
     """
     with _Lookups(model) as lookups:
-        _run(model)
+        read_a_token(model)
     for num_rows, ids in lookups.seen:
         if len(ids) == _PROBE and ids == list(range(ids[0], ids[0] + _PROBE)):
             yield num_rows - ids[0]
@@ -85,8 +85,8 @@ class _Lookups(TorchFunctionMode):
             self.seen.append((len(table), ids.flatten().tolist()))
 
 
-def _run(model: Any) -> None:
-    """One token several times, which is not the padding token: some models do not count that."""
+def read_a_token(model: Any) -> None:
+    """Run a model on one token several times, not the padding token, which some models do not count."""
     token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
     device = model.get_input_embeddings().weight.device
     ids = torch.full((1, _PROBE), token, device=device)
