@@ -115,6 +115,7 @@ def _largest(grams: Iterable[np.ndarray], expected: Gram) -> float:
 
 def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], int]:
     """The step's matrices by both engines, and the number of parameters without a rule."""
+    from gradscope.gradients.model.padding import TrainerPadding
     from gradscope.gradients.model.policy import load_measured_policy
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.plan.prepared_step import prepare_step
@@ -125,7 +126,7 @@ def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], 
         weights = WeightsRef(num_updates=0, path=folder / "adapter", kind="adapter", base=str(folder / "base"))
     else:
         weights = WeightsRef(num_updates=0, path=folder / "model", kind="full")
-    policy = load_measured_policy(weights, device="cpu")
+    policy = load_measured_policy(weights, device="cpu", padding=TrainerPadding())
     prepared = prepare_step(policy, groups_of(rollouts), Objective(loss_type="dapo"))
     stream, loop = (measure_step(prepared, engine=engine) for engine in ("stream", "loop"))
     return [stream.score_gram, loop.score_gram], len(stream.slow_parameters)

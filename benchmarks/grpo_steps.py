@@ -43,8 +43,8 @@ def replayed_steps(folder: Path, model: Any) -> str:
     largest = f", {max(errors):.0e}" if errors else ""
     if report.verdict == "match":
         return f"{report.headline}{largest}"
-    own = "" if has_own_head(model) else "; TRL's fused head is not the model's"
-    return f"{report.headline}{largest}{own}: {cause[:160]}".replace("|", "/")
+    own = "; TRL's fused head is not the model's" if report.verdict == "mismatch" and not has_own_head(model) else ""
+    return f"{report.headline}{largest}{own}: {cause[:200]}".replace(f"{folder}/", "").replace("|", "/")
 
 
 def has_own_head(model: Any) -> bool:

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, get_peft_model
 
 from tests.gradients.models import tiny_experts, tiny_model
 
@@ -58,12 +58,16 @@ def adapted_experts(name: str, *, implementation: str = "grouped_mm") -> Any:
 
 def adapt(model: Any, options: dict[str, Any], *, perturbed: bool = True) -> Any:
     """A model with a LoRA adapter, its values moved away from where they start."""
+    return adapt_with(model, LoraConfig(**{"r": 3, "target_modules": _LINEAR, **options}), perturbed=perturbed)
+
+
+def adapt_with(model: Any, config: PeftConfig, *, perturbed: bool = True) -> Any:
+    """A model with an adapter of any method, its values moved away from where they start."""
     torch.manual_seed(7)
+    config.task_type = "CAUSAL_LM"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peft warns of what these tests are about
-        model = get_peft_model(
-            model, LoraConfig(**{"r": 3, "target_modules": _LINEAR, "task_type": "CAUSAL_LM", **options})
-        ).to(model.dtype)
+        model = get_peft_model(model, config).to(model.dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             if perturbed and parameter.requires_grad:

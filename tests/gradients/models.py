@@ -145,6 +145,11 @@ def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int 
     return groups
 
 
+def weight_of(groups: list[RolloutGroup]) -> float:
+    """What dapo weighs each token of a step with."""
+    return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
+
+
 def naive_rows(policy: MeasuredPolicy, groups: list[RolloutGroup], weight: float) -> np.ndarray:
     """One float64 backward per rollout through the plain model, no padding, no code of the engine: the oracle."""
     model = copy.deepcopy(policy.model).double()

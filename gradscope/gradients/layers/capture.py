@@ -110,15 +110,9 @@ class Capture:
             return None
         for name in owned.values():
             self._expected[name] += 1
-        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
-        seen = [part._version for part in inputs]
         handed_on = begin_graph(output, returned)
-
-        def join(grad: torch.Tensor) -> None:
-            if seen == [part._version for part in inputs]:  # else the model wrote over what the layer was given
-                self._join(module, owned, inputs, grad, batch)
-
-        output.register_hook(join)
+        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
+        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
         return handed_on
 
     def _join(
@@ -134,7 +128,8 @@ class Capture:
             input=inputs[0],
             extra=inputs[1:],
             grad=grad.detach(),
-            spans=batch.spans,
+            # rows in the trainer's padding are there because the model reads it: gradients reach it too
+            spans=((0, batch.length),) * len(batch.rows) if batch.position_ids is None else batch.spans,
             length=batch.length,
         )
         factors = self._ask(lambda: self._layers.rules[module].factors(call))

@@ -70,9 +70,7 @@ def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
     """
     module = call.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
-    scale = _embedding_scale(module, call.input)
-    assert scale is not None, "checked by fits()"
-    return {"weight": call.lookup(call.grad * scale, module.padding_idx)}
+    return {"weight": call.lookup(call.grad * _embedding_scale(module), module.padding_idx)}
 
 
 def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
@@ -152,22 +150,23 @@ def _is_affine(call: ForwardCall) -> bool:
 
 
 def _is_only_scaled(call: ForwardCall) -> bool:
+    """Whether the first row's output is what its ids look up, times the module's scale."""
     assert isinstance(call.module, nn.Embedding), "the rule is chosen by type"
-    return _embedding_scale(call.module, call.input) is not None
+    ids = call.input[:1]
+    blank = torch.zeros_like(call.module.weight[:1])
+    offset = functional_call(call.module, {"weight": blank.expand_as(call.module.weight)}, (ids,)).detach()
+    looked_up = nn.functional.embedding(ids, call.module.weight).detach()
+    return not bool(offset.any()) and is_close(looked_up * _embedding_scale(call.module), call.output[:1].detach())
 
 
-def _embedding_scale(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor | None:
-    """What the module multiplies a looked-up row by, [1] or [H]; None where it does something else."""
+def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
+    """What the module multiplies a looked-up row by, [1] or [H]."""
+    one = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
     if type(module).forward is nn.Embedding.forward:
-        return torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
-    probe = ids.flatten()[:1].reshape(1, 1)
-    blank = torch.zeros((), dtype=module.weight.dtype, device=module.weight.device)
-    scale = functional_call(module, {"weight": (blank + 1).expand_as(module.weight)}, (probe,)).detach().flatten()
-    offset = functional_call(module, {"weight": blank.expand_as(module.weight)}, (probe,)).detach()
-    looked_up = nn.functional.embedding(probe, module.weight).detach()
-    returned = module.forward(probe).detach()
-    close = torch.allclose(returned, looked_up * scale, rtol=64 * torch.finfo(returned.dtype).eps)
-    return scale if close and not bool(offset.any()) else None
+        return one
+    first = torch.zeros(1, 1, dtype=torch.long, device=module.weight.device)
+    scale: torch.Tensor = functional_call(module, {"weight": one.expand_as(module.weight)}, (first,))
+    return scale.detach().flatten()
 
 
 LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)

@@ -35,13 +35,13 @@ class TracedCall:
     """What it returned, likewise."""
     extra: tuple[torch.Tensor, ...] = ()
     """What it was given beside its input: an expert layer's routes."""
-    versions: tuple[int, ...] = ()
-    """How often each of these was written to by the time of the call, the output last."""
+    version: int = 0
+    """How often the output was written to by the time of the call."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether the model wrote over none of them since."""
-        return self.versions in ((), tuple(part._version for part in (self.input, *self.extra, self.output)))
+        """Whether the model has not written over the output since: that tensor now has another gradient."""
+        return self.output._version == self.version
 
     def as_rows(self, grads: torch.Tensor, stops: Sequence[int], length: int) -> LayerCall:
         """The call as if R rows had been a batch: one input, an output gradient each, [R, 1, S, ...] or [R, S, ...]."""
@@ -184,7 +184,7 @@ class Tracer:
             input=inputs[0],
             extra=inputs[1:],
             output=output,
-            versions=tuple(part._version for part in (*inputs, output)),
+            version=output._version,
         )
         self._trace.segments[self._segment].append(call)
         return handed_on
@@ -205,6 +205,6 @@ class Tracer:
 
 def decoder_layers(model: Any) -> tuple[nn.Module, ...]:
     """The layers that a model calls one after the other; empty where it keeps no list of them."""
-    depth = model.config.get_text_config().num_hidden_layers
+    depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
     return tuple(next(lists, ()))

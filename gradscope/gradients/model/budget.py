@@ -87,11 +87,14 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     free, _ = torch.cuda.mem_get_info(policy.device)
     cached = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(policy.device)
     config = policy.model.config.get_text_config()
+    num_layers, width = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    if num_layers is None or width is None:  # a model of several stacks
+        return default_batch_tokens(policy.vocab_size)
     return tokens_that_fit(
         free + cached,
         vocab_size=policy.vocab_size,
-        num_layers=config.num_hidden_layers,
-        width=config.hidden_size,
+        num_layers=num_layers,
+        width=width,
         itemsize=policy.dtype.itemsize,
     )
 

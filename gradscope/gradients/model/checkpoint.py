@@ -244,7 +244,8 @@ def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
 
 def _adapter_config(folder: Path) -> PeftConfig:
     try:
-        config = PeftConfig.from_pretrained(str(folder))
+        with _quiet():
+            config = PeftConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error

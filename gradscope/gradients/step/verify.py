@@ -20,6 +20,7 @@ from gradscope.errors import VerificationError
 from gradscope.gradients.engine_options import Verify
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 
@@ -81,6 +82,7 @@ def verify_gram(
     row_error = _error(prepared, gram, _one_row(prepared, batches[0]))
     for part, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
         if not error <= limit:
+            _require_independent_rows(prepared, batches[0], limit)
             raise VerificationError(
                 f"The gradient engine disagrees with an ordinary backward pass of {part}: relative difference "
                 f"{error:.2e} of the squared norm, at most {limit:.0e} is arithmetic.",
@@ -111,7 +113,22 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
 
 
+def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
+    """Blame the model where it is the model: what a rollout gets may depend on the rows and the padding beside it."""
+    model, temperature = prepared.policy.model, prepared.plan.objective.temperature
+    with torch.no_grad():
+        together, *_ = completion_logprobs(model, batch, temperature)
+        (alone,) = completion_logprobs(model, _one_row(prepared, batch), temperature)
+    change = float((together - alone).abs().max())
+    if change > limit * max(1.0, float(alone.abs().max())):
+        raise VerificationError(
+            f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
+            "no gradient of its own.",
+            hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
+        )
+
+
 def _one_row(prepared: PreparedStep, batch: PaddedBatch) -> PaddedBatch:
     """The first row of a batch alone."""
-    (alone,) = prepared.batches(batch.rows[:1], batch.length)
-    return alone
+    (row,) = prepared.batches(batch.rows[:1], batch.length)
+    return row

@@ -47,6 +47,56 @@ def test_what_no_rule_can_do_is_uncovered_and_the_rest_arrives_once():
     assert capture.uncovered == {"norm.weight"}
 
 
+class InPlace(nn.Module):
+    """Scales what both of its layers return, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.layer = nn.Linear(4, 3, bias=False)
+
+    def forward(self, ids):
+        hidden = self.table(ids)
+        hidden *= 2
+        hidden = self.layer(hidden.sin())
+        hidden *= 3
+        return hidden.cos()
+
+
+def test_a_model_may_write_in_place():
+    model, ids = InPlace(), torch.tensor([[1, 2, 3], [3, 0, 1]])
+    trainable = dict(model.named_parameters())
+    capture, arrived = Capture(model, trainable), {}
+    batch = pad_batch([0, 1], [SEQUENCE, SEQUENCE], torch.device("cpu"))
+    collected = capture.batch(batch, lambda name, factors: arrived.update({name: factors}))
+    with capture.hooks(), collected, gradients_on(trainable, on=False):
+        model(ids).sum().backward()
+    assert capture.uncovered == set()
+    expected = dict(zip(trainable, torch.autograd.grad(model(ids[1:]).sum(), trainable.values()), strict=True))
+    assert arrived.keys() == trainable.keys()
+    for name, (factor,) in arrived.items():
+        out = torch.zeros_like(expected[name])
+        factor.add_to(1, 0, out)
+        torch.testing.assert_close(out, expected[name])
+
+
+class ByShape(nn.Embedding):
+    """Looks positions up for a shape that it is given, as BART's family does."""
+
+    def forward(self, shape):
+        return super().forward(torch.arange(shape[1]).expand(shape))
+
+
+def test_an_embedding_that_is_given_no_ids_is_uncovered():
+    model = ByShape(5, 4)
+    trainable = dict(model.named_parameters())
+    capture = Capture(model, trainable)
+    batch = pad_batch([0, 1], [SEQUENCE, SEQUENCE], torch.device("cpu"))
+    with capture.hooks(), capture.batch(batch, lambda name, factors: None):
+        model(torch.Size((2, 3)))
+    assert capture.uncovered == {"weight"}
+
+
 def test_nothing_is_left_behind_on_the_model():
     model = Toy()
     capture = Capture(model, dict(model.named_parameters()))

@@ -20,14 +20,11 @@ from tests.gradients.models import (
     relative,
     tiny_experts,
     tiny_groups,
+    weight_of,
 )
 from tests.gradients.tokens.test_measure import naive_token_rows
 
 MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
-
-
-def weight_of(groups):
-    return 1.0 / sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 24])
@@ -77,6 +74,17 @@ def test_experts_with_another_activation_inside_get_no_rule():
     assert not experts.fits_experts(dataclasses.replace(call, extra=(index,)))
     assert not experts.fits_experts(dataclasses.replace(call, num_rows=4))
     assert not experts.fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
+
+
+def test_experts_are_gated_by_their_own_function():
+    model = tiny_experts("mixtral")
+    for layer in model.model.layers:
+        layer.mlp.experts._apply_gate = lambda both: both.chunk(2, dim=-1)[0].tanh() * both.chunk(2, dim=-1)[1].sin()
+    stream, loop = (measured_step(policy_of(model), tiny_groups(), DAPO, engine=name) for name in ("stream", "loop"))
+    assert stream.slow_parameters == ()
+    assert relative(stream.score_gram, loop.score_gram) < 1e-5
+    usual = measured_step(policy_of(tiny_experts("mixtral")), tiny_groups(), DAPO, engine="loop")
+    assert relative(loop.score_gram, usual.score_gram) > 0.01
 
 
 def test_a_router_that_looks_at_all_tokens_gets_no_rule():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gradscope.gradients.layers.layer_call import LayerCall, is_close, once
+from gradscope.gradients.layers.layer_call import LayerCall, begin_graph, is_close, once
 
 
 def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
@@ -31,6 +31,22 @@ def test_the_padding_id_is_looked_up_without_a_gradient():
     assert call.lookup(grads, None).ids[0].tolist() == [0, 3, 0]
     found = call.lookup(grads, 0)
     assert (found.ids[0].tolist(), found.grads[0].tolist()) == ([3], [[2.0, 3.0]])
+
+
+def test_a_graph_starts_at_a_copy_that_may_be_written_to():
+    output = torch.ones(2)
+    copy = begin_graph(output, output)
+    copy *= 3
+    (copy**2).sum().backward()
+    assert output.tolist() == [1.0, 1.0]
+    assert output.grad.tolist() == [18.0, 18.0]
+
+
+def test_a_graph_goes_on_where_there_is_one_or_several_things_are_returned():
+    output = torch.ones(2)
+    assert begin_graph(output, (output, output)) is None
+    assert output.requires_grad
+    assert begin_graph(output, output) is None
 
 
 def test_a_row_that_was_expanded_is_computed_once():

@@ -45,6 +45,13 @@ class Shifted(nn.Embedding):
         return super().forward(ids) + 1
 
 
+class ByPosition(nn.Embedding):
+    """Looks positions up, whatever it is given, as Whisper does."""
+
+    def forward(self, ids):
+        return super().forward(torch.arange(ids.shape[1]).expand_as(ids))
+
+
 class Scaled(nn.Embedding):
     def forward(self, ids):
         return 3 * super().forward(ids)
@@ -95,10 +102,11 @@ def test_a_norm_is_checked_for_being_affine(module, affine):
 
 
 @pytest.mark.parametrize(
-    ("module", "known"), [(nn.Embedding(5, 4), True), (Scaled(5, 4), True), (Shifted(5, 4), False)]
+    ("module", "known"),
+    [(nn.Embedding(5, 4), True), (Scaled(5, 4), True), (Shifted(5, 4), False), (ByPosition(5, 4), False)],
 )
 def test_an_embedding_may_scale_and_nothing_else(module, known):
-    ids = torch.tensor([[1, 2, 3], [4, 0, 1]])
+    ids = torch.tensor([[0, 2, 3], [4, 0, 1]])
     assert fits(module, ids, module(ids), num_rows=2, length=3) == known
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
 from gradscope.gradients.layers.trace import Tracer, decoder_layers
 from gradscope.gradients.model.token_sequence import TokenSequence
@@ -69,3 +70,16 @@ def test_decoder_layers_are_the_list_of_the_configured_depth():
     assert decoder_layers(model) == tuple(model.transformer.h)
     model.config.num_hidden_layers = 7
     assert decoder_layers(model) == ()
+    model.config = PretrainedConfig()  # a model of several stacks names no one depth
+    assert decoder_layers(model) == ()
+
+
+def test_a_call_whose_output_the_model_wrote_over_is_not_intact():
+    policy, sequence = tiny_policy("llama_untied_biases"), longest()
+    trace = Tracer(policy.model, policy.trainable, 1.0).trace(sequence)
+    first, second, *_ = trace.segments[1]
+    assert first.is_intact
+    assert second.is_intact
+    with torch.no_grad():
+        second.output.detach().add_(1)
+    assert not second.is_intact

@@ -63,7 +63,7 @@ def write_tokenizer(folder: Path, size: int) -> None:
 def test_a_full_model_trains_every_parameter(saved):
     policy = load_measured_policy(full(saved), device="cpu")
     assert policy.num_parameters == sum(p.numel() for p in policy.model.parameters())
-    assert (policy.kind, policy.dtype, policy.vocab_size, policy.max_positions) == ("full", torch.float32, VOCAB, 32)
+    assert (policy.kind, policy.dtype, policy.vocab_size) == ("full", torch.float32, VOCAB)
     assert policy.tokenizer is None
     assert not policy.model.training
     assert policy.notes == ()
@@ -150,10 +150,18 @@ def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
         load_measured_policy(lora(tmp_path, str(saved)), device="cpu")
 
 
-def test_an_adapter_that_is_not_lora_is_refused(saved, tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "IA3", "task_type": "CAUSAL_LM"}))
-    with pytest.raises(InputError, match="only LoRA is supported"):
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, "kind PROMPT_TUNING, .* it puts prompts before"),
+        ({"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "kind XLORA, .* it mixes adapters from other folders"),
+    ],
+)
+def test_an_adapter_outside_the_layers_is_refused_by_its_name(saved, tmp_path, config, said):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"task_type": "CAUSAL_LM", **config}))
+    with pytest.raises(InputError, match=said) as caught:
         load_measured_policy(lora(tmp_path, str(saved)))
+    assert "inside the layers" in caught.value.hint
 
 
 def test_an_adapter_without_its_config_is_refused(saved, tmp_path):
@@ -223,10 +231,9 @@ def test_a_tokenizer_beside_the_weights_is_found(model):
     assert load_measured_policy(full(model), device="cpu").tokenizer.eos_token_id == 1
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused(model):
+def test_a_tokenizer_may_know_tokens_that_the_model_has_no_row_for(model):
     write_tokenizer(model, VOCAB + 1)
-    with pytest.raises(InputError, match=f"has {VOCAB + 1} tokens and the model a vocabulary of {VOCAB}"):
-        load_measured_policy(full(model))
+    assert len(load_measured_policy(full(model), device="cpu").tokenizer) == VOCAB + 1
 
 
 def test_a_broken_tokenizer_is_refused(model):

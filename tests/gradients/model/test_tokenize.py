@@ -95,6 +95,12 @@ def test_ids_outside_the_vocabulary_are_refused(wrong):
         sequence(prompt_ids=(1,), completion_ids=(2, wrong))
 
 
-def test_more_tokens_than_positions_are_refused():
-    with pytest.raises(InputError, match="has 33 tokens; the model has 32 positions"):
-        sequence(prompt_ids=(1,), completion_ids=(2,) * 32)
+def test_more_tokens_than_a_table_of_positions_has_are_refused():
+    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
+    assert sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
+    with pytest.raises(InputError, match="sample 0 has 33 tokens; the model's table of positions ends at 32"):
+        sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 32)
+
+
+def test_rotary_positions_go_on_beyond_what_the_model_was_built_for():
+    assert sequence(prompt_ids=(1,), completion_ids=(2,) * 32).length == 33

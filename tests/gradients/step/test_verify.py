@@ -5,7 +5,6 @@ import pytest
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.layers import rules
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
 
@@ -61,8 +60,13 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
 
 
 def test_a_wrong_embedding_scale_is_caught(monkeypatch):
-    scale = rules._embedding_scale
-    monkeypatch.setattr(rules, "_embedding_scale", lambda *given: scale(*given) * 1.05)
+    def scaled(honest):
+        return lambda call: {
+            name: Scatter(ids=part.ids, grads=tuple(1.05 * grad for grad in part.grads))
+            for name, part in honest(call).items()
+        }
+
+    break_rule(monkeypatch, "embedding", scaled)
     with pytest.raises(VerificationError, match="disagrees"):
         measured_step(tiny_policy("gemma3_scaled"), tiny_groups(), DAPO, engine="stream")
 
@@ -95,3 +99,11 @@ def test_the_outcome_travels_in_the_result():
     assert 0 <= found.batch_error < found.tolerance
     assert 0 <= found.row_error < found.tolerance
     assert np.isclose(found.tolerance, 2e-5)
+
+
+def test_a_model_that_mixes_the_rows_of_a_batch_is_blamed_itself():
+    policy = tiny_policy("llama_untied_biases")
+    layer = policy.model.model.layers[0]
+    layer.register_forward_hook(lambda module, given, output: output + output.mean(dim=(0, 1)))
+    with pytest.raises(VerificationError, match=r"change by .* with the rows and the padding beside it"):
+        measured_step(policy, tiny_groups(), DAPO, engine="loop")

@@ -1,0 +1,68 @@
+"""A sample of the tables of docs/architectures.md: models with positions, states, experts or selected tokens."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # models are made, saved, and trained by TRL
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "benchmarks"
+CLASSES = ("llama", "gpt2", "roberta", "rwkv", "whisper", "mamba2", "qwen3_next", "deepseek_v4", "gemma3n_text")
+ADAPTERS = ("EVA", "VERA", "IA3", "VBLORA", "OSF", "trainable_token_indices, tied")
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    """The benchmarks import each other by their bare names, as scripts do."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if (SCRIPTS / f"{name}.py").is_file():
+            del sys.modules[name]
+
+
+def outcome_of(table: str, name: str, folder: Path, *, train: bool = False):
+    import adapters
+    import architectures
+    import compared_models
+
+    subjects = {"class": architectures, "adapter": adapters}[table].subjects()
+    (subject,) = (one for one in subjects if one.name == name)
+    return compared_models.examine(subject, folder, train=train)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers and PEFT, about each other
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_has_the_gram_matrix_of_plain_autograd(name, tmp_path):
+    assert outcome_of("class", name, tmp_path).kind == "exact"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_has_the_gram_matrix_of_plain_autograd(name, tmp_path):
+    assert outcome_of("adapter", name, tmp_path).kind == "exact"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("table", "name"), [("class", "gpt2"), ("class", "rwkv"), ("adapter", "VERA")])
+def test_three_steps_of_trl_are_replayed(table, name, tmp_path):
+    assert outcome_of(table, name, tmp_path, train=True).trained.startswith("match at 3 of 3 steps")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("table", "name", "kind", "said"),
+    [
+        ("class", "reformer", "not trainable by TRL", "multiple"),
+        ("class", "phimoe", "random in training", "differ"),
+        ("adapter", "PROMPT_TUNING", "refused", "kind PROMPT_TUNING"),
+    ],
+)
+def test_what_is_not_exact_has_its_reason(table, name, kind, said, tmp_path):
+    found = outcome_of(table, name, tmp_path)
+    assert found.kind == kind
+    assert said in found.reason
