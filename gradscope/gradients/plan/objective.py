@@ -63,8 +63,6 @@ class Objective(LossParameters):
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False
     """Whether truncated completions leave the loss."""
-    router_loss_of_model: bool = False
-    """Whether a router's load-balancing term was left at the coefficient of the model's own configuration."""
     num_rows: int | None = None
     """Rollouts of one optimizer step according to the settings; None where they do not tell."""
     trl: TrlVersion = UNKNOWN
@@ -104,7 +102,6 @@ class Objective(LossParameters):
             max_completion_length=None if max_length is None else int(max_length),
             chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
-            router_loss_of_model=settings.values.get("router_aux_loss_coef", 0.0) is None,
             num_rows=_num_rows(settings),
             trl=TrlVersion.parse(settings.get("trl_version")),
             assumed=tuple(assumed),
