@@ -187,9 +187,14 @@ class Objective(LossParameters):
             >>> Objective(loss_type="grpo").token_weights([[True, True], [True, False]])
             [0.25, 0.5]
         """
-        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9) and before_truncation is not None
-        divisor = sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
-        return self.loss.average([sum(mask) for mask in masks], self, divisor)
+        return self.loss.average([sum(mask) for mask in masks], self, self.num_tokens(masks, before_truncation))
+
+    def num_tokens(
+        self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
+    ) -> int:
+        """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
+        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9)
+        return sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
 
 
 def _num_rows(settings: TrainerSettings) -> int | None:
