@@ -117,10 +117,12 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
     """Blame the model where it is the model: what a rollout gets may depend on the rows and the padding beside it."""
     model, temperature = prepared.policy.model, prepared.plan.objective.temperature
     with torch.no_grad():
-        together, *_ = completion_logprobs(model, batch, temperature)
-        (alone,) = completion_logprobs(model, _one_row(prepared, batch), temperature)
-    change = float((together - alone).abs().max())
-    if change > limit * max(1.0, float(alone.abs().max())):
+        together = completion_logprobs(model, batch, temperature)
+        alone = [
+            completion_logprobs(model, prepared.batches([row], batch.length)[0], temperature)[0] for row in batch.rows
+        ]
+    change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
+    if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
         raise VerificationError(
             f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
             "no gradient of its own.",

@@ -5,10 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gradscope.gradients.model.embedding import read_a_token
+from gradscope.gradients.model.embedding import read_tokens, token_embedding
 
 _BY_FUNCTION = ("attention_dropout", "attn_dropout", "dropout", "activation_dropout")
 """Attributes in which modules keep the probability that they hand to a function."""
+_NUM_TOKENS, _NUM_PASSES = 32, 16
+"""Tokens and passes looked at: of a router's choices few are close enough for noise to change."""
+_SAME = 1e-4
+"""Relative difference of logits that is arithmetic: two passes take the same steps."""
 
 
 def active_dropout(model: nn.Module, *, disabled: bool) -> float:
@@ -27,21 +31,31 @@ def active_dropout(model: nn.Module, *, disabled: bool) -> float:
 
 
 def draws_in_training(model: nn.Module) -> bool:
-    """Whether the forward pass of training takes random numbers for anything but dropout, as a router's noise does.
+    """Whether the forward pass of training depends on random numbers beside dropout's, as a router's noise does.
 
     Returns:
-        Whether one pass in training mode moves the state of the random numbers, which is put back.
+        Whether passes in training mode with different random numbers differ; the state of those is put back.
     """
     modes = {module: module.training for module in model.modules()}
     device = next(model.parameters()).device
-    generator = torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
-    before = generator.get_state()
-    try:
-        for module in modes:
-            module.training = not isinstance(module, nn.Dropout)
-        read_a_token(model)
-        return not torch.equal(generator.get_state(), before)
-    finally:
-        generator.set_state(before)
-        for module, mode in modes.items():
-            module.training = mode
+    ids = range(min(_NUM_TOKENS, token_embedding(model).num_embeddings))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            for module in modes:
+                module.training = not isinstance(module, nn.Dropout)
+            before = _random_state(device)
+            first = read_tokens(model, ids)
+            if torch.equal(_random_state(device), before):
+                return False
+            return any(_differs(first, read_tokens(model, ids)) for _ in range(_NUM_PASSES))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _differs(first: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((first - other).abs().max() > _SAME * first.abs().max())

@@ -33,3 +33,9 @@ def test_noise_of_a_router_is_drawn_in_training():
 
 def test_dropout_is_not_counted_again():
     assert not draws_in_training(adapted("dropout"))
+
+
+def test_a_number_that_is_drawn_and_changes_nothing_does_not_count():
+    model = tiny_model("llama_untied_biases")
+    model.model.norm.register_forward_hook(lambda module, given, output: output * (torch.rand(1) >= 0))
+    assert not draws_in_training(model)
