@@ -53,7 +53,7 @@ CAUSES: Mapping[str, Cause] = {
     "loss_unknown": Cause("cannot", "Give the trainer's arguments with --run-config if these are not the run's."),
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
     # the forward pass
-    "dropout": Cause("cannot", "Train with disable_dropout = True."),
+    "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
     "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
     # the number itself

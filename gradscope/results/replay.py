@@ -37,7 +37,8 @@ class StepReplay:
     weights: str | None
     """The weights that were used; None where they are not on disk."""
     verdict: ReplayVerdict
-    """``mismatch`` if any quantity differs, else ``cannot`` if any could not be recomputed, else ``match``."""
+    """``mismatch`` if any quantity differs, else what is said of ``grad_norm``: only the right weights, ids, advantages
+    and loss reproduce it."""
     cause: str | None
     """The first cause, for people."""
     quantities: tuple[Quantity, ...]

@@ -71,14 +71,24 @@ def is_whole(file: Path) -> bool:
             return False
 
 
-def find_checkpoints(run: Path, base_of: Callable[[Path], str | None]) -> Iterator[WeightsRef]:
-    """The complete ``checkpoint-N`` folders of a run, by number of updates; for ``base_of`` see :func:`weights_at`."""
+def find_checkpoints(
+    run: Path, base_of: Callable[[Path], str | None], damaged: dict[int, str] | None = None
+) -> Iterator[WeightsRef]:
+    """The complete ``checkpoint-N`` folders of a run, by number of updates; for ``base_of`` see :func:`weights_at`.
+
+    Args:
+        damaged: Gets why a folder is of no use, by number of updates.
+
+    Yields:
+        The weights of each.
+    """
     numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in run.iterdir() if path.is_dir())
     for num_updates, folder in sorted((int(match[1]), path) for match, path in numbered if match):
         try:
             yield weights_at(folder, num_updates=num_updates, base_of=base_of)
-        except InputError:  # half-written, or saved as pickles: its step simply has no weights on disk
-            continue
+        except InputError as error:  # half-written, or saved as pickles
+            if damaged is not None:
+                damaged[num_updates] = error.message.rstrip(".")
 
 
 def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str | None]) -> WeightsRef:

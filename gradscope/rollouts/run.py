@@ -58,6 +58,8 @@ class Run:
     """The trainer's arguments."""
     weights: tuple[WeightsRef, ...] = ()
     """All sets of weights on disk, by ``num_updates``."""
+    damaged_weights: Mapping[int, str] = field(default_factory=dict)
+    """Number of updates -> why the weights after them, of which there is a folder, are of no use."""
     tokenizer: Path | None = None
     """A folder that holds the tokenizer, where one was found."""
     notes: Mapping[int, Reason] = field(default_factory=dict)

@@ -26,8 +26,8 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, s
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
-from gradscope.gradients.trained.dropout import active_dropout, draws_in_training
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.randomness import is_random
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -54,7 +54,7 @@ class Recomputer:
     ) -> tuple[StepGram, tuple[Any, ...]]:
         """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
         whole = prepared_of(self._run, step, weights, loss, self._options)
-        self._require_no_dropout(whole.policy)
+        self._require_no_randomness(whole)
         told = Assumption.of(whole.policy)
         start = self._fitted or told
         prepared = under(whole, start)
@@ -72,16 +72,13 @@ class Recomputer:
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
 
-    def _require_no_dropout(self, policy: MeasuredPolicy) -> None:
-        drop = active_dropout(policy.model, disabled=bool(self._run.settings.get("disable_dropout", False)))
-        if drop:
+    def _require_no_randomness(self, prepared: PreparedStep) -> None:
+        switched_off = bool(self._run.settings.get("disable_dropout", False))
+        longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
+        if is_random(prepared.policy, longest, without_dropout=switched_off):
+            left = " other than dropout modules, which were off" if switched_off else ", such as dropout"
             raise InputError(
-                f"The model was trained with dropout {drop:g}, and what it dropped is not logged.", cause="dropout"
-            )
-        if draws_in_training(policy.model):
-            raise InputError(
-                "The model draws random numbers in training, beside dropout, and what it drew is not logged.",
-                cause="dropout",
+                f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
             )
 
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
@@ -127,7 +124,7 @@ class Recomputer:
     ) -> Iterator[tuple[PreparedStep, TrainerArithmetic]]:
         """The step with the weights and the output layer that the trainer may have had; none where all was float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
-        stored = stored_dtype(self._run.weights[-1])  # not of the first, which may have been converted on loading
+        stored = stored_dtype(self._run.weights[-1])
         if stored != "float32":
             options = replace(self._options, dtype=stored, precision="auto")
             step = prepared_of(self._run, prepared.step, weights, loss, options)
@@ -148,8 +145,9 @@ class Recomputer:
 
     def _untold(self, prepared: PreparedStep, told: Assumption) -> Iterator[str]:
         """Sentences on what the logged norm did not decide, where it matters."""
-        first = self._run.weights_before(1)
-        if prepared.plan.objective.beta and prepared.policy.kind == "adapter" and first is None:
+        is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
+        unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell
+        if prepared.plan.objective.beta and is_base and unknown:
             yield (
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."
@@ -203,6 +201,7 @@ def policy_of(
         initial=reference,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
+        rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
     )
 
 

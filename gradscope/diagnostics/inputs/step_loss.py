@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,8 @@ from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
+_COPY = "ref"
+"""Where PEFT saves the copy of a starting adapter within a checkpoint of TRL."""
 _SAME_POLICY_KL = 1e-6
 """Largest mean KL that float32 makes of a policy and itself."""
 
@@ -76,22 +78,28 @@ def batch_start(settings: TrainerSettings, step: int) -> int:
     return step - (step - 1) % max(1, int(settings.get("num_iterations", 1)))
 
 
-def reference_of(kl_at_start: float | None) -> Literal["base", "start"] | None:
-    """What the KL reference of an adapter that did not start at zero was.
+def reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
+    """What the KL reference of an adapter was of which the checkpoints hold no copy.
 
-    TRL takes the base alone for an adapter that it made itself, and a copy of the adapter for one that it was given.
-    At the first update the policy is the adapter it started from, so its KL to itself is zero.
+    TRL takes the base alone for an adapter that it made itself. For one that it was given it takes a copy, which it
+    saves within each of its checkpoints. At the first update the policy is the adapter it started from, so its KL to
+    that is zero.
 
     Args:
         kl_at_start: The KL that the trainer logged at its first update; None where it did not.
+        checkpoints_tell: Whether there are checkpoints of TRL's own, which would hold a copy.
 
     Returns:
         The base alone or the starting adapter; None where that is not known.
 
     Example:
-        >>> reference_of(0.3), reference_of(2e-9), reference_of(None)
-        ('base', 'start', None)
+        >>> reference_of(None, checkpoints_tell=True), reference_of(0.3, checkpoints_tell=False)
+        ('base', 'base')
+        >>> reference_of(2e-9, checkpoints_tell=False), reference_of(None, checkpoints_tell=False)
+        ('start', None)
     """
+    if checkpoints_tell:
+        return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):
         return None
     return "start" if abs(kl_at_start) <= _SAME_POLICY_KL else "base"
@@ -104,9 +112,8 @@ def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
     first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
     if run.settings.get("sync_ref_model", False) and step > every:
         return _with_moved_reference(run, loss, (step - 1) // every * every)
-    if first is None or first.kind == "full":
-        return replace(loss, reference=first)
-    return _with_adapters_reference(run, loss, first)
+    adapters = [weights for weights in run.weights if weights.kind == "adapter"]
+    return _with_adapters_reference(run, loss, first, adapters) if adapters else replace(loss, reference=first)
 
 
 def _with_moved_reference(run: Run, loss: StepLoss, synced_after: int) -> StepLoss:
@@ -120,12 +127,20 @@ def _with_moved_reference(run: Run, loss: StepLoss, synced_after: int) -> StepLo
     return replace(loss, reason=loss.reason or Reason("reference_missing", text))
 
 
-def _with_adapters_reference(run: Run, loss: StepLoss, first: WeightsRef) -> StepLoss:
+def _with_adapters_reference(
+    run: Run, loss: StepLoss, first: WeightsRef | None, adapters: Sequence[WeightsRef]
+) -> StepLoss:
+    """The copy of the starting adapter in a checkpoint, else the starting adapter or the base alone."""
     from gradscope.gradients.model.checkpoint import is_fresh
 
-    if is_fresh(first.path):
+    of_trl = run.source.format == "trl" and any(weights.num_updates for weights in adapters)
+    copied = next((each for each in adapters if (each.path / _COPY / "adapter_config.json").is_file()), None)
+    if copied is not None:
+        return replace(loss, reference=replace(copied, path=copied.path / _COPY, num_updates=0))
+    if first is None or first.kind == "full" or is_fresh(first.path):
         return loss
-    known = reference_of(None if 1 in run.windows else run.metrics.get(1, {}).get("kl"))
+    kl = None if 1 in run.windows else run.metrics.get(1, {}).get("kl")
+    known = reference_of(kl, checkpoints_tell=of_trl)
     if known is None:
         text = (
             "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "

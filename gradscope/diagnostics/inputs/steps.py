@@ -73,11 +73,14 @@ def missing_weights(run: Run, step: int) -> Reason:
     """Why the weights of a step cannot be used, and what would help."""
     if step < 1:
         return Reason("step_unknown", f"which weights made step {step} is not known: steps are counted from 1")
+    if damaged := run.damaged_weights.get(step - 1):
+        return Reason("weights_unreadable", damaged)
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"
     text = f"the weights after {updates}, which made step {step}, are not on disk ({have})"
-    return Reason("first_weights_missing" if step == 1 else "weights_missing", text)
+    cause = "first_weights_missing" if step == 1 else "weights_missing"
+    return Reason(cause, f"{text}; pass them with --initial" if step == 1 else text)
 
 
 def measure_steps(

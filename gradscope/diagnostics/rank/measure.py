@@ -122,7 +122,7 @@ def measure_rank(
             examine_advantages(step, run.groups_at(step), request, collected)
         return _report(run, request, collected)
     if steps is None:
-        chosen = tuple(step for step in chosen if run.weights_before(step)) or chosen
+        chosen = tuple(step for step in run.updates if run.weights_before(step)) or chosen
     # step by step, as soon as each is measured
     question = row_question(request, tokens or MOST_TOKENS, sketch)
     for measured in measure_steps(run, chosen, engine, progress, question):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.replay.log_arithmetic import Outcome
+from gradscope.diagnostics.replay.log_arithmetic import Outcome, refused
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.reason import Reason
 from gradscope.results.replay import Quantity
@@ -57,12 +57,6 @@ def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outc
     if gram.trained is not None:
         return _judge_reduced(run, gram, gram.trained, logged, value, error)
     return refused(_NAME, _off(run, gram, f"the recomputed norm is {percent(error)} off"), value, error)
-
-
-def refused(name: str, reason: Reason, value: float | None = None, error: float | None = None) -> Outcome:
-    """A quantity that does not match, with all that is said about it."""
-    quantity = Quantity(name=name, verdict=reason.verdict, cause=reason.text, reason=reason.cause, advice=reason.advice)
-    return quantity, value, error
 
 
 def _judge_reduced(

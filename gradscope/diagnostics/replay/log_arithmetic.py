@@ -13,7 +13,7 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.reason import Reason
-from gradscope.results.replay import Quantity, ReplayVerdict
+from gradscope.results.replay import Quantity
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.rollouts.types import RolloutGroup
@@ -34,21 +34,23 @@ def _error(value: float, logged: float) -> float:
     return abs(value - logged) / abs(logged) if logged else abs(value)
 
 
-def _outcome(name: str, cause: str, *, verdict: ReplayVerdict = "cannot") -> Outcome:
-    """A quantity that has no number."""
-    return Quantity(name=name, verdict=verdict, cause=cause), None, None
+def refused(name: str, reason: Reason, value: float | None = None, error: float | None = None) -> Outcome:
+    """A quantity that does not match, with all that is said about it."""
+    quantity = Quantity(name=name, verdict=reason.verdict, cause=reason.text, reason=reason.cause, advice=reason.advice)
+    return quantity, value, error
 
 
 def _compare(name: str, value: float, logged: float) -> Outcome:
     """A recomputed number beside the logged one; beside NaN or infinity there is no error to measure."""
     if not math.isfinite(logged):
         cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
-        return Quantity(name=name, verdict="mismatch", cause=cause), value, None
+        return refused(name, Reason("not_finite", cause), value)
     error = _error(value, logged)
     if error <= LOG_TOLERANCE:
         return Quantity(name=name, verdict="match", cause=None), value, error
-    cause = f"the log says {logged:.6g}, its rollouts say {value:.6g}"
-    return Quantity(name=name, verdict="mismatch", cause=cause), value, error
+    return refused(
+        name, Reason("log_differs", f"the log says {logged:.6g}, its rollouts say {value:.6g}"), value, error
+    )
 
 
 def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
@@ -66,15 +68,24 @@ def _not_of_this_step(run: Run, step: int) -> Reason | None:
     return run.notes.get(step)
 
 
+def _not_logged(run: Run, step: int, what: str) -> Reason:
+    """A number that is not there; of a batch used again it was logged where the batch was sampled."""
+    text = f"the trainer logged no {what} at this step"
+    if step in run.repeats:
+        text = f"{text}: its batch was sampled for step {run.repeats[step]}"
+    return Reason("not_logged", text)
+
+
 def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
     """The mean reward of the step: verdict, recomputed value, relative error."""
     logged = run.metrics.get(measured.step, {}).get("reward")
     batch = _batch(run, measured)
-    reason = batch if isinstance(batch, Reason) else _not_of_this_step(run, measured.step)
-    if reason is not None or isinstance(batch, Reason):
-        return _outcome("reward", str(reason))
+    if isinstance(batch, Reason):
+        return refused("reward", batch)
+    if (reason := _not_of_this_step(run, measured.step)) is not None:
+        return refused("reward", reason)
     if logged is None:
-        return _outcome("reward", "the trainer logged no mean reward at this step")
+        return refused("reward", _not_logged(run, measured.step, "mean reward"))
     return _compare("reward", batch.reward, logged)
 
 
@@ -83,11 +94,12 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     name = "frac_reward_zero_std"
     logged = run.metrics.get(measured.step, {}).get(name)
     batch = _batch(run, measured)
-    reason = batch if isinstance(batch, Reason) else _not_of_this_step(run, measured.step)
-    if reason is not None or isinstance(batch, Reason):
-        return _outcome(name, str(reason))
+    if isinstance(batch, Reason):
+        return refused(name, batch)
+    if (reason := _not_of_this_step(run, measured.step)) is not None:
+        return refused(name, reason)
     if logged is None:
-        return _outcome(name, "the trainer logged no frac_reward_zero_std at this step")
+        return refused(name, _not_logged(run, measured.step, name))
     if run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
         return _compare(name, float(np.mean(dead)), logged)
@@ -99,26 +111,26 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     logged = [rollout.advantage for rollout in rollouts]
     if any(value is None for value in logged):
-        return _outcome("advantage", "the advantages were not logged, or are one per token")
+        return refused("advantage", Reason("advantages_missing", "no advantages were logged, or one per token"))
     given = run.settings.get("advantage")
     if given == CUSTOM_ADVANTAGE:
-        return _outcome("advantage", "a subclass of the trainer made them, and how is not recorded")
+        return refused("advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, in its own way"))
     if given and formulation(str(given)).function is None:
-        return _outcome("advantage", f"{given} needs more than the rewards of the step")
+        return refused("advantage", Reason("loss_not_on_disk", f"{given} needs more than the rewards of the step"))
     batch = _batch(run, measured)
     if isinstance(batch, Reason):
-        return _outcome("advantage", str(batch))
+        return refused("advantage", batch)
     value = _formulated(str(given), measured.groups) if given else batch.advantages
     largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
         return Quantity(name="advantage", verdict="match", cause=None), size, largest
+    off = f"{largest:.2g}"
     if run.settings.origin is None:
-        cause = f"the advantage formula is not in the folder, and the trainer's default is {largest:.2g} off"
-        return Quantity(name="advantage", verdict="cannot", cause=f"{cause}: --run-config"), size, largest
+        text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
+        return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{given} of its group" if given else batch.name
-    cause = f"an advantage differs from {name} by {largest:.2g}"
-    return Quantity(name="advantage", verdict="mismatch", cause=cause), size, largest
+    return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
 
 
 def _formulated(name: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:

@@ -125,12 +125,10 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
     """All quantities of one step."""
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
-    parts = [
-        replay_rewards(run, measured),
-        replay_advantages(run, measured),
-        replay_zero_std(run, measured),
-        replay_grad_norm(run, measured, tolerance),
-    ]
+    of_sampling = (
+        () if measured.step in run.repeats else (replay_rewards(run, measured), replay_zero_std(run, measured))
+    )
+    parts = [*of_sampling, replay_advantages(run, measured), replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)
         if value is not None:
@@ -138,8 +136,8 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         if error is not None:
             errors[quantity.name] = error
     verdicts = [quantity.verdict for quantity in quantities]
-    verdict: ReplayVerdict = "mismatch" if "mismatch" in verdicts else "cannot" if "cannot" in verdicts else "match"
-    cause = next((q.cause for q in quantities if q.verdict == verdict and q.cause), None)
+    verdict: ReplayVerdict = "mismatch" if "mismatch" in verdicts else quantities[-1].verdict
+    cause = next((q.cause for q in reversed(quantities) if q.verdict == verdict and q.cause), None)
     gram = measured.gram
     return StepReplay(
         step=measured.step,

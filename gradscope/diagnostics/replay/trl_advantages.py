@@ -113,7 +113,9 @@ def _mean(rewards: Array) -> float:
 
 
 def _spread(values: Array) -> float:
-    """The standard deviation over G - 1, as TRL computes it: of known values, none where one alone is known."""
+    """The standard deviation as TRL computes it: over G - 1 known values, zero for a group of one, NaN without two."""
+    if len(values) == 1:
+        return 0.0
     known = values[~np.isnan(values)]
     if len(known) < 2:
         return float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
 import warnings
@@ -17,13 +18,16 @@ from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 from gradscope.rollouts.run import WeightsRef
 
 _ADAPTER = "adapter_model.safetensors"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Names that transformers saves a tokenizer under that is of no model's own class."""
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
@@ -167,25 +171,40 @@ def stored_dtype(weights: WeightsRef) -> Literal["float32", "bfloat16", "float16
 
 
 def load_tokenizer(folders: Sequence[Path]) -> Any:
-    """The tokenizer in the first folder that has one; it may know tokens that the model has no row for.
+    """The tokenizer in the first folder that has a whole one; it may know tokens that the model has no row for.
 
     Returns:
         The tokenizer, or None where no folder has one.
 
     Raises:
-        InputError: The tokenizer does not load.
+        InputError: There are tokenizers, and none loads.
     """
-    names = ("tokenizer.json", "tokenizer_config.json")
-    folder = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
-    if folder is None:
-        return None
+    failed: InputError | None = None
+    for folder in dict.fromkeys(folders):
+        if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
+            continue
+        try:
+            with _quiet():
+                return _tokenizer_class(folder).from_pretrained(str(folder), trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            first_line = str(error).strip().splitlines()[0]
+            failed = failed or InputError(f"{folder} does not load as a tokenizer: {first_line}")
+    if failed is not None:
+        raise failed
+    return None
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """The class that a tokenizer was saved by; transformers would go by the model's kind.
+
+    Returns:
+        The class for any tokenizer.json where the folder names that, else transformers' own pick.
+    """
     try:
-        with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise InputError(f"{folder} does not load as a tokenizer: {first_line}") from error
-    return tokenizer
+        named = json.loads((folder / _TOKENIZER_CONFIG).read_bytes()).get("tokenizer_class")
+    except (OSError, ValueError, AttributeError):
+        named = None
+    return PreTrainedTokenizerFast if named in _ANY_TOKENIZER else AutoTokenizer
 
 
 def require_finite(model: nn.Module, source: str) -> None:

@@ -6,7 +6,7 @@ A model with rotary positions runs, and trains, beyond the ``max_position_embedd
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -58,9 +58,8 @@ def _rows_left(model: Any) -> Iterator[int]:
     Yields:
         A number of rows.
     """
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)  # some models do not count it
     with _Lookups(model) as lookups:
-        read_tokens(model, [1 if padding == 0 else 0] * _PROBE)
+        _run(model)
     for num_rows, ids in lookups.seen:
         if len(ids) == _PROBE and ids == list(range(ids[0], ids[0] + _PROBE)):
             yield num_rows - ids[0]
@@ -86,11 +85,12 @@ class _Lookups(TorchFunctionMode):
             self.seen.append((len(table), ids.flatten().tolist()))
 
 
-def read_tokens(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """A model's logits for a few tokens, [1, S, V]."""
-    given = torch.tensor([ids], device=token_embedding(model).weight.device)
+def _run(model: Any) -> None:
+    """One token several times, which is not the padding token: some models do not count that."""
+    token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
+    device = model.get_input_embeddings().weight.device
+    ids = torch.full((1, _PROBE), token, device=device)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     options = {"use_cache": False} if "use_cache" in inspect.signature(type(base).forward).parameters else {}
     with torch.no_grad():
-        logits: torch.Tensor = model(input_ids=given, attention_mask=torch.ones_like(given), **options).logits
-    return logits
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), **options)

@@ -95,6 +95,7 @@ def load_measured_policy(
     initial: WeightsRef | None = None,
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
+    rounded: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
@@ -107,6 +108,7 @@ def load_measured_policy(
         initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
+        rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
         origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
             embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
             which TRL writes after loading. None: the weights' own configuration.
@@ -127,6 +129,8 @@ def load_measured_policy(
             token_embedding(model).padding_idx = padding_id(origin)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None]))
     require_finite(model, str(weights.path))
+    if rounded != "float32":
+        round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
@@ -142,6 +146,14 @@ def load_measured_policy(
         padding_rows=candidates,
         source=str(weights.path),
     )
+
+
+def round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
+    """Round the weights of a model to a dtype and keep them in their own; of an adapter's, only those of the base."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not (adapter and parameter.requires_grad):
+                parameter.copy_(parameter.to(dtype))
 
 
 def _device(name: str) -> torch.device:

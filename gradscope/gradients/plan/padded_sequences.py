@@ -1,8 +1,8 @@
 """Whether a model's output depends on the padding around its rows, and if so the sequences in the trainer's padding.
 
 TRL gives the model a mask and no positions. Models that rotate queries and keys, or count positions by the mask, do not
-see the padding; models with learned positions count it, and rotary ones whose frequencies change with the padded length
-see its end. Which of both a model is, is asked of the model.
+see the padding; models with learned positions count what is before the first token, and rotary ones whose frequencies
+change with the padded length see its end. Which of both a model is, is asked of the model.
 
 Shapes: R rollouts of a step.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -35,8 +36,10 @@ def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tu
     if policy.padding is None:
         return tuple(sequences)
     framed = policy.padding.framed(sequences, padding_id_of(policy))
-    most = max(framed, key=lambda sequence: (sequence.length - sequence.num_tokens, sequence.length))
-    return framed if sees_padding(policy, most) else tuple(sequences)
+    if scales_with_width(policy.model):
+        return framed
+    furthest = max(framed, key=lambda sequence: sequence.start)
+    return framed if sees_padding(policy, furthest) else tuple(sequences)
 
 
 def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
@@ -44,6 +47,19 @@ def in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...
     if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
         return plan.sequences
     return policy.padding.framed(plan.sequences, padding_id_of(policy))
+
+
+def scales_with_width(model: Any) -> bool:
+    """Whether rotary frequencies change with the padded length of a batch, at once or beyond what was pretrained.
+
+    The change may be as small as rounding where a batch is hardly longer, so it is not left to a comparison.
+
+    Returns:
+        True for dynamic scaling and longrope.
+    """
+    kinds = [getattr(module, "rope_type", None) for module in model.modules()]
+    names = {name for kind in kinds for name in (kind.values() if isinstance(kind, dict) else (kind,))}
+    return bool(names & {"dynamic", "longrope"})
 
 
 def sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.log_arithmetic import replay_advantages, replay_rewards, replay_zero_std
-from gradscope.rollouts.run import Run
+from gradscope.reason import Reason
+from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:
-    return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason="not computed")
+    reason = Reason("not_recomputed", "not computed")
+    return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)
 
 
 def one_step(settings: Mapping[str, object] | None = None, **logged: float) -> Run:
     mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5])
     dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
     return run_of(mixed, dead, metrics={1: logged}, settings=settings)
+
+
+NOTE = Reason("batch_split", "a note")
+GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 
 
 def test_the_mean_reward_matches() -> None:
@@ -94,7 +101,7 @@ def test_without_settings_a_difference_is_no_mismatch() -> None:
     run = one_step()
     quantity, _, _ = replay_advantages(run, measured(run))
     assert quantity.verdict == "cannot"
-    assert "--run-config" in str(quantity.cause)
+    assert quantity.reason == "settings_unknown"
 
 
 @pytest.mark.parametrize(
@@ -105,18 +112,12 @@ def test_without_settings_a_difference_is_no_mismatch() -> None:
         (run_of(group_of([1.0, None], step=1, prompt="a", advantages=[0.0, 0.0])), replay_advantages, "no reward"),
         (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_rewards, "logged no mean reward"),
         (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_zero_std, "logged no frac_reward_zero_std"),
-        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_advantages, "advantages were not logged"),
-        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_rewards, "a window"),
-        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: "a window"}), replay_zero_std, "a window"),
-        (
-            run_of(
-                group_of([1.0, 0.0], step=1, prompt="a"),
-                metrics={1: {"frac_reward_zero_std": 0.0}},
-                settings={"scale_rewards": "batch"},
-            ),
-            replay_zero_std,
-            "std of the whole batch",
-        ),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a")), replay_advantages, "no advantages were logged"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: NOTE}), replay_rewards, "a note"),
+        (run_of(group_of([1.0, 0.0], step=1, prompt="a"), notes={1: NOTE}), replay_zero_std, "a note"),
+        (replace(one_step(), windows={1: 3}), replay_rewards, "the mean of 3 steps"),
+        (replace(one_step(), windows={1: 3}), replay_zero_std, "the mean of 3 steps"),
+        (replace(one_step(), repeats={1: 0}, groups=(GROUP_0,)), replay_rewards, "sampled for step 0"),
         (
             run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5, -0.5]), settings={"scale_rewards": "odd"}),
             replay_advantages,
@@ -137,3 +138,20 @@ def test_a_logged_number_that_is_not_finite_is_a_mismatch_without_an_error(logge
     quantity, value, error = replay_rewards(run, measured(run))
     assert (quantity.verdict, value, error) == ("mismatch", 0.75, None)
     assert quantity.cause == f"the log says {word}, its rollouts say 0.75"
+
+
+def test_with_the_whole_batchs_spread_the_share_is_all_or_nothing() -> None:
+    run = one_step(settings={"scale_rewards": "batch"}, frac_reward_zero_std=0.0)
+    assert replay_zero_std(run, measured(run))[:2][1] == 0.0
+    assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_rollouts_that_nothing_scored_are_trls_to_judge() -> None:
+    """Three known rewards with mean 2/3; the fourth has no part in its group."""
+    group = group_of([1.0, None, 0.0, 1.0], step=1, prompt="a")
+    run = run_of(group, metrics={1: {"reward": 2 / 3}}, settings={"trl_version": "1.16.0"})
+    assert replay_rewards(run, measured(run))[0].reason == "rewards_missing"
+    of_trl = replace(run, source=replace(run.source, format="trl"))
+    assert replay_rewards(of_trl, measured(of_trl))[0].verdict == "match"
+    ours = replace(of_trl, settings=TrainerSettings(values={"advantage": "rloo"}))
+    assert replay_rewards(ours, measured(ours))[0].reason == "rewards_missing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from pathlib import Path
 
@@ -61,6 +62,38 @@ CASES = {
     },
     "mask truncated": {"loss_type": "dapo", "mask_truncated_completions": True},
     "mask truncated, grpo": {"loss_type": "grpo", "mask_truncated_completions": True, "beta": 0.5},
+    **{
+        f"another sampler, {mode}": {
+            "use_vllm": True,
+            "loss_type": "grpo",
+            "beta": 0.5,
+            "vllm_importance_sampling_mode": mode,
+            "vllm_importance_sampling_clip_max": 1.2,
+            "vllm_importance_sampling_clip_min": 0.7,
+        }
+        for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    },
+    "another sampler": {"use_vllm": True, "loss_type": "dapo"},
+    "another sampler, vespo by token": {
+        "use_vllm": True,
+        "loss_type": "vespo",
+        "vllm_importance_sampling_mode": "token_mask",
+        "vllm_importance_sampling_clip_max": 1.3,
+    },
+    "another sampler, vespo, top entropy": {
+        "use_vllm": True,
+        "loss_type": "vespo",
+        "vllm_importance_sampling_mode": "token_truncate",
+        "top_entropy_quantile": 0.5,
+        **ONE_MICRO_BATCH,
+    },
+    "another sampler, off-policy mask": {"use_vllm": True, "loss_type": "grpo", "off_policy_mask_threshold": 0.05},
+    "another sampler, only masked": {
+        "use_vllm": True,
+        "loss_type": "grpo",
+        "vllm_importance_sampling_correction": False,
+        "off_policy_mask_threshold": 0.02,
+    },
     "reused": {"loss_type": "dapo", "num_iterations": 3},
     "reused, asymmetric clip, kl": {"loss_type": "grpo", "num_iterations": 3, "epsilon_high": 0.4, "beta": 0.5},
     "reused, two-sided": {"loss_type": "dapo", "num_iterations": 3, "delta": 1.1},
@@ -93,6 +126,25 @@ def recorded_run(
 
     class Recorder(trl.GRPOTrainer):
         updates: list = []  # noqa: RUF012
+
+        def _generate(self, prompts):
+            if not values.get("use_vllm"):
+                return super()._generate(prompts)
+            self.use_vllm = False
+            generated = list(super()._generate(prompts))
+            self.use_vllm = True
+            generated[4] = [self._sampler(*ids) for ids in zip(generated[0], generated[1], strict=True)]
+            return tuple(generated)
+
+        def _sampler(self, prompt, completion):
+            """Log-probabilities of an engine that is a little off, with a token that it has no number for."""
+            with torch.no_grad():
+                logits = self.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / self.temperature
+            log_pi = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+            exact = log_pi[range(len(completion)), list(completion)]
+            off = [0.4 * math.sin(7 * place + sum(completion)) for place in range(len(completion))]
+            found = (exact + torch.tensor(off)).tolist()
+            return [None, *found[1:]] if sum(completion) % 5 == 0 else found
 
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
             self.exact = completion_ids
@@ -132,7 +184,7 @@ def recorded_run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (initial or tiny_model(MODEL)).save_pretrained(folder / "initial")
-        args = trl.GRPOConfig(output_dir=str(folder), **arguments)
+        args = trl.GRPOConfig(output_dir=str(folder), **{**arguments, "use_vllm": False})
         trainer = Recorder(
             model=str(folder / "initial"),
             reward_funcs=reward,
@@ -145,11 +197,12 @@ def recorded_run(
         trainer.updates = []
         trainer.train()
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | {"trl_version": trl.__version__})
+    told = {"trl_version": trl.__version__, "use_vllm": arguments.get("use_vllm", False)}
+    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | told)
 
 
 def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
-    old = inputs.get("old_per_token_logps")
+    old = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
     rollouts = []
     for row in range(len(inputs["completion_ids"])):
         prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()]
@@ -197,7 +250,8 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
         num_clipped += num_silenced(groups, found, objective)
     assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
-    if objective.loss.term is clipped_term and objective.importance_sampling_level == "token":
+    by_clip = objective.loss.term is clipped_term and objective.off_policy_threshold is None
+    if by_clip and objective.importance_sampling_level == "token":
         assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
 
 

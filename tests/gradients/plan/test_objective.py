@@ -7,11 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl import GRPOConfig
 
+from gradscope.gradients.plan.losses import LossParameters
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="p", completion="c", reward=1.0)
+TRUNCATED = dataclasses.replace(ROLLOUT, status="truncated")
+SAMPLED = dataclasses.replace(ROLLOUT, logprobs=(-1.0,))
 
 
 def objective(**values) -> Objective:
@@ -35,11 +38,6 @@ def test_weights_add_up_to_what_each_loss_averages_over(masks):
         assert sum(w * c for w, c in zip(weights, counts, strict=True)) == pytest.approx(total)
 
 
-def test_dr_grpo_without_its_length_is_a_callers_bug():
-    with pytest.raises(ValueError, match="divides by max_completion_length"):
-        Objective(loss_type="dr_grpo").token_weights([[True]])
-
-
 def test_settings_are_read_in_trls_names():
     found = objective(loss_type="grpo", beta=0.04, temperature=0.7, epsilon=0.1, epsilon_high=0.3, delta=2.0)
     assert found.chat_template_kwargs == {}
@@ -54,29 +52,10 @@ def test_what_is_not_known_is_named():
     assert objective().assumed == ("loss_type", "beta", "temperature")
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"loss_type": "sapo"}, "'sapo' has no rule"),
-        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "several generation batches"),
-        ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "shuffled part"),
-        ({"loss_type": "bnpo", "generation_batch_size": 64, "per_device_train_batch_size": 32}, "micro-batches"),
-        ({"top_entropy_quantile": 0.2}, "entropy"),
-        ({"entropy_coef": 0.01}, "entropy bonus"),
-        ({"use_adaptive_entropy": True}, "entropy bonus"),
-        ({"router_aux_loss_coef": 0.001}, "load-balancing"),
-        ({"use_liger_kernel": True}, "Liger"),
-        ({"use_vllm": True}, "vLLM"),
-        ({"beta": 0.1, "sync_ref_model": True}, "reference moves"),
-        ({"importance_sampling_level": "sequence", "num_iterations": 2}, "per sequence"),
-        ({"importance_sampling_level": "sequence", "beta": 0.1}, "per sequence"),
-        ({"num_iterations": 2, "off_policy_mask_threshold": 0.5}, "masked"),
-    ],
-)
-def test_settings_without_exact_weights_give_a_reason(values, reason):
-    found = objective(**values)
+def test_what_the_arguments_keep_from_being_formed_is_the_first_reason():
+    found = objective(loss_type="odd", generation_batch_size=4)
     assert found.cannot is not None
-    assert reason in found.cannot
+    assert found.loss_type == "dapo"
     assert found.reason_against([ROLLOUT]) == found.cannot
 
 
@@ -89,28 +68,60 @@ def test_sequence_level_ratios_are_token_level_ones_while_on_policy():
 def test_a_reused_batch_needs_the_sampled_log_probabilities():
     reused = objective(num_iterations=2)
     assert reused.importance_ratio
-    assert "log-probabilities" in reused.reason_against([ROLLOUT])
-    assert reused.reason_against([dataclasses.replace(ROLLOUT, logprobs=(-1.0,))]) is None
+    assert reused.reason_against([ROLLOUT]).cause == "logprobs_missing"
+    assert reused.reason_against([ROLLOUT], has_old=True) is None
+    assert reused.reason_against([SAMPLED]) is None
     assert not objective(num_iterations=1).importance_ratio
+
+
+def test_a_loss_that_looks_at_the_sampler_needs_its_log_probabilities():
+    corrected = objective(use_vllm=True)
+    assert corrected.correction is not None
+    assert "vLLM's own log-probabilities" in str(corrected.reason_against([ROLLOUT]))
+    assert corrected.reason_against([SAMPLED]) is None
+    masked = objective(use_vllm=True, vllm_importance_sampling_correction=False, off_policy_mask_threshold=0.1)
+    assert masked.needs_sampler
+    assert masked.correction is None
+    reused = objective(use_vllm=True, num_iterations=2)  # the log has the sampler's, not those of the weights
+    assert "sampled with were not logged" in str(reused.reason_against([SAMPLED]))
+    assert reused.reason_against([SAMPLED], has_old=True) is None
 
 
 def test_rollouts_missing_from_the_step_are_noticed():
     reason = objective(generation_batch_size=4).reason_against([ROLLOUT] * 3)
-    assert reason == "the log holds 3 of the 4 rollouts of the step"
+    assert (reason.cause, str(reason)) == ("rollouts_missing", "the log holds 3 of the 4 rollouts of the step")
 
 
-def test_masked_truncation_needs_the_status():
-    masking = objective(mask_truncated_completions=True)
-    assert "which were truncated" in masking.reason_against([ROLLOUT])
-    truncated = dataclasses.replace(ROLLOUT, status="truncated")
-    assert masking.reason_against([truncated]) is None
-    assert masking.counted(truncated, [True, True]) == (False, False)
+def test_masked_truncation_needs_the_status_or_exact_ids():
+    masking = objective(mask_truncated_completions=True, loss_type="grpo")
+    assert masking.reason_against([ROLLOUT]).cause == "truncation_unknown"
+    assert masking.reason_against([dataclasses.replace(ROLLOUT, completion_ids=(1,))]) is None
+    assert masking.reason_against([TRUNCATED]) is None
+    assert masking.counted(TRUNCATED, [True, True]) == (False, False)
     assert masking.counted(dataclasses.replace(ROLLOUT, status="completed"), [True, False]) == (True, False)
 
 
+def test_what_masked_truncation_divides_by_depends_on_the_version():
+    values = {"mask_truncated_completions": True, "loss_type": "dapo"}
+    reason = objective(**values).reason_against([TRUNCATED])
+    assert reason.cause == "settings_unknown"
+    assert "trl_version" in reason.advice
+    masks, whole = [[True, True], [False, False]], [[True, True], [True, True]]
+    for version, weight in (("1.8.0", 1 / 4), ("1.9.0", 1 / 2)):
+        known = objective(**values, trl_version=version)
+        assert known.reason_against([TRUNCATED]) is None
+        assert known.token_weights(masks, whole) == [weight, weight]
+
+
 def test_dr_grpo_needs_the_limit():
-    assert "not known" in objective(loss_type="dr_grpo").reason_against([ROLLOUT])
+    assert "not known" in str(objective(loss_type="dr_grpo").reason_against([ROLLOUT]))
     assert objective(loss_type="dr_grpo", max_completion_length=8).reason_against([ROLLOUT]) is None
+
+
+def test_the_arguments_of_a_loss_are_passed_on():
+    found = objective(loss_type="sapo", sapo_temperature_neg=2.0, importance_sampling_level="sequence")
+    assert (found.sapo_temperature_neg, found.sapo_temperature_pos) == (2.0, 1.0)
+    assert found.importance_sampling_level == "sequence"
 
 
 def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
@@ -124,3 +135,9 @@ def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
     assert bare.temperature == defaults["temperature"]
     assert bare.epsilon_low == bare.epsilon_high == defaults["epsilon"]
     assert bare.mask_truncated is defaults["mask_truncated_completions"]
+    same = [field.name for field in dataclasses.fields(LossParameters) if field.name in defaults]
+    assert len(same) == 10
+    assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | {
+        "epsilon_high": 0.2,
+        "max_completion_length": None,
+    }

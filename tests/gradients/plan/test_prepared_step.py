@@ -15,6 +15,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
+from gradscope.reason import Reason
 from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model, tiny_policy
 
 WITH_KL = dataclasses.replace(DAPO, beta=0.1)
@@ -35,7 +36,7 @@ def test_the_reference_holds_its_own_log_probabilities():
     reference, groups = tiny_model("llama_untied_biases"), tiny_groups(1, 2)
     reference.lm_head.weight.data.mul_(0.5)
     prepared = prepare_step(policy_of(tiny_model("llama_untied_biases"), reference=reference), groups, WITH_KL)
-    for rollout, found in zip(groups[0].rollouts, prepared.plan.reference, strict=True):
+    for rollout, found in zip(groups[0].rollouts, [of.reference for of in prepared.plan.completions], strict=True):
         ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
         start = len(rollout.prompt_ids)
         log_pi = torch.log_softmax(reference(input_ids=ids).logits[0, start - 1 : -1].detach(), -1)
@@ -43,7 +44,8 @@ def test_the_reference_holds_its_own_log_probabilities():
 
 
 def test_without_a_kl_term_there_is_no_reference():
-    assert prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO).plan.reference is None
+    plan = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO).plan
+    assert all(completion.reference is None for completion in plan.completions)
 
 
 def test_batches_hold_the_rows_that_are_asked_for_within_the_budget():
@@ -63,6 +65,7 @@ def test_groups_of_several_steps_are_refused():
 
 
 def test_a_loss_that_cannot_be_formed_is_refused_with_its_reason():
+    reason = Reason("loss_unknown", "why not")
     with pytest.raises(InputError, match="Step 1: the trainer's gradient cannot be formed: why not") as caught:
-        prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), Objective(cannot="why not"))
-    assert "--run-config" in caught.value.hint
+        prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), Objective(cannot=reason))
+    assert caught.value.hint == reason.advice

@@ -9,7 +9,9 @@ import torch
 from gradscope.errors import InputError
 from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.rows import Row, plan_rows
+from gradscope.gradients.plan.rows import ForwardPasses, Row, high_entropy, plan_rows
+from gradscope.gradients.plan.sampler import SamplerCorrection
+from gradscope.rollouts.trl_version import TrlVersion
 from gradscope.rollouts.types import Rollout
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0, advantage=2.0)
@@ -19,8 +21,8 @@ SEQUENCE = TokenSequence(
 LOGPROBS = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
 
 
-def plan(objective=Objective(), reference=None, **changes):  # noqa: B008
-    return plan_rows([SEQUENCE], [dataclasses.replace(ROLLOUT, **changes)], objective, reference)
+def plan(objective=Objective(), passes=None, **changes):  # noqa: B008
+    return plan_rows([SEQUENCE], [dataclasses.replace(ROLLOUT, **changes)], objective, passes or ForwardPasses())
 
 
 def test_the_score_channel_has_the_losses_weights_and_no_advantage():
@@ -33,7 +35,7 @@ def test_the_score_channel_has_the_losses_weights_and_no_advantage():
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
     reference = torch.tensor([-1.5, -2.0, -2.0], dtype=torch.float64)
-    found = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), [reference])
+    found = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), ForwardPasses(reference=[reference]))
     assert [row.channel for row in found.rows] == ["score", "kl"]
     log_pi = LOGPROBS.clone().requires_grad_()
     behind = reference - log_pi
@@ -93,3 +95,47 @@ def test_token_values_that_do_not_match_the_tokens_are_refused():
         plan(token_advantages=(1.0, 2.0))
     with pytest.raises(InputError, match="has 1 log-probabilities and 3 completion tokens"):
         plan(Objective(importance_ratio=True), logprobs=(-1.0,))
+
+
+def test_entropy_rows_weigh_the_outputs_behind_the_log_probabilities():
+    found = plan(Objective(entropy_coef=0.3))
+    assert found.has_entropies
+    assert [row.channel for row in found.rows] == ["score", "entropy"]
+    outputs = torch.cat([LOGPROBS, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)])
+    assert found.logprobs(0, outputs).tolist() == LOGPROBS.tolist()
+    assert found.cotangent(found.rows[1], outputs).tolist() == [0.0, 0.0, 0.0, -0.15, 0.0, -0.15]
+    assert found.cotangent(found.rows[0], outputs).tolist() == [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]
+    assert found.gradient(0, outputs).tolist() == [-1.0, 0.0, -1.0, -0.15, 0.0, -0.15]
+
+
+@pytest.mark.parametrize(("version", "weight"), [((1, 9), -0.3 / 2), ((1, 10), -0.3)])
+def test_the_bonus_of_tokens_of_high_entropy_was_averaged_otherwise_before(version, weight):
+    entropies = torch.tensor([0.5, 9.0, 2.0], dtype=torch.float64)
+    objective = Objective(entropy_coef=0.3, top_entropy_quantile=0.5, beta=0.1, trl=TrlVersion(version))
+    found = plan(objective, ForwardPasses(entropies=[entropies], reference=[LOGPROBS]))
+    assert found.entropy_weights[0].tolist() == [0.0, 0.0, weight]
+    assert found.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
+    assert found.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
+
+
+def test_where_no_token_counts_none_has_high_entropy():
+    assert [row.tolist() for row in high_entropy([torch.zeros(1)], [torch.ones(1)], 0.5)] == [[0.0]]
+
+
+def test_masks_by_entropy_need_entropies():
+    with pytest.raises(ValueError, match="needs their entropies"):
+        plan(Objective(top_entropy_quantile=0.5))
+
+
+def test_old_log_probabilities_of_a_forward_pass_come_before_logged_ones():
+    objective = Objective(importance_ratio=True, epsilon_low=9.0, epsilon_high=9.0)
+    found = plan(objective, ForwardPasses(old=[LOGPROBS]), logprobs=(-5.0, -5.0, -5.0))
+    assert found.cotangent(Row(sequence=0, channel="score"), LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+
+
+def test_the_samplers_log_probabilities_are_no_ratio_of_the_weights():
+    objective = Objective(correction=SamplerCorrection(mode="token_truncate", high=None), needs_sampler=True)
+    found = plan(objective, logprobs=tuple((LOGPROBS - math.log(2.0)).tolist()))
+    assert [row.channel for row in found.rows] == ["score"]
+    assert found.cotangent(found.rows[0], LOGPROBS).tolist() == pytest.approx([1.0, 0.0, 1.0])
+    assert found.completions[0].old is None

@@ -11,6 +11,7 @@ from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import coverage
 from gradscope.gradients.plan.objective import Objective
+from gradscope.reason import Reason
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
@@ -273,7 +274,8 @@ def test_groups_of_two_steps_are_a_callers_bug():
 
 
 def test_settings_without_a_gradient_give_their_reason():
-    objective = dataclasses.replace(DAPO, cannot="the loss has an entropy bonus")
+    cannot = Reason("micro_batches_unknown", "the loss has an entropy bonus")
+    objective = dataclasses.replace(DAPO, cannot=cannot)
     with pytest.raises(InputError, match="cannot be formed: the loss has an entropy bonus"):
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), objective)
 

@@ -55,7 +55,8 @@ def _read(request: ReadRequest) -> Run:
         )
     state = read_state(run)
     settings = with_trl_version(read_trainer_settings(request.run_config), run)
-    training, evaluation = split_training([read_step_file(path) for path in paths], state)
+    quarantine = QuarantineLog()
+    training, evaluation = split_training(_readable(paths, quarantine), state)
     if not training:
         raise InputError(
             f"Every file of completions in {request.path} holds evaluation rows.",
@@ -63,9 +64,9 @@ def _read(request: ReadRequest) -> Run:
         )
     functions = reward_weights(training[0], state, settings)
     size, cut = group_size([_block(file, functions.weights, state) for file in training], settings)
-    quarantine = QuarantineLog()
     groups = _all_groups(training, size, functions.weights, request, quarantine)
-    weights = _find_weights(run, request)
+    damaged_weights: dict[int, str] = {}
+    weights = _find_weights(run, request, damaged_weights)
     read_files = (*paths, state.path, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
@@ -84,11 +85,33 @@ def _read(request: ReadRequest) -> Run:
         metrics=state.metrics,
         settings=settings,
         weights=weights,
+        damaged_weights=damaged_weights,
         tokenizer=_find_tokenizer(run, request, weights),
         notes=step_notes(training, state, settings),
         windows=windows(training, state),
         repeats=repeats(training, settings),
     )
+
+
+def _readable(paths: Sequence[Path], quarantine: QuarantineLog) -> list[StepFile]:
+    """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone.
+
+    Returns:
+        One or more.
+
+    Raises:
+        InputError: None can be read.
+    """
+    files, errors = [], []
+    for path in paths:
+        try:
+            files.append(read_step_file(path))
+        except InputError as error:
+            errors.append(error)
+            quarantine.add("a file of completions that cannot be read", str(path))
+    if not files:
+        raise errors[0]
+    return files
 
 
 def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Block:
@@ -233,11 +256,11 @@ def _missing(
     return sentences
 
 
-def _find_weights(run: Path, request: ReadRequest) -> tuple[WeightsRef, ...]:
+def _find_weights(run: Path, request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
     def base_of(adapter: Path) -> str | None:
         return request.model or find_base(adapter, run)
 
-    return with_initial(find_checkpoints(run, base_of), request.initial, base_of)
+    return with_initial(find_checkpoints(run, base_of, damaged), request.initial, base_of)
 
 
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:

@@ -35,7 +35,7 @@ def test_a_repeated_batch_counts_once(tmp_path: Path) -> None:
     write_state(tmp_path, entry(1), {"step": 2, "loss": 0.1})
     run = read_run(tmp_path)
     assert run.steps == (1,)
-    assert "also served step 2" in run.notes[1]
+    assert "also served step 2" in str(run.notes[1])
     assert any("step 2 repeats 1" in said for said in run.source.inferred)
 
 

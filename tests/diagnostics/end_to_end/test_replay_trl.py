@@ -1,0 +1,138 @@
+"""Runs of TRL through the front door: what the loss looks at beside the step's own rollouts and weights is found."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.diagnostics.end_to_end.trl_output import digit_sum, replayed, trl_output, verdicts
+from tests.gradients.end_to_end.test_trl_losses import MODEL
+from tests.gradients.models import tiny_model
+
+pytestmark = pytest.mark.slow  # each trains
+
+ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+BONUS = {"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_coef_delta": 0.05, "entropy_target": 2.9}
+SYNCED = {"beta": 0.4, "sync_ref_model": True, "ref_model_sync_steps": 2}
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+
+
+def length(completion_ids: list, **_: Any) -> list[float]:
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def now_and_then(completion_ids: list, log_extra: Any, **_: Any) -> list[float | None]:
+    """A reward function that does not apply to every rollout."""
+    rewards = digit_sum(completion_ids, log_extra)
+    return [None if sum(ids) % 4 == 0 else reward for ids, reward in zip(completion_ids, rewards, strict=True)]
+
+
+WHOLE = {
+    "plain": {},
+    "the mean of two functions, scaled one by one": {
+        "rewards": [digit_sum, length],
+        "multi_objective_aggregation": "normalize_then_sum",
+        "reward_weights": [1.0, 0.3],
+    },
+    "gaps": {"rewards": now_and_then},
+    "gaps, scaled by the batch": {"rewards": now_and_then, "scale_rewards": "batch"},
+    "gaps, scaled one by one": {
+        "rewards": [now_and_then, length],
+        "multi_objective_aggregation": "normalize_then_sum",
+    },
+    "masked truncation": {"mask_truncated_completions": True},
+    "a reference replaced every two steps": {**SYNCED, "ref_model_mixup_alpha": 1.0, "max_steps": 5},
+    "an adaptive bonus": {**ONE_MICRO_BATCH, **BONUS},
+    "an adaptive bonus of tokens of high entropy": {**ONE_MICRO_BATCH, **BONUS, "top_entropy_quantile": 0.5},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.2},
+    "sapo": {"loss_type": "sapo"},
+    "luspo": {"loss_type": "luspo"},
+    "vespo": {"loss_type": "vespo"},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_every_number_of_a_run_is_reproduced(case: str, tmp_path: Path) -> None:
+    report = replayed(trl_output(tmp_path, **WHOLE[case]))
+    assert {step.verdict for step in report.steps} == {"match"}
+    assert len(report.steps) >= 4
+    assert max(step.relative_error["grad_norm"] for step in report.steps) < 2e-6
+
+
+@pytest.mark.parametrize("values", [{}, {"loss_type": "vespo", "beta": 0.3}, {"importance_sampling_level": "sequence"}])
+def test_a_batch_that_is_used_again_is_weighed_by_the_weights_that_sampled_it(values: dict, tmp_path: Path) -> None:
+    report = replayed(trl_output(tmp_path, num_iterations=3, max_steps=5, **values))
+    assert [step.step for step in report.steps] == [1, 2, 3, 4, 5]
+    assert set(verdicts(report, "grad_norm")) == {"match"}
+    assert verdicts(report, "reward") == ["match", "cannot", "cannot", "match", "cannot"]
+    assert "sampled for step 4" in str(report.steps[4].quantities[0].cause)
+
+
+def test_a_logging_window_has_a_norm_of_its_last_step_and_means_of_all(tmp_path: Path) -> None:
+    report = replayed(trl_output(tmp_path, logging_steps=2))
+    assert [step.step for step in report.steps] == [2, 4]
+    assert set(verdicts(report, "grad_norm") + verdicts(report, "advantage")) == {"match"}
+    assert {of.reason for step in report.steps for of in step.quantities if of.name == "reward"} == {"window"}
+
+
+def test_a_reference_that_is_mixed_is_known_until_then(tmp_path: Path) -> None:
+    report = replayed(trl_output(tmp_path, **SYNCED))
+    assert verdicts(report, "grad_norm") == ["match", "match", "cannot", "cannot"]
+
+
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "rollouts_missing"),
+        ({"gradient_accumulation_steps": 1, "steps_per_generation": 2}, "batch_split"),
+    ],
+)
+def test_rollouts_of_another_batch_are_no_mismatch(values: dict, cause: str, tmp_path: Path) -> None:
+    report = replayed(trl_output(tmp_path, **values))
+    assert set(verdicts(report, "advantage")) == {"match"}
+    found = {of.name: of.reason for step in report.steps for of in step.quantities if of.name != "advantage"}
+    assert found == dict.fromkeys(("reward", "frac_reward_zero_std", "grad_norm"), cause)
+
+
+def test_without_a_model_card_what_depends_on_the_version_is_refused(tmp_path: Path) -> None:
+    folder = trl_output(tmp_path, mask_truncated_completions=True)
+    (folder / "run" / "README.md").unlink()
+    report = replayed(folder)
+    assert {of.reason for step in report.steps for of in step.quantities if of.name == "grad_norm"} <= {
+        None,
+        "settings_unknown",
+        "unusable",
+    }
+    assert "cannot" in verdicts(report, "grad_norm")
+    arguments = json.loads((folder / "args.json").read_text())
+    (folder / "args.json").write_text(json.dumps({**arguments, "trl_version": "1.16.0"}))
+    assert set(verdicts(replayed(folder), "grad_norm")) == {"match"}
+
+
+@pytest.mark.parametrize("start", [True, "pissa", "olora", False])
+def test_the_reference_of_an_adapter_that_trl_made_is_its_base(start: bool | str, tmp_path: Path) -> None:
+    adapter = LoraConfig(r=2, target_modules=TARGETS, init_lora_weights=start)
+    report = replayed(trl_output(tmp_path, peft_config=adapter, beta=0.3, learning_rate=0.05), initial="adapter")
+    assert {step.verdict for step in report.steps} == {"match"}
+
+
+def test_the_reference_of_an_adapter_that_was_given_is_its_copy(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
+        tiny_model(MODEL).save_pretrained(tmp_path / "initial")
+        first, second = (
+            AutoModelForCausalLM.from_pretrained(tmp_path / "initial", dtype=torch.float32) for _ in range(2)
+        )
+        given = get_peft_model(first, LoraConfig(r=2, target_modules=TARGETS, init_lora_weights=False))
+        given.save_pretrained(tmp_path / "adapter")
+        model = PeftModel.from_pretrained(second, tmp_path / "adapter", is_trainable=True)
+    folder = trl_output(tmp_path, model=model, beta=0.3, learning_rate=0.05)
+    assert {step.verdict for step in replayed(folder, initial="adapter").steps} == {"match"}

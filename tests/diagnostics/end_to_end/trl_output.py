@@ -1,0 +1,83 @@
+"""A small run of TRL as its user has it: output_dir with completions, checkpoints and model card, and the arguments."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.results.replay import ReplayReport
+from gradscope.rollouts.read_options import ReadOptions
+from tests.gradients.end_to_end.test_trl_losses import MODEL, tokenizer
+from tests.gradients.models import tiny_model
+
+ARGUMENTS = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 6,
+    "max_steps": 4,
+    "learning_rate": 0.02,
+    "logging_steps": 1,
+    "log_completions": True,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "report_to": [],
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+    "model_init_kwargs": {"dtype": "float32"},
+    "lr_scheduler_type": "constant",
+    "seed": 0,
+}
+
+
+def digit_sum(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
+    """A reward that also logs exact ids."""
+    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    return [float(sum(ids) % 3) for ids in completion_ids]
+
+
+def trl_output(
+    folder: Path, rewards: Any = digit_sum, peft_config: Any = None, model: Any = None, **values: Any
+) -> Path:
+    """Train; the folder gets ``initial``, ``run`` and ``args.json``."""
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny_model(MODEL).save_pretrained(folder / "initial")
+        arguments = {**ARGUMENTS, **values}
+        if model is not None:
+            arguments.pop("model_init_kwargs")
+        args = trl.GRPOConfig(output_dir=str(folder / "run"), **arguments)
+        prompts = [f"w{i} w{i + 3}" * (1 + i % 2) for i in range(3, 15)]
+        trainer = trl.GRPOTrainer(
+            model=model or str(folder / "initial"),
+            reward_funcs=rewards,
+            args=args,
+            train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
+            processing_class=tokenizer(),
+            peft_config=peft_config,
+        )
+        if peft_config is not None:
+            trainer.model.save_pretrained(folder / "adapter")
+        trainer.train()
+    plain = {name: value for name, value in args.to_dict().items() if not isinstance(value, type)}
+    (folder / "args.json").write_text(json.dumps({"args": plain}, default=str))
+    return folder
+
+
+def replayed(folder: Path, *, initial: str = "initial") -> ReplayReport:
+    """What replay says of it."""
+    read = ReadOptions(trainer_args=folder / "args.json", initial_weights=folder / initial)
+    return replay_run(folder / "run", read=read)
+
+
+def verdicts(report: ReplayReport, name: str) -> list[str]:
+    """The verdict on a quantity at each step."""
+    return [of.verdict for step in report.steps for of in step.quantities if of.name == name]
