@@ -27,7 +27,8 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
-from gradscope.gradients.trained.randomness import is_random
+from gradscope.gradients.trained.output_layer import is_own_output
+from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -68,6 +69,8 @@ class Recomputer:
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
+            if trained is None and self._unmet(step, gram) is not None:
+                self._require_known_pass(whole)
         notes = (*gram.notes, *start.describe(told), *self._untold(whole, told))
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
@@ -79,6 +82,19 @@ class Recomputer:
             left = " other than dropout modules, which were off" if switched_off else ", such as dropout"
             raise InputError(
                 f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
+            )
+
+    def _require_known_pass(self, prepared: PreparedStep) -> None:
+        """Where nothing fits: whether the trainer's pass was one that cannot be run again."""
+        switched_off = bool(self._run.settings.get("disable_dropout", False))
+        longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
+        if takes_random_numbers(prepared.policy, longest, without_dropout=switched_off):
+            raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
+        if not is_own_output(prepared.policy.model, longest):
+            raise InputError(
+                "TRL's output layer is not this model's: it leaves out what comes between the last hidden state and "
+                "the output embedding, or after it.",
+                cause="output_layer",
             )
 
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
