@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradscope.errors import VerificationError
+from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
@@ -123,10 +123,11 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
         ]
     change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
     if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
-        raise VerificationError(
+        raise InputError(
             f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
             "no gradient of its own.",
             hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
+            cause="model_unsupported",
         )
 
 
