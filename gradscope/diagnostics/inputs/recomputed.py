@@ -70,7 +70,7 @@ class Recomputer:
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
-            if trained is None and self._unmet(step, gram) is not None:
+            if not self._is_reduced and self._unmet(step, gram) is not None:
                 prepared = _framed(prepared)
                 gram = self._gram(prepared)
                 if self._unmet(step, gram) is not None:
@@ -163,6 +163,12 @@ class Recomputer:
             yield from ((prepared, head) for head in heads)
         elif arithmetic.router_coefficient:
             yield prepared, arithmetic
+
+    @property
+    def _is_reduced(self) -> bool:
+        """Whether the trainer is known to have computed in less than float32."""
+        by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
+        return bool(by_arguments) or stored_dtype(self._run.weights[-1]) != "float32"
 
     @cached_property
     def _frozen(self) -> frozenset[str]:
