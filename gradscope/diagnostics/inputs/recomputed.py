@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -132,8 +133,8 @@ class Recomputer:
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         others = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
-            exact = norm_under(prepared, others)
-            fitted = next((assumption for assumption, norm in exact if _meets(norm, logged)), None)
+            norms_of = dict(norm_under(prepared, others))
+            fitted = next((assumption for assumption in others if _meets(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self._closely or others):
@@ -201,7 +202,9 @@ def prepared_of(
     Returns:
         The step, with everything that its loss looks at.
     """
-    policy, groups = policy_of(run, weights, options, loss.reference), run.groups_at(step)
+    groups = run.groups_at(step)
+    with _blamed_on("weights_unreadable"):
+        policy = policy_of(run, weights, options, loss.reference)
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
         asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
@@ -209,7 +212,25 @@ def prepared_of(
     old = None
     if loss.sampled_with is not None:
         old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
-    return prepare_step(policy, groups, loss.objective, budget, old)
+    with _blamed_on("ids_misfit"):
+        return prepare_step(policy, groups, loss.objective, budget, old)
+
+
+@contextmanager
+def _blamed_on(cause: str) -> Iterator[None]:
+    """Name the cause of errors that do not name their own.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        InputError: The same error.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.cause = error.cause or cause
+        raise
 
 
 def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
