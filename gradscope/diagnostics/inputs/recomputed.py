@@ -8,7 +8,7 @@ router's term. What fitted at one step is where the next begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -210,7 +210,7 @@ def prepared_of(
     """
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
-        policy = policy_of(run, weights, options, loss.reference)
+        policy = policy_of(run, weights, options, loss.reference, loss.mixed)
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
         asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
@@ -245,7 +245,11 @@ def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
 
 
 def policy_of(
-    run: Run, weights: WeightsRef, options: EngineOptions, reference: WeightsRef | None = None
+    run: Run,
+    weights: WeightsRef,
+    options: EngineOptions,
+    reference: WeightsRef | None = None,
+    mixed: Sequence[tuple[WeightsRef, float]] = (),
 ) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     first = run.weights_before(1)
@@ -255,6 +259,7 @@ def policy_of(
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
         initial=reference,
+        mixed=mixed,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
         rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
-ROUNDING_FLOOR = 1e-7
-"""Below this share of the score vectors' Frobenius norm a norm is the rounding of float32: it matches zero."""
+ROUNDING_FLOOR = 1e-6
+"""Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
+2e-7: it matches zero."""
 WELL_BEYOND = 3.0
 """Half widths of the spread beyond which a norm in reduced precision is another one."""
 HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}

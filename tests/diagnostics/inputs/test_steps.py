@@ -102,7 +102,7 @@ def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
     ],
 )
 def test_weights_that_cannot_be_used_have_their_own_cause(step, cause, words):
-    run = SimpleNamespace(weights=(), damaged_weights={1: "model.safetensors is cut off"})
+    run = SimpleNamespace(weights=(), unmerged_weights={}, damaged_weights={1: "model.safetensors is cut off"})
     reason = steps.missing_weights(run, step)
     assert reason.cause == cause
     assert words in reason.text
