@@ -28,6 +28,7 @@ CAUSES: Mapping[str, Cause] = {
     "rollouts_missing": Cause("cannot", "Log every rollout of the step, or replay another step."),
     "batch_split": Cause("cannot", "Set steps_per_generation = gradient_accumulation_steps in the next run."),
     "micro_batches_unknown": Cause("cannot", "Set per_device_train_batch_size to the whole batch in the next run."),
+    "several_updates": Cause("cannot", "Make the batch of a step one mini-batch and one epoch in the next run."),
     "window": Cause("cannot", "Set logging_steps = 1 in the next run."),
     "not_asked": Cause("cannot", "Ask for the step with --step."),
     "not_logged": Cause("cannot", "Log it at every step: logging_steps = 1, report what the trainer reports."),
@@ -45,6 +46,7 @@ CAUSES: Mapping[str, Cause] = {
     "weights_missing": Cause("cannot", "Save every step in the next run (save_steps = 1), or replay another step."),
     "first_weights_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
     "reference_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
+    "weights_unmerged": Cause("cannot", "Merge the checkpoint into a Hugging Face model folder."),
     "weights_unreadable": Cause("cannot", "Copy the checkpoint again, or replay another step."),
     "initial_kind": Cause("cannot", "Pass with --initial what the checkpoints are: a whole model or an adapter."),
     "unusable": Cause("cannot", "Mend what the message names, or replay another step."),
@@ -54,6 +56,7 @@ CAUSES: Mapping[str, Cause] = {
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
+    "output_layer": Cause("cannot", "Train with TRL 1.12 or earlier, which takes the model's own logits."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
     "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
     # the number itself

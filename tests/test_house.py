@@ -58,7 +58,7 @@ THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
     "results": set(),
-    "rollouts": {"numpy", "pyarrow", "duckdb"},
+    "rollouts": {"numpy", "pyarrow", "duckdb", "yaml"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
     "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},

@@ -28,11 +28,12 @@ class WeightsRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings:
-    """The trainer's arguments, in TRL's names, as far as they are known."""
+    """The trainer's arguments as far as they are known: TRL's, or another's by their paths in its configuration."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Argument -> value, only those that are known: ``loss_type``, ``beta``, ``temperature``, ``scale_rewards``,
-    ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ..."""
+    ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ...; of another
+    trainer, which ``trainer`` then names, ``actor_rollout_ref.actor.loss_agg_mode`` and the like."""
     origin: str | None = None
     """Where they come from: a file's path, "the run's manifest"; None where nothing is known."""
 
@@ -40,6 +41,20 @@ class TrainerSettings:
         """One argument, by TRL's name of it; the default where it is not known or null."""
         value = self.values.get(name)
         return default if value is None else value
+
+    def at(self, path: str, default: Any = None) -> Any:
+        """One argument of a trainer whose configuration is nested, by its path or by its last name alone.
+
+        Returns:
+            The value; the default where it is not known or null.
+
+        Example:
+            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).at("actor.kl_loss_coef")
+            0.1
+            >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).at("rollout.n")
+            8
+        """
+        return self.get(path, self.get(path.rpartition(".")[2], default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +75,8 @@ class Run:
     """All sets of weights on disk, by ``num_updates``."""
     damaged_weights: Mapping[int, str] = field(default_factory=dict)
     """Number of updates -> why the weights after them, of which there is a folder, are of no use."""
+    unmerged_weights: Mapping[int, Reason] = field(default_factory=dict)
+    """Number of updates -> what to run before the weights after them, which are shards, can be read."""
     tokenizer: Path | None = None
     """A folder that holds the tokenizer, where one was found."""
     notes: Mapping[int, Reason] = field(default_factory=dict)

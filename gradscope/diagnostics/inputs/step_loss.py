@@ -54,7 +54,7 @@ def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
         The loss, with the reason where the run does not tell it.
     """
     sampled_at = batch_start(run.settings, step)
-    if objective.importance_ratio and sampled_at == step:
+    if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)
     sampled_with = run.weights_before(sampled_at) if objective.importance_ratio and sampled_at < step else None
     loss = StepLoss(objective=objective, sampled_with=sampled_with)
@@ -107,7 +107,7 @@ def reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Litera
 
 def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
     """The reference is the start of training, until the trainer moves it."""
-    if not loss.objective.beta:
+    if not loss.objective.has_reference:
         return loss
     first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
     if run.settings.get("sync_ref_model", False) and step > every:

@@ -73,6 +73,8 @@ def missing_weights(run: Run, step: int) -> Reason:
     """Why the weights of a step cannot be used, and what would help."""
     if step < 1:
         return Reason("step_unknown", f"which weights made step {step} is not known: steps are counted from 1")
+    if step - 1 in run.unmerged_weights:
+        return run.unmerged_weights[step - 1]
     if damaged := run.damaged_weights.get(step - 1):
         return Reason("weights_unreadable", damaged)
     saved = ", ".join(str(weights.num_updates) for weights in run.weights)
@@ -102,9 +104,9 @@ def measure_steps(
         One result per step, in the order given.
     """
     from gradscope.diagnostics.inputs.recomputed import Recomputer
-    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.trainers.registry import objective_of
 
-    objective = Objective.from_settings(run.settings)
+    objective = objective_of(run.settings)
     recomputer = Recomputer(run, options, closely=closely)
     with _arithmetic(options):
         for done, step in enumerate(steps):
@@ -162,7 +164,7 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     weights = run.weights_before(step)
     if weights is None:
         return missing_weights(run, step)
-    if objective.beta and weights.kind == "full" and run.weights_before(1) is None:
+    if objective.has_reference and weights.kind == "full" and run.weights_before(1) is None:
         return Reason("reference_missing", "the KL term needs the weights before the first update")
     if loss.reason is not None:
         return loss.reason

@@ -69,7 +69,8 @@ def _judge_reduced(
         notes = [f"within {spread}", _although(run, gram)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {percent(error)} off, beyond {spread}"
-    if error <= max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0)):
+    close = max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0))
+    if error <= close and run.settings.origin is not None:
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it")
         return refused(_NAME, closer, value, error)
     return refused(_NAME, _off(run, gram, off), value, error)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import compute_step_advantages, formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.replay.trainer_advantages import trainer_batch
 from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.reason import Reason
@@ -58,6 +59,8 @@ def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     if unscored and (run.source.format not in _BY_TRL or run.settings.get("advantage")):
         return Reason("rewards_missing", "a rollout has no reward")
+    if run.settings.get("trainer"):
+        return trainer_batch(measured.groups, run.settings)
     return trl_batch(measured.groups, run.settings)
 
 
@@ -120,6 +123,8 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     batch = _batch(run, measured)
     if isinstance(batch, Reason):
         return refused("advantage", batch)
+    if batch.unknown is not None:
+        return refused("advantage", batch.unknown)
     value = _formulated(str(given), measured.groups) if given else batch.advantages
     largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
     size = float(np.mean(np.abs(value)))

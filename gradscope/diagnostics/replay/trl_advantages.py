@@ -37,12 +37,14 @@ class TrlBatch:
         advantages: In the order of the groups, [N].
         frac_zero_std: The share of rollouts without a spread that it logs.
         name: How the advantages are called, for a sentence.
+        unknown: Why the advantages cannot be told, where they cannot.
     """
 
     reward: float
     advantages: Array
     frac_zero_std: float
     name: str
+    unknown: Reason | None = None
 
 
 def trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> TrlBatch | Reason:

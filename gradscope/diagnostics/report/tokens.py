@@ -55,7 +55,7 @@ def _squared_norm(gram: StepGram) -> float:
 
 def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
     from gradscope.diagnostics.inputs.recomputed import prepared_of, under
-    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.trainers.registry import objective_of
     from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
@@ -63,7 +63,7 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
     assert measured.weights is not None, "whose weights are therefore on disk"
     shares = projection_shares(measured.gram.policy_gram)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    loss = loss_at(run, Objective.from_settings(run.settings), measured.step)
+    loss = loss_at(run, objective_of(run.settings), measured.step)
     prepared = prepared_of(run, measured.step, measured.weights, loss, options, measured.gram.batch_tokens)
     if measured.gram.assumption is not None:
         prepared = under(prepared, measured.gram.assumption)

@@ -43,6 +43,10 @@ class LossParameters:
     """The decay there."""
     max_completion_length: int | None = None
     """The trainer's limit on completions, which ``dr_grpo`` divides by."""
+    loss_scale_factor: float | None = None
+    """What a sum over tokens is divided by, where another trainer names it; None where none does."""
+    kl_type: str = "k3"
+    """How the KL divergence is estimated, a name of ``KL_TERMS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,8 @@ class Loss:
     """Whether tokens are averaged within micro-batches, so that it matters which completions shared one."""
     by_all_tokens: bool = False
     """Whether it divides by the tokens of the generation batch as TRL counts them, which changed with its version."""
+    entropy_alike: bool = False
+    """Whether the entropy bonus is averaged as the terms are; else it is a mean over the tokens that it acts on."""
     corrects_itself: bool = False
     """Whether the formula has the correction for the sampler inside; else it multiplies the term."""
 

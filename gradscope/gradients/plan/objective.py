@@ -63,8 +63,12 @@ class Objective(LossParameters):
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False
     """Whether truncated completions leave the loss."""
-    router_loss_of_model: bool = False
-    """Whether a router's load-balancing term was left at the coefficient of the model's own configuration."""
+    declared: Loss | None = field(default=None, repr=False)
+    """The loss of another trainer, whose name ``loss_type`` then is; None: TRL's of that name."""
+    ratio_to_logged: bool = False
+    """Whether the importance ratio is to log-probabilities that were logged, at every update."""
+    kl_to_sampler: bool = False
+    """Whether the KL term is to the engine that sampled, whose log-probabilities were logged."""
     num_rows: int | None = None
     """Rollouts of one optimizer step according to the settings; None where they do not tell."""
     trl: TrlVersion = UNKNOWN
@@ -104,7 +108,6 @@ class Objective(LossParameters):
             max_completion_length=None if max_length is None else int(max_length),
             chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
-            router_loss_of_model=settings.values.get("router_aux_loss_coef", 0.0) is None,
             num_rows=_num_rows(settings),
             trl=TrlVersion.parse(settings.get("trl_version")),
             assumed=tuple(assumed),
@@ -114,7 +117,17 @@ class Objective(LossParameters):
     @property
     def loss(self) -> Loss:
         """The declared loss."""
-        return LOSSES[self.loss_type]
+        return LOSSES[self.loss_type] if self.declared is None else self.declared
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the KL term is to other weights."""
+        return bool(self.beta) and not self.kl_to_sampler
+
+    @property
+    def looks_at_logged(self) -> bool:
+        """Whether the loss looks at logged log-probabilities."""
+        return self.importance_ratio or self.needs_sampler or self.kl_to_sampler
 
     @property
     def needs_entropies(self) -> bool:
@@ -154,6 +167,10 @@ class Objective(LossParameters):
         if self.needs_sampler and unlogged:
             return Reason(
                 "logprobs_missing", "the loss looks at vLLM's own log-probabilities of the tokens, which are not logged"
+            )
+        if (self.ratio_to_logged or self.kl_to_sampler) and unlogged:
+            return Reason(
+                "logprobs_missing", "the loss compares with the sampler's log-probabilities, which were not logged"
             )
         if self.importance_ratio and not has_old and (unlogged or self.needs_sampler):
             return Reason(

@@ -88,6 +88,7 @@ def prepare_step(
         raise InputError(
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
             hint=reason.advice,
+            cause=reason.cause,
         )
     budget = budget or TokenBudget(first_batch_tokens(policy))
     sequences = sequences_of(policy, groups, objective)
@@ -130,7 +131,7 @@ def _reference_logprobs(
     policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
 ) -> list[torch.Tensor] | None:
     """Log-probabilities of all completions under the reference policy, [R][T]; None without a KL term."""
-    if not objective.beta:
+    if not objective.has_reference:
         return None
     with policy.as_reference() as model:
         return _each(model, policy.device, sequences, objective, budget, completion_logprobs)

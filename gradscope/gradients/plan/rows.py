@@ -165,7 +165,7 @@ def plan_rows(
     Raises:
         ValueError: The loss needs a forward pass that is not among them.
     """
-    if objective.beta and passes.reference is None:
+    if objective.has_reference and passes.reference is None:
         raise ValueError("a loss with a KL term needs the reference policy's log-probabilities")
     if objective.top_entropy_quantile < 1.0 and passes.entropies is None:
         raise ValueError("a loss that masks tokens by their entropy needs their entropies")
@@ -195,7 +195,9 @@ def plan_rows(
         ),
         weights=tuple(weight * keep for weight, keep in zip(weights, kept, strict=True)),
         kl_weights=tuple(objective.beta * weight for weight in weights),
-        entropy_weights=_entropy_weights(objective, counted, kept, num_tokens) if objective.entropy_coef else None,
+        entropy_weights=_entropy_weights(objective, counted, kept, weights, num_tokens)
+        if objective.entropy_coef
+        else None,
         advantages=advantages,
     )
 
@@ -241,9 +243,15 @@ def _one_advantage_factors_out(objective: Objective) -> bool:
 
 
 def _entropy_weights(
-    objective: Objective, counted: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], num_tokens: int
+    objective: Objective,
+    counted: Sequence[torch.Tensor],
+    kept: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    num_tokens: int,
 ) -> tuple[torch.Tensor, ...]:
     """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided it as the rest."""
+    if objective.loss.entropy_alike:
+        return tuple(-objective.entropy_coef * weight for weight in weights)
     acting = [mask * keep for mask, keep in zip(counted, kept, strict=True)]
     divisor = float(sum(mask.sum() for mask in acting))
     if objective.loss.by_all_tokens and objective.trl.is_before(1, 10):
@@ -275,11 +283,13 @@ def _completion(
     if objective.importance_ratio:
         old = passes.old[index] if passes.old is not None else logged if sampler is None else None
     reference = passes.reference[index] if objective.beta and passes.reference is not None else None
+    if objective.kl_to_sampler:
+        reference = logged
     return Completion(counted=counted, old=old, sampler=sampler, reference=reference)
 
 
 def _logged_logprobs(rollout: Rollout, sequence: TokenSequence, objective: Objective) -> torch.Tensor | None:
-    if rollout.logprobs is None or not (objective.importance_ratio or objective.needs_sampler):
+    if rollout.logprobs is None or not objective.looks_at_logged:
         return None
     _require_length("log-probabilities", len(rollout.logprobs), sequence)
     return torch.tensor(rollout.logprobs, dtype=torch.float64)

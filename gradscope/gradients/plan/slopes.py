@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gradscope.gradients.plan.kl_terms import KL_TERMS
 from gradscope.gradients.plan.losses import Loss, LossParameters, Terms
 from gradscope.gradients.plan.sampler import SamplerCorrection
 
@@ -96,7 +97,7 @@ def reward_slope(
 def kl_slope(
     of: LossParameters, completion: Completion, logprobs: torch.Tensor, weights: torch.Tensor, *, corrected: bool
 ) -> torch.Tensor:
-    """Derivative by log pi of the averaged KL term, exp(d) - d - 1 with d = log reference - log pi, [T].
+    """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
 
     Args:
         weights: What each token's term is multiplied by, beta included, [T].
@@ -109,8 +110,7 @@ def kl_slope(
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
-        behind = reference - leaf
-        term = behind.exp() - behind - 1
+        term = KL_TERMS[of.kl_type](leaf, reference)
         return term * _ratio(leaf - _old(completion, leaf), completion.counted, of) if corrected else term
 
     return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)

@@ -189,7 +189,7 @@ def _notes(plan: RowPlan, slow: frozenset[str]) -> list[str]:
     if inferred:
         notes.append(f"{inferred} of {len(plan.sequences)} rollouts were re-tokenized from text; ids may differ.")
     if plan.objective.assumed:
-        notes.append(f"Not known and taken at TRL's default: {', '.join(plan.objective.assumed)}.")
+        notes.append(f"Not known and taken at the trainer's default: {', '.join(plan.objective.assumed)}.")
     if plan.objective.entropy_coef:
         notes.append("The entropy bonus is part of the logged gradient and of no score vector.")
     if plan.objective.importance_ratio:

@@ -154,7 +154,7 @@ def _in_trainers_rows(prepared: PreparedStep, arithmetic: TrainerArithmetic) -> 
     """The step in the trainer's padding, with the reference's log-probabilities by the same arithmetic."""
     policy = prepared.policy
     framed = replace(prepared, plan=replace(prepared.plan, sequences=in_frames(policy, prepared.plan)))
-    if not framed.plan.objective.beta or arithmetic.autocast is None:
+    if not framed.plan.objective.has_reference or arithmetic.autocast is None:
         return framed
     reference: list[torch.Tensor] = []
     with policy.as_reference() as model, torch.no_grad(), arithmetic.on(policy.device, model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.config_file import config_format, read_config
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -61,7 +61,7 @@ def _path(value: str | Path | None) -> Path | None:
 
 
 def read_trainer_settings(path: Path | None) -> TrainerSettings:
-    """The trainer's arguments from a JSON file.
+    """The trainer's arguments from a JSON, YAML or TOML file.
 
     Args:
         path: ``{"args": {...}, ...}`` or the bare arguments; None for nothing.
@@ -75,9 +75,9 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if path is None:
         return TrainerSettings()
     try:
-        document = json.loads(path.read_bytes())
+        document = read_config(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not readable JSON: {error}.", hint=_SETTINGS_HINT) from error
+        raise InputError(f"{path} is not readable {config_format(path)}: {error}.", hint=_SETTINGS_HINT) from error
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
         raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
     others = {name: value for name, value in document.items() if name != "args"}

@@ -15,6 +15,8 @@ SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
     "(VERL_FILE_LOGGER_PATH)."
 )
+COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
+"""verl's names of what every trainer logs."""
 
 
 def find_metrics(folder: Path) -> Path | None:
@@ -30,7 +32,7 @@ def is_metrics(file: Path) -> bool:
 
 
 def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[str, float]]:
-    """What verl logged: step -> numbers under verl's names, finite or not.
+    """What verl logged: step -> numbers, finite or not, under verl's names but for those that every trainer logs.
 
     Args:
         file: A file of metrics; of a step that a resumed run logged again the later line counts.
@@ -45,7 +47,9 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         if step is None or not mapping_of(row.get("data")):
             quarantine.add("the line of metrics has no step or no data", location)
             continue
-        metrics[step] = {name: logged_number(cell) for name, cell in row["data"].items() if is_number(cell)}
+        metrics[step] = {
+            COMMON_NAMES.get(name, name): logged_number(cell) for name, cell in row["data"].items() if is_number(cell)
+        }
     return metrics
 
 

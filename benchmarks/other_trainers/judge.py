@@ -1,0 +1,116 @@
+"""Judges the made-up runs: the norm by `gradscope replay`, the singular values by `gradscope rank`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from benchmarks.other_trainers.toy import Truth
+from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
+
+TOLERANCE = 1e-5
+
+
+@dataclass(slots=True, kw_only=True)
+class Judged:
+    """One run."""
+
+    trainer: str
+    name: str
+    expected: str | None
+    """The cause that it must be refused with; None: it must match."""
+    partly: bool = False
+    """Whether another step of it matches all the same."""
+    norms: list[float] = field(default_factory=list)
+    """Relative distance of the recomputed norm from the logged one, step by step."""
+    sigmas: list[float] = field(default_factory=list)
+    """Largest distance of a singular value from float64 autograd, relative to the group's largest."""
+    verdicts: dict[str, str] = field(default_factory=dict)
+    """Quantity -> its worst verdict, with the reason."""
+    reasons: set[str] = field(default_factory=set)
+    ranked: bool = False
+
+    @property
+    def right(self) -> bool:
+        if self.expected is not None:
+            return self.reasons == {self.expected} and self.ranked == self.partly
+        exact = [*self.norms, *self.sigmas]
+        return bool(self.norms and self.sigmas) and max(exact) <= TOLERANCE and "mismatch" not in str(self.verdicts)
+
+
+def judge(trainer: ModuleType, name: str, folder: Path) -> Judged:
+    """One case of a trainer."""
+    case = trainer.CASES[name]
+    truths = trainer.make(folder, case)
+    read = ReadOptions(initial_weights=folder / "initial")
+    path = folder / "run" / getattr(trainer, "LOG", "rollouts")
+    judged = Judged(trainer=trainer.__name__.rpartition(".")[2], name=name, expected=case.get("refused"))
+    judged.partly = bool(case.get("partly"))
+    for step in replay_run(path, read=read).steps:
+        for quantity in step.quantities:
+            verdict = f"{quantity.verdict}{f' ({quantity.cause})' if quantity.cause else ''}"
+            if quantity.verdict != "match" or quantity.name not in judged.verdicts:
+                judged.verdicts[quantity.name] = verdict
+            if quantity.name == "grad_norm" and quantity.verdict != "match" and quantity.reason:
+                judged.reasons.add(quantity.reason)
+        if "grad_norm" in step.recomputed:
+            truth = truths[step.step]
+            judged.norms.append(abs(step.recomputed["grad_norm"] - truth.exact) / truth.exact)
+            judged.norms.append(abs(step.recomputed["grad_norm"] - truth.norm) / truth.norm)
+    judged.sigmas = list(_sigmas(path, truths, read, judged))
+    return judged
+
+
+def _sigmas(path: Path, truths: dict[int, Truth], read: ReadOptions, judged: Judged) -> Iterator[float]:
+    try:
+        report = measure_rank(path, read=read, advantages=["logged"])
+    except InputError:
+        return
+    judged.ranked = True
+    for step, truth in truths.items():
+        ours = [one for one in report.spectra if one.label.step == step and one.label.group_id is not None]
+        size = max(one.label.group_size for one in ours)
+        for one, values in zip([one for one in ours if one.label.group_size == size], truth.spectra, strict=True):
+            found = np.zeros(len(values))
+            found[: len(one.singular_values)] = one.singular_values[: len(values)]
+            yield float(np.abs(found - values).max() / values.max())
+
+
+def all_cases(trainers: list[ModuleType]) -> Iterator[Judged]:
+    """Every case of some trainers, each in a folder of its own."""
+    for trainer in trainers:
+        for name in trainer.CASES:
+            with tempfile.TemporaryDirectory() as folder:
+                yield judge(trainer, name, Path(folder))
+
+
+def line_of(judged: Judged) -> dict[str, Any]:
+    """One run as a line of JSON."""
+    return {
+        "trainer": judged.trainer,
+        "case": judged.name,
+        "right": judged.right,
+        "norm": max(judged.norms, default=None),
+        "sigma": max(judged.sigmas, default=None),
+        "refused": sorted(judged.reasons),
+        "verdicts": judged.verdicts,
+    }
+
+
+def print_all(trainers: list[ModuleType]) -> None:
+    """A line a run, then the count."""
+    lines = []
+    for judged in all_cases(trainers):
+        lines.append(line_of(judged))
+        print(json.dumps(lines[-1]), flush=True)
+    print(f"{sum(line['right'] for line in lines)} of {len(lines)} as they should be")

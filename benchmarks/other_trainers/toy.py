@@ -1,0 +1,179 @@
+"""What the made-up trainers share: a tiny model, what it sampled, its log-probabilities by plain PyTorch, and an update.
+
+Nothing here is the package's. A trainer gives the loss of a list of rollouts as a sum of parts, one a rollout and one
+of what no advantage reaches, so that the same formula makes the update in float32 and the truth in float64.
+
+Shapes: R rollouts of an update, T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCAB = 29
+PAD = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One rollout."""
+
+    group: int
+    prompt: list[int]
+    completion: list[int]
+    mask: list[int]
+    """1 where the model wrote the token, [T]."""
+    reward: float
+    advantage: float = 0.0
+    sampler: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Log-probabilities of the engine that sampled, [T]."""
+    old: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Those of the trainer before the step, [T]."""
+    reference: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Those of the first weights, [T]."""
+
+    @property
+    def num_counted(self) -> int:
+        return sum(self.mask)
+
+    @property
+    def counted(self) -> Tensor:
+        return torch.tensor(self.mask, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What one update must give."""
+
+    norm: float
+    """As the trainer computed it, in float32 by micro-batches."""
+    exact: float
+    """The same by one float64 backward pass a rollout."""
+    spectra: list[np.ndarray]
+    """Singular values of the reward rows of each group."""
+
+
+def first_model(seed: int = 5) -> LlamaForCausalLM:
+    """Two layers, in float32; norms are away from one."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=None,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.train()
+
+
+def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) -> list[Sample]:
+    """Rollouts of unequal length; of several turns, a tool wrote some tokens in the middle."""
+    rng = np.random.default_rng(100 + step)
+    samples = []
+    for group in range(num_groups):
+        prompt = rng.integers(3, VOCAB, rng.integers(3, 9)).tolist()
+        rewards = rng.permutation([1.0] * (size // 2) + [0.0] * (size - size // 2))
+        for reward in rewards:
+            completion = rng.integers(3, VOCAB, rng.integers(4, 13)).tolist()
+            mask = [1] * len(completion)
+            if turns and len(completion) > 6:
+                mask[2:5] = [0, 0, 0]
+            samples.append(
+                Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward))
+            )
+    return samples
+
+
+def logprobs(model: Any, samples: Sequence[Sample], temperature: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:
+    """Log-probabilities and entropies of completions, [R][T] each: prompts padded on the left, positions given."""
+    before = max(len(sample.prompt) for sample in samples)
+    after = max(len(sample.completion) for sample in samples)
+    ids = torch.full((len(samples), before + after), PAD)
+    seen = torch.zeros_like(ids)
+    for row, sample in enumerate(samples):
+        start, end = before - len(sample.prompt), before + len(sample.completion)
+        ids[row, start:end] = torch.tensor(sample.prompt + sample.completion)
+        seen[row, start:end] = 1
+    positions = (seen.cumsum(1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, attention_mask=seen, position_ids=positions).logits / temperature
+    everything = torch.log_softmax(logits, -1)
+    chosen = everything[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    entropy = -(everything.exp() * everything).sum(-1)[:, :-1]
+    spans = [slice(before - 1, before - 1 + len(sample.completion)) for sample in samples]
+    return [chosen[i, span] for i, span in enumerate(spans)], [entropy[i, span] for i, span in enumerate(spans)]
+
+
+def remember(model: Any, reference: Any, samples: Sequence[Sample], *, temperature: float, noise: float) -> None:
+    """What a trainer computes before its update: the sampler's log-probabilities are its own with noise."""
+    rng = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        own, first = (logprobs(each, samples, temperature)[0] for each in (model, reference))
+    for sample, old, ref in zip(samples, own, first, strict=True):
+        sample.old, sample.reference = old, ref
+        sample.sampler = old + noise * torch.randn(old.shape, generator=rng)
+
+
+Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+"""From rollouts, log-probabilities and entropies to the reward part of each rollout, and the rest of each."""
+
+
+def update(
+    model: Any, samples: Sequence[Sample], parts: Parts, *, temperature: float, micro_batch: int, rate: float = 0.5
+) -> Truth:
+    """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent."""
+    exact, spectra = _truth(model, samples, parts, temperature)
+    model.zero_grad()
+    for start in range(0, len(samples), micro_batch):
+        chunk = samples[start : start + micro_batch]
+        rewards, rest = parts(chunk, *logprobs(model, chunk, temperature))
+        sum(rewards + rest).backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.sub_(rate * parameter.grad)
+    return Truth(norm=norm, exact=exact, spectra=spectra)
+
+
+def save(model: Any, folder: Path) -> None:
+    """A Hugging Face folder."""
+    model.save_pretrained(folder)
+
+
+def _truth(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> tuple[float, list[np.ndarray]]:
+    exact = copy.deepcopy(model).double()
+    parameters = list(exact.parameters())
+    rows, total = [], torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    for sample in samples:
+        rewards, rest = parts([sample], *logprobs(exact, [sample], temperature))
+        rows.append(_flat(rewards[0], parameters))
+        total += rows[-1] + (_flat(rest[0], parameters) if rest else 0.0)
+    groups = sorted({sample.group for sample in samples})
+    members = [[row for row, sample in zip(rows, samples, strict=True) if sample.group == group] for group in groups]
+    return float(total.norm()), [torch.linalg.svdvals(torch.stack(rows)).numpy() for rows in members]
+
+
+def _flat(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    if not loss.requires_grad:
+        return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(parameters, gradients, strict=True)]
+    )

@@ -1,0 +1,279 @@
+"""A trainer of verl's semantics in a few lines: mini-batches, ``loss_agg_mode``, dual clip, KL, entropy, correction."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+
+WIDTH = 16
+"""The response length that the older trainer pads to."""
+
+CASES: dict[str, dict[str, Any]] = {
+    "token-mean": {},
+    "seq-mean-token-mean, dr_grpo's advantage": {
+        "actor.loss_agg_mode": "seq-mean-token-mean",
+        "algorithm.norm_adv_by_std_in_grpo": False,
+    },
+    "seq-mean-token-sum, temperature": {"actor.loss_agg_mode": "seq-mean-token-sum", "rollout.temperature": 0.7},
+    "seq-mean-token-sum-norm": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.loss_scale_factor": 20},
+    "token-sum, several turns": {"actor.loss_agg_mode": "token-sum", "turns": True},
+    "low_var_kl in the loss": {"actor.use_kl_loss": True, "actor.kl_loss_coef": 0.3},
+    "k1 in the loss, by sequence": {
+        "actor.use_kl_loss": True,
+        "actor.kl_loss_coef": 0.1,
+        "actor.kl_loss_type": "kl",
+        "actor.loss_agg_mode": "seq-mean-token-mean",
+    },
+    "k2 in the loss, entropy bonus": {
+        "actor.use_kl_loss": True,
+        "actor.kl_loss_coef": 0.2,
+        "actor.kl_loss_type": "mse",
+        "actor.entropy_coeff": 0.02,
+    },
+    "k3+ in the loss, several turns": {
+        "actor.use_kl_loss": True,
+        "actor.kl_loss_coef": 0.2,
+        "actor.kl_loss_type": "k3+",
+        "turns": True,
+    },
+    "KL in the reward": {"algorithm.use_kl_in_reward": True},
+    "truncated correction by token": {"algorithm.rollout_correction.rollout_is": "token", "noise": 0.8},
+    "masked correction by sequence": {
+        "algorithm.rollout_correction.rollout_is": "sequence",
+        "algorithm.rollout_correction.rollout_is_threshold": "0.5_1.8",
+        "noise": 0.2,
+    },
+    "bypass, clipped low, high and dual": {
+        "algorithm.rollout_correction.bypass_mode": True,
+        "actor.clip_ratio_high": 0.28,
+        "noise": 0.9,
+    },
+    "gspo": {
+        "actor.policy_loss.loss_mode": "gspo",
+        "algorithm.rollout_correction.bypass_mode": True,
+        "actor.clip_ratio_low": 0.05,
+        "actor.clip_ratio_high": 0.08,
+        "noise": 0.3,
+    },
+    "cispo": {"actor.policy_loss.loss_mode": "cispo", "actor.loss_agg_mode": "seq-mean-token-mean"},
+    "gpg": {"actor.policy_loss.loss_mode": "gpg"},
+    "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
+    "two epochs": {"actor.ppo_epochs": 2, "refused": "several_updates"},
+    "shards": {"shards": True, "refused": "weights_unmerged", "partly": True},
+    "text alone": {"text": True, "refused": "ids_inferred"},
+    "rejected tokens": {"algorithm.rollout_correction.rollout_rs": "token_k1", "refused": "loss_unknown"},
+    "version unknown": {"old": True, "refused": "settings_unknown"},
+}
+"""Arguments that differ from the defaults; ``actor.`` and ``rollout.`` stand below ``actor_rollout_ref``."""
+_DEFAULTS: dict[str, Any] = {
+    "actor.loss_agg_mode": "token-mean",
+    "actor.ppo_mini_batch_size": 3,
+    "actor.ppo_micro_batch_size_per_gpu": 5,
+    "actor.ppo_epochs": 1,
+    "actor.clip_ratio": 0.2,
+    "actor.clip_ratio_low": 0.2,
+    "actor.clip_ratio_high": 0.2,
+    "actor.clip_ratio_c": 3.0,
+    "actor.use_kl_loss": False,
+    "actor.kl_loss_coef": 0.001,
+    "actor.kl_loss_type": "low_var_kl",
+    "actor.entropy_coeff": 0.0,
+    "actor.loss_scale_factor": None,
+    "actor.policy_loss.loss_mode": "vanilla",
+    "actor.fsdp_config.dtype": "float32",
+    "rollout.temperature": 1.0,
+    "rollout.n": 4,
+    "data.train_batch_size": 3,
+    "data.max_response_length": WIDTH,
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.use_kl_in_reward": False,
+    "algorithm.rollout_correction.rollout_is": None,
+    "algorithm.rollout_correction.rollout_is_threshold": 2.0,
+    "algorithm.rollout_correction.bypass_mode": False,
+    "trainer.use_v1": True,
+}
+
+
+def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+    """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
+    given = {**_DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
+    model = first_model()
+    first = copy.deepcopy(model)
+    save(model, folder / "initial")
+    run, truths, metrics = folder / "run", {}, []
+    for step in range(1, num_steps + 1):
+        samples = draw(step, turns=bool(case.get("turns")))
+        temperature = float(given["rollout.temperature"])
+        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+        _advantages(samples, given)
+        size = int(given["actor.ppo_mini_batch_size"]) * int(given["rollout.n"])
+        found = [
+            update(
+                model,
+                samples[start : start + size],
+                _parts(samples[start : start + size], given),
+                temperature=temperature,
+                micro_batch=int(given["actor.ppo_micro_batch_size_per_gpu"]),
+            )
+            for _ in range(int(given["actor.ppo_epochs"]))
+            for start in range(0, len(samples), size)
+        ]
+        truths[step] = found[0]
+        mean = sum(each.norm for each in found) / len(found)
+        scores = sum(sample.reward for sample in samples) / len(samples)
+        metrics.append({"step": step, "data": {"actor/grad_norm": mean, "critic/score/mean": scores}})
+        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, text=bool(case.get("text")))
+        actor = run / f"global_step_{step}" / "actor"
+        if case.get("shards"):
+            actor.mkdir(parents=True)
+            (actor / "model_world_size_1_rank_0.pt").write_bytes(b"")
+        else:
+            save(model, actor / "huggingface")
+    if case.get("old"):
+        del given["trainer.use_v1"]
+    _write_config(run / ".hydra" / "config.yaml", given)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    return truths
+
+
+def _advantages(samples: Sequence[Sample], given: dict[str, Any]) -> None:
+    for group in {sample.group for sample in samples}:
+        members = [sample for sample in samples if sample.group == group]
+        scores = torch.tensor([_score(sample, given) for sample in members])
+        centered = scores - scores.mean()
+        if given["algorithm.norm_adv_by_std_in_grpo"]:
+            centered = centered / (scores.std() + 1e-6)
+        for sample, advantage in zip(members, centered.tolist(), strict=True):
+            sample.advantage = advantage
+
+
+def _score(sample: Sample, given: dict[str, Any]) -> float:
+    if not given["algorithm.use_kl_in_reward"]:
+        return sample.reward
+    return sample.reward - 0.3 * float(((sample.old - sample.reference) * torch.tensor(sample.mask)).sum())
+
+
+def _parts(mini_batch: Sequence[Sample], given: dict[str, Any]) -> Any:
+    """The loss of one mini-batch; tokens and sequences are counted over all of it."""
+    num_tokens, num_rows = sum(sample.num_counted for sample in mini_batch), len(mini_batch)
+    mode = given["actor.loss_agg_mode"]
+    if given["actor.policy_loss.loss_mode"] == "gspo":
+        mode = "seq-mean-token-mean"
+
+    def weight(sample: Sample) -> float:
+        if mode == "token-mean":
+            return 1 / num_tokens
+        if mode == "token-sum":
+            return 1.0
+        by_row = {
+            "seq-mean-token-sum": 1.0,
+            "seq-mean-token-mean": 1 / (sample.num_counted + 1e-8),
+            "seq-mean-token-sum-norm": 1 / float(given["actor.loss_scale_factor"] or WIDTH),
+        }
+        return by_row[mode] / num_rows
+
+    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
+        rewards, rest = [], []
+        for sample, logp, entropy in zip(samples, now, entropies, strict=True):
+            average = weight(sample) * sample.counted.to(logp)
+            rewards.append((average * _policy(sample, logp, given)).sum())
+            other = -float(given["actor.entropy_coeff"]) * (average * entropy).sum()
+            if given["actor.use_kl_loss"]:
+                other = other + float(given["actor.kl_loss_coef"]) * (average * _kl(sample, logp, given)).sum()
+            rest.append(other)
+        return rewards, rest
+
+    return parts
+
+
+def _policy(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
+    bypassed, advantage = given["algorithm.rollout_correction.bypass_mode"], sample.advantage
+    old = (sample.sampler if bypassed else logp.detach()).to(logp)
+    ratio = (logp - old).clamp(-20, 20).exp()
+    low, high = 1 - given["actor.clip_ratio_low"], 1 + given["actor.clip_ratio_high"]
+    mode = given["actor.policy_loss.loss_mode"]
+    if mode == "gspo":
+        counted = sample.counted.to(logp)
+        mean = ((logp - old) * counted).sum() / counted.sum()
+        ratio = (logp - logp.detach() + mean.detach()).clamp(max=10).exp()
+    if mode in ("vanilla", "gspo"):
+        term = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(low, high))
+        if advantage < 0 and mode == "vanilla":
+            term = torch.minimum(term, torch.full_like(term, -advantage * given["actor.clip_ratio_c"]))
+    else:
+        factor = ratio.clamp(low, high).detach() if mode == "cispo" else 1.0
+        term = -factor * advantage * logp
+    return term * _correction(sample, logp, given)
+
+
+def _correction(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor | float:
+    level = given["algorithm.rollout_correction.rollout_is"]
+    if level is None or given["algorithm.rollout_correction.bypass_mode"]:
+        return 1.0
+    gap = (logp.detach() - sample.sampler.to(logp)) * sample.counted.to(logp)
+    ratio = (gap if level == "token" else gap.sum().expand_as(gap)).exp()
+    bounds = [float(part) for part in str(given["algorithm.rollout_correction.rollout_is_threshold"]).split("_")]
+    if len(bounds) == 1:
+        return ratio.clamp(max=bounds[0])
+    return torch.where((ratio >= bounds[0]) & (ratio <= bounds[1]), ratio, torch.zeros_like(ratio))
+
+
+def _kl(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
+    reference, kind = sample.reference.to(logp), given["actor.kl_loss_type"]
+    if kind == "kl":
+        return logp - reference
+    if kind in ("mse", "k3+"):  # the plus takes the gradient of k2
+        return 0.5 * (logp - reference) ** 2
+    behind = (reference - logp).clamp(-20, 20)
+    return (behind.exp() - behind - 1).clamp(-10, 10)
+
+
+def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], *, text: bool) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    seen: dict[int, int] = {}
+    lines = []
+    for sample in samples:
+        session = seen[sample.group] = seen.get(sample.group, -1) + 1
+        row: dict[str, Any] = {
+            "input": f"question {sample.group}",
+            "output": " ".join(map(str, sample.completion)),
+            "gts": "x",
+            "score": sample.reward,
+            "step": step,
+            "uid": f"g{sample.group}_{session}_0",
+        }
+        if not text:
+            before, after = 10 - len(sample.prompt), WIDTH - len(sample.completion)
+            row |= {
+                "prompts": [0] * before + sample.prompt,
+                "responses": sample.completion + [0] * after,
+                "attention_mask": [0] * before + [1] * (26 - before - after) + [0] * after,
+                "response_mask": sample.mask + [0] * after,
+                "rollout_log_probs": sample.sampler.tolist() + [0.0] * after,
+                "advantages": [sample.advantage * flag for flag in sample.mask] + [0.0] * after,
+            }
+        lines.append(json.dumps(row))
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _write_config(file: Path, given: dict[str, Any]) -> None:
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        path = f"actor_rollout_ref.{name}" if name.startswith(("actor.", "rollout.")) else name
+        *above, last = path.split(".")
+        inner = nested
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(nested))

@@ -1,0 +1,58 @@
+"""What the losses of verl, prime-rl and NeMo-RL are made of: terms of a token, and averages of tokens.
+
+Shapes: T tokens of a completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradscope.gradients.plan.losses import LossParameters, Terms
+
+_LARGEST = 20.0
+"""Log-ratios are held within it before they are exponentiated."""
+
+
+def dual_clipped(terms: Terms) -> torch.Tensor:
+    """PPO's pessimistic surrogate; where the advantage is negative the ratio counts up to the second bound at most."""
+    ratio = _ratio(terms)
+    clipped = ratio.clamp(terms.low, terms.high)
+    worst = torch.where(
+        terms.advantages < 0, torch.maximum(ratio, clipped).clamp(max=terms.bound), torch.minimum(ratio, clipped)
+    )
+    return -worst * terms.advantages
+
+
+def sequence_clipped(terms: Terms) -> torch.Tensor:
+    """GSPO by token: the geometric mean of the sequence's ratios, of which each token is given its own part."""
+    mean = ((terms.log_ratio * terms.counted).sum() / terms.counted.sum().clamp(min=1.0)).detach()
+    ratio = (mean + terms.logprobs - terms.logprobs.detach()).clamp(max=10.0).exp()
+    return torch.maximum(-terms.advantages * ratio, -terms.advantages * ratio.clamp(terms.low, terms.high))
+
+
+def held_ratio(terms: Terms) -> torch.Tensor:
+    """CISPO with both bounds: log pi weighed by the clipped ratio, which is out of the derivative."""
+    return -_ratio(terms).clamp(terms.low, terms.high).detach() * terms.advantages * terms.logprobs
+
+
+def log_likelihood(terms: Terms) -> torch.Tensor:
+    """REINFORCE: log pi weighed by the advantage, without a ratio."""
+    return -terms.advantages * terms.logprobs
+
+
+def summed(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A sum over all tokens."""
+    return [1.0] * len(counts)
+
+
+def by_factor(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A sum over tokens divided by a constant, then a mean over completions."""
+    if of.loss_scale_factor is None:
+        raise ValueError("the constant that sums over tokens are divided by is not known")
+    return [1.0 / (len(counts) * of.loss_scale_factor)] * len(counts)
+
+
+def _ratio(terms: Terms) -> torch.Tensor:
+    return terms.log_ratio.clamp(-_LARGEST, _LARGEST).exp()

@@ -1,0 +1,71 @@
+"""A trainer's configuration in a file: JSON, YAML or TOML, and its nested values by their paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
+_MOST_REFERENCES = 8
+"""Longest chain of values that refer to values."""
+
+
+def config_format(path: Path) -> str:
+    """What a file is read as, by the end of its name."""
+    return _FORMATS.get(path.suffix, "JSON")
+
+
+def read_config(path: Path) -> Any:
+    """What a file holds.
+
+    Returns:
+        The document.
+
+    Raises:
+        ValueError: It is not of its format.
+    """
+    text = path.read_text(encoding="utf-8")
+    kind = config_format(path)
+    try:
+        return yaml.safe_load(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else json.loads(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from error
+
+
+def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values by their paths; those that refer to another one, as Hydra writes them, have its value.
+
+    Returns:
+        Path -> value.
+
+    Example:
+        >>> flattened({"data": {"max_response_length": 8}, "rollout": {"response_length": "${data.max_response_length}"}})
+        {'data.max_response_length': 8, 'rollout.response_length': 8}
+    """
+    flat = dict(_leaves(config, ""))
+    return {name: _resolved(value, flat) for name, value in flat.items()}
+
+
+def _leaves(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        path = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
+    for _ in range(_MOST_REFERENCES):
+        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            return value
+        value = flat.get(found[1], None if found[2] is None else yaml.safe_load(found[2]))
+    return None

@@ -1,0 +1,1 @@
+"""What trainers leave beside their logs: their configuration and their checkpoints."""

@@ -1,0 +1,72 @@
+"""What a verl run leaves beside its rollouts: Hydra's copy of the configuration, and checkpoints that need a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.beside.configuration import trainer_settings
+from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, SavedWeights, saved_weights
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.run import TrainerSettings
+
+_FULL_PRECISION = ("fp32", "float32", "float", "32")
+_ENGINE = "actor_rollout_ref.actor.fsdp_config"
+_SAVED_AT = "trainer.default_local_dir"
+
+
+def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> TrainerSettings:
+    """The arguments of a run.
+
+    Args:
+        folder: Its rollouts.
+        by_v1: Whether the trainer of 0.9 wrote them.
+
+    Returns:
+        verl's configuration, and in TRL's names what every trainer has: the precision and the micro-batch.
+    """
+    files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
+    settings = trainer_settings(request, "verl", files)
+    values: dict[str, Any] = {**settings.values, "bf16": _is_reduced(settings)}
+    if by_v1:
+        values["verl_v1"] = True
+    if not settings.at("actor_rollout_ref.actor.use_dynamic_bsz", False):
+        values["per_device_train_batch_size"] = settings.at("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
+    return replace(settings, values=values)
+
+
+def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) -> SavedWeights:
+    """The checkpoints of a run: beside or above its rollouts, or where its configuration says that they were saved."""
+    named = values.get(_SAVED_AT)
+    roots = [*_parents(folder), *((Path(named),) if isinstance(named, str) else ())]
+    return saved_weights(request, _LAYOUT, (root for root in roots if root.is_dir()))
+
+
+def _parents(folder: Path) -> Iterator[Path]:
+    """The folder of rollouts, and the two above it."""
+    here = folder.resolve()
+    return iter((here, here.parent))
+
+
+def _is_reduced(settings: TrainerSettings) -> bool:
+    """Verl computes in bfloat16 unless it is told otherwise."""
+    named = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))
+    return str(named) not in _FULL_PRECISION
+
+
+def _merge(folder: Path) -> str:
+    backend = "megatron" if any(folder.glob("actor/**/dist_ckpt")) else "fsdp"
+    actor = folder / "actor"
+    return (
+        f"Merge it: python -m verl.model_merger merge --backend {backend} --local_dir {actor} --target_dir "
+        f"{actor / 'huggingface'}; with hf_model in actor.checkpoint.save_contents verl does it itself."
+    )
+
+
+_LAYOUT = CheckpointLayout(
+    patterns=("global_step_*", "*/global_step_*", "checkpoints/*/*/global_step_*"),
+    inside=("actor/lora_adapter", "actor/huggingface/lora_adapter", "actor/huggingface", "actor", "*", "actor/*"),
+    merge=_merge,
+)
