@@ -108,7 +108,6 @@ def test_without_a_model_card_what_depends_on_the_version_is_refused(tmp_path: P
     assert {of.reason for step in report.steps for of in step.quantities if of.name == "grad_norm"} <= {
         None,
         "settings_unknown",
-        "unusable",
     }
     assert "cannot" in verdicts(report, "grad_norm")
     arguments = json.loads((folder / "args.json").read_text())
