@@ -96,9 +96,7 @@ def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) 
             mask = [1] * len(completion)
             if turns and len(completion) > 6:
                 mask[2:5] = [0, 0, 0]
-            samples.append(
-                Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward))
-            )
+            samples.append(Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward)))
     return samples
 
 
