@@ -17,6 +17,7 @@ from typing import Any
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
+from gradscope.diagnostics.inputs.tolerance import meets_logged
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
@@ -34,8 +35,6 @@ from gradscope.gradients.trained.randomness import is_random, takes_random_numbe
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
-GRAD_NORM_TOLERANCE = 1e-5
-"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 _PADDED_BY_TRL = ("trl", "gradscope")
 """Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
@@ -124,7 +123,7 @@ class Recomputer:
         logged, whole = self._run.metrics.get(step, {}).get("grad_norm"), gram.logged_gram
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
-        return None if _meets(batch_norm(whole), logged) else logged
+        return None if meets_logged(batch_norm(whole), logged) else logged
 
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
@@ -134,7 +133,7 @@ class Recomputer:
         others = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, others))
-            fitted = next((assumption for assumption in others if _meets(norms_of[assumption], logged)), None)
+            fitted = next((assumption for assumption in others if meets_logged(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self._closely or others):
@@ -264,10 +263,6 @@ def policy_of(
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
         rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
     )
-
-
-def _meets(norm: float, logged: float) -> bool:
-    return abs(norm - logged) <= GRAD_NORM_TOLERANCE * abs(logged)
 
 
 def _framed(prepared: PreparedStep) -> PreparedStep:
