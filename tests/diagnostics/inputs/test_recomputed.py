@@ -188,10 +188,10 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
     torch.manual_seed(2)
     model = BertLMHeadModel(BERT).eval()
     model.save_pretrained(tmp_path)
-    groups = tiny_groups()
-    own = batch_norm(measure_step(prepare_step(policy_of(model), groups, DAPO)).logged_gram)
+    policy = replace(policy_of(model), padding=TrainerPadding())
+    own = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
     with trl_output(model):
-        logged = batch_norm(measure_step(prepare_step(policy_of(model), groups, DAPO)).logged_gram)
+        logged = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
     assert own != pytest.approx(logged, rel=1e-3)
     run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
     recomputer, loss = (
