@@ -76,11 +76,15 @@ def _sigmas(path: Path, truths: dict[int, Truth], read: ReadOptions, judged: Jud
         report = measure_rank(path, read=read, advantages=["logged"])
     except InputError:
         return
-    judged.ranked = True
     for step, truth in truths.items():
+        if not any(one.label.step == step for one in report.spectra):
+            continue
+        judged.ranked = True
         ours = [one for one in report.spectra if one.label.step == step and one.label.group_id is not None]
         size = max(one.label.group_size for one in ours)
-        for one, values in zip([one for one in ours if one.label.group_size == size], truth.spectra, strict=True):
+        whole = [one for one in ours if one.label.group_size == size]
+        yield max((max(one.singular_values, default=0.0) for one in whole[len(truth.spectra) :]), default=0.0)
+        for one, values in zip(whole, truth.spectra, strict=False):
             found = np.zeros(len(values))
             found[: len(one.singular_values)] = one.singular_values[: len(values)]
             yield float(np.abs(found - values).max() / values.max())

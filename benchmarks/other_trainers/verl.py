@@ -69,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
     "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
     "two epochs": {"actor.ppo_epochs": 2, "refused": "several_updates"},
     "shards": {"shards": True, "refused": "weights_unmerged", "partly": True},
-    "text alone": {"text": True, "refused": "ids_inferred"},
+    "text alone": {"text": True, "refused": "ids_missing"},
     "rejected tokens": {"algorithm.rollout_correction.rollout_rs": "token_k1", "refused": "loss_unknown"},
     "version unknown": {"old": True, "refused": "settings_unknown"},
 }
@@ -132,7 +132,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
         mean = sum(each.norm for each in found) / len(found)
         scores = sum(sample.reward for sample in samples) / len(samples)
         metrics.append({"step": step, "data": {"actor/grad_norm": mean, "critic/score/mean": scores}})
-        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, text=bool(case.get("text")))
+        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, case)
         actor = run / f"global_step_{step}" / "actor"
         if case.get("shards"):
             actor.mkdir(parents=True)
@@ -238,7 +238,7 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
     return (behind.exp() - behind - 1).clamp(-10, 10)
 
 
-def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], *, text: bool) -> None:
+def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], case: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     seen: dict[int, int] = {}
     lines = []
@@ -252,7 +252,9 @@ def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], *, text: b
             "step": step,
             "uid": f"g{sample.group}_{session}_0",
         }
-        if not text:
+        if case.get("old"):
+            del row["uid"]
+        if not case.get("text"):
             before, after = 10 - len(sample.prompt), WIDTH - len(sample.completion)
             row |= {
                 "prompts": [0] * before + sample.prompt,

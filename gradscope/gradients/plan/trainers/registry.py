@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.trainers import verl
+from gradscope.gradients.plan.trainers import nemo_rl, prime_rl, verl
 from gradscope.rollouts.run import TrainerSettings
 
-TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {"verl": verl.objective}
+TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {
+    "verl": verl.objective,
+    "prime-rl": prime_rl.objective,
+    "nemo-rl": nemo_rl.objective,
+}
 """Trainers other than TRL -> the loss of their arguments."""
 
 
