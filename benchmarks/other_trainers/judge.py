@@ -31,6 +31,8 @@ class Judged:
     """The cause that it must be refused with; None: it must match."""
     partly: bool = False
     """Whether another step of it matches all the same."""
+    within: float = TOLERANCE
+    """How far off it may be; in bfloat16 a percent."""
     norms: list[float] = field(default_factory=list)
     """Relative distance of the recomputed norm from the logged one, step by step."""
     sigmas: list[float] = field(default_factory=list)
@@ -45,7 +47,8 @@ class Judged:
         if self.expected is not None:
             return self.reasons == {self.expected} and self.ranked == self.partly
         exact = [*self.norms, *self.sigmas]
-        return bool(self.norms and self.sigmas) and max(exact) <= TOLERANCE and "mismatch" not in str(self.verdicts)
+        told = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
+        return bool(self.norms and self.sigmas) and max(exact) <= self.within and told
 
 
 def judge(trainer: ModuleType, name: str, folder: Path) -> Judged:
@@ -55,7 +58,7 @@ def judge(trainer: ModuleType, name: str, folder: Path) -> Judged:
     read = ReadOptions(initial_weights=folder / "initial")
     path = folder / "run" / getattr(trainer, "LOG", "rollouts")
     judged = Judged(trainer=trainer.__name__.rpartition(".")[2], name=name, expected=case.get("refused"))
-    judged.partly = bool(case.get("partly"))
+    judged.partly, judged.within = bool(case.get("partly")), 1e-2 if case.get("half") else TOLERANCE
     for step in replay_run(path, read=read).steps:
         for quantity in step.quantities:
             verdict = f"{quantity.verdict}{f' ({quantity.cause})' if quantity.cause else ''}"

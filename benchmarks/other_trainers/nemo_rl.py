@@ -61,6 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
     "reinforce, all as baseline": {"disable_ppo_ratio": True, "use_leave_one_out_baseline": False},
     "dual clip, sequences masked": {"ratio_clip_c": 3.0, "masked": True, "token_level_loss": False},
     "KL in the reward": {"use_kl_in_reward": True},
+    "bfloat16": {"half": True},
     "two updates": {"train_global_batch_size": 6, "refused": "several_updates"},
     "positive examples": {"positive_example_nll_weight": 0.1, "refused": "loss_unknown"},
     "not converted": {"shards": True, "refused": "weights_unmerged", "partly": True},
@@ -109,7 +110,12 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
             for sample, flag in zip(chunk, counted, strict=True):
                 sample.mask = [part * flag for part in sample.mask]
             truth = update(
-                model, chunk, _parts(chunk, given, old=bool(case.get("old"))), temperature=temperature, micro_batch=5
+                model,
+                chunk,
+                _parts(chunk, given, old=bool(case.get("old"))),
+                temperature=temperature,
+                micro_batch=5,
+                half=bool(case.get("half")),
             )
         truths[step] = truth
         reward = sum(sample.reward for sample in samples) / len(samples)
@@ -142,7 +148,7 @@ def _config(given: dict[str, Any], case: dict[str, Any], size: int) -> dict[str,
     policy = {
         "train_global_batch_size": size,
         "train_micro_batch_size": 5,
-        "precision": "float32",
+        "precision": "bfloat16" if case.get("half") else "float32",
         "generation": {"temperature": case.get("temperature", 1.0), "top_p": 1.0, "top_k": None},
     }
     return {"grpo": grpo, "loss_fn": loss, "policy": policy}

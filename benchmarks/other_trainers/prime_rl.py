@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "several turns, token export": {"turns": True, "noise": 0.3, "export": True, "type": "ipo"},
     "a group without advantage is filtered": {"dead": True, "noise": 0.3},
     "episodes of another step": {"elsewhere": True, "refused": "rollouts_missing"},
+    "bfloat16": {"half": True},
     "custom loss": {"type": "custom", "refused": "loss_unknown"},
     "no log-probabilities": {"silent": True, "refused": "logprobs_missing"},
     "weights without a configuration": {"bare": True, "refused": "weights_unmerged", "partly": True},
@@ -53,7 +54,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
             members = [other.reward for other in samples if other.group == sample.group]
             sample.advantage = sample.reward - sum(members) / len(members)
         batch = [sample for sample in samples if sample.advantage != 0]
-        truths[step] = update(model, batch, _parts(batch, given), temperature=temperature, micro_batch=5)
+        truths[step] = update(model, batch, _parts(batch, given), temperature=temperature, micro_batch=5, half=bool(case.get("half")))
         metrics += [
             {"step": step, "time": 1.0, "optim/grad_norm": truths[step].norm, "optim/lr": 1.0},
             {"step": step, "time": 2.0, "reward/all/mean": sum(sample.reward for sample in samples) / len(samples)},

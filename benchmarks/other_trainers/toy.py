@@ -136,20 +136,43 @@ Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tens
 
 
 def update(
-    model: Any, samples: Sequence[Sample], parts: Parts, *, temperature: float, micro_batch: int, rate: float = 0.5
+    model: Any,
+    samples: Sequence[Sample],
+    parts: Parts,
+    *,
+    temperature: float,
+    micro_batch: int,
+    rate: float = 0.5,
+    half: bool = False,
 ) -> Truth:
-    """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent."""
+    """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent.
+
+    In half precision weights are cast to bfloat16 for each pass and gradients are added in float32.
+    """
     exact, spectra = _truth(model, samples, parts, temperature)
     model.zero_grad()
     for start in range(0, len(samples), micro_batch):
         chunk = samples[start : start + micro_batch]
-        rewards, rest = parts(chunk, *logprobs(model, chunk, temperature))
+        rewards, rest = parts(chunk, *logprobs(_Cast(model) if half else model, chunk, temperature))
         sum(rewards + rest).backward()
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.sub_(rate * parameter.grad)
     return Truth(norm=norm, exact=exact, spectra=spectra)
+
+
+class _Cast:
+    """A model whose weights are cast for each call."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, **inputs: Any) -> Any:
+        cast = {name: parameter.bfloat16() for name, parameter in self.model.named_parameters()}
+        output = torch.func.functional_call(self.model, cast, (), inputs)
+        output.logits = output.logits.float()
+        return output
 
 
 def save(model: Any, folder: Path) -> None:

@@ -65,6 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
         "noise": 0.3,
     },
     "cispo": {"actor.policy_loss.loss_mode": "cispo", "actor.loss_agg_mode": "seq-mean-token-mean"},
+    "bfloat16": {"half": True, "actor.fsdp_config.dtype": "bfloat16"},
     "gpg": {"actor.policy_loss.loss_mode": "gpg"},
     "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
     "two epochs": {"actor.ppo_epochs": 2, "refused": "several_updates"},
@@ -124,6 +125,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
                 _parts(samples[start : start + size], given),
                 temperature=temperature,
                 micro_batch=int(given["actor.ppo_micro_batch_size_per_gpu"]),
+                half=bool(case.get("half")),
             )
             for _ in range(int(given["actor.ppo_epochs"]))
             for start in range(0, len(samples), size)

@@ -53,7 +53,8 @@ def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
     settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in folders))
     reduced = str(settings.at("policy.precision", "bfloat16")) not in _FULL_PRECISION
     size = settings.at("policy.train_micro_batch_size")
-    return replace(settings, values={**settings.values, "bf16": reduced, "per_device_train_batch_size": size})
+    common = {"bf16": reduced, "casts_weights": reduced, "per_device_train_batch_size": size}
+    return replace(settings, values={**settings.values, **common})
 
 
 def _metrics(roots: list[Path]) -> Metrics:

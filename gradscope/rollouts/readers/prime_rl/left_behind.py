@@ -28,7 +28,7 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     return replace(
         run,
         metrics=metrics,
-        settings=_settings(request, folder),
+        settings=_computing_in_bf16(_settings(request, folder)),
         weights=saved.weights,
         unmerged_weights=saved.unmerged,
         tokenizer=saved.tokenizer or run.tokenizer,
@@ -58,6 +58,12 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
         return whole
     origins += [whole.origin] if whole.origin is not None else []
     return TrainerSettings(values={**parts, **whole.values}, origin=" and ".join(origins) or None)
+
+
+def _computing_in_bf16(settings: TrainerSettings) -> TrainerSettings:
+    """prime-rl casts weights to bfloat16 for each pass; one that is told otherwise must say ``bf16 = false``."""
+    reduced = bool(settings.get("bf16", True))
+    return replace(settings, values={**settings.values, "bf16": reduced, "casts_weights": reduced})
 
 
 def _metrics_files(folder: Path) -> Iterator[Path]:
