@@ -40,7 +40,7 @@ def test_every_folder_is_in_the_tree_with_its_own_caption() -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git, which applies the diffs")
-@pytest.mark.parametrize("diff", DIFFS, ids=["metric", "reader", "formulation", "command"])
+@pytest.mark.parametrize("diff", DIFFS, ids=["metric", "reader", "formulation", "loss", "command"])
 def test_a_recipe_applies_to_the_code_as_it_is(diff: str) -> None:
     done = subprocess.run(
         ["git", "apply", "--check", "-"], input=diff, cwd=REPOSITORY, capture_output=True, text=True, check=False

@@ -119,7 +119,7 @@ class Evidence:
             self._may_compute()
         found = self._measured()[kind]
         if not found.steps:
-            raise InputError(next(iter(found.skipped.values())))
+            raise InputError(str(next(iter(found.skipped.values()))))
         return found
 
     def rows(self, step: int) -> StepRows:

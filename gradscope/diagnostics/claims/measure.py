@@ -77,7 +77,7 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
         source=evidence.run.source,
         claims=rows,
         steps=tuple(step.step for step in collected.steps) if collected else (),
-        skipped=collected.skipped if collected else {},
+        skipped={step: str(reason) for step, reason in collected.skipped.items()} if collected else {},
         engine=collected.engine if collected else {},
         findings=_findings(rows),
     )

@@ -8,7 +8,8 @@ router's term. What fitted at one step is where the next begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,18 +17,20 @@ from typing import Any
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
-from gradscope.errors import InputError
+from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import stored_dtype
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
+from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
-from gradscope.gradients.trained.randomness import is_random
+from gradscope.gradients.trained.output_layer import is_own_output
+from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
@@ -57,8 +60,7 @@ class Recomputer:
         self._require_no_randomness(whole)
         told = Assumption.of(whole.policy)
         start = self._fitted or told
-        prepared = under(whole, start)
-        gram = self._gram(prepared)
+        prepared, gram = self._by_rows(under(whole, start))
         trained = None
         logged = self._unmet(step, gram)
         if logged is not None or self._run.metrics.get(step, {}).get("grad_norm") is None:
@@ -68,6 +70,11 @@ class Recomputer:
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
+            if not self._is_reduced and self._unmet(step, gram) is not None:
+                prepared = _framed(prepared)
+                gram = self._gram(prepared)
+                if self._unmet(step, gram) is not None:
+                    self._require_known_pass(whole)
         notes = (*gram.notes, *start.describe(told), *self._untold(whole, told))
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
@@ -81,10 +88,33 @@ class Recomputer:
                 f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
             )
 
+    def _require_known_pass(self, prepared: PreparedStep) -> None:
+        """Where nothing fits: whether the trainer's pass was one that cannot be run again."""
+        switched_off = bool(self._run.settings.get("disable_dropout", False))
+        longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
+        if takes_random_numbers(prepared.policy, longest, without_dropout=switched_off):
+            raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
+        if not is_own_output(prepared.policy.model, longest):
+            raise InputError(
+                "TRL's output layer is not this model's: it leaves out what comes between the last hidden state and "
+                "the output embedding, or after it.",
+                cause="output_layer",
+            )
+
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
         reason = other_tokens(self._run, prepared.step, prepared.plan.sequences)
         if reason is not None:
             raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
+
+    def _by_rows(self, prepared: PreparedStep) -> tuple[PreparedStep, StepGram]:
+        """The Gram matrix, in the trainer's padding where a row that none was tried in depends on it after all."""
+        try:
+            return prepared, self._gram(prepared)
+        except (InputError, VerificationError):
+            framed = _framed(prepared)
+            if framed.plan.sequences == prepared.plan.sequences:
+                raise
+            return framed, self._gram(framed)
 
     def _gram(self, prepared: PreparedStep) -> StepGram:
         return measure_step(prepared, engine=self._options.engine, verify=self._options.verify)
@@ -103,8 +133,8 @@ class Recomputer:
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         others = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
-            exact = norm_under(prepared, others)
-            fitted = next((assumption for assumption, norm in exact if _meets(norm, logged)), None)
+            norms_of = dict(norm_under(prepared, others))
+            fitted = next((assumption for assumption in others if _meets(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self._closely or others):
@@ -134,6 +164,12 @@ class Recomputer:
             yield from ((prepared, head) for head in heads)
         elif arithmetic.router_coefficient:
             yield prepared, arithmetic
+
+    @property
+    def _is_reduced(self) -> bool:
+        """Whether the trainer is known to have computed in less than float32."""
+        by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
+        return bool(by_arguments) or stored_dtype(self._run.weights[-1]) != "float32"
 
     @cached_property
     def _frozen(self) -> frozenset[str]:
@@ -173,7 +209,9 @@ def prepared_of(
     Returns:
         The step, with everything that its loss looks at.
     """
-    policy, groups = policy_of(run, weights, options, loss.reference), run.groups_at(step)
+    groups = run.groups_at(step)
+    with _blamed_on("weights_unreadable"):
+        policy = policy_of(run, weights, options, loss.reference, loss.mixed)
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
         asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
@@ -181,7 +219,25 @@ def prepared_of(
     old = None
     if loss.sampled_with is not None:
         old = step_logprobs(policy_of(run, loss.sampled_with, options), groups, loss.objective, budget)
-    return prepare_step(policy, groups, loss.objective, budget, old)
+    with _blamed_on("ids_misfit"):
+        return prepare_step(policy, groups, loss.objective, budget, old)
+
+
+@contextmanager
+def _blamed_on(cause: str) -> Iterator[None]:
+    """Name the cause of errors that do not name their own.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        InputError: The same error.
+    """
+    try:
+        yield
+    except InputError as error:
+        error.cause = error.cause or cause
+        raise
 
 
 def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
@@ -190,7 +246,11 @@ def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
 
 
 def policy_of(
-    run: Run, weights: WeightsRef, options: EngineOptions, reference: WeightsRef | None = None
+    run: Run,
+    weights: WeightsRef,
+    options: EngineOptions,
+    reference: WeightsRef | None = None,
+    mixed: Sequence[tuple[WeightsRef, float]] = (),
 ) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     first = run.weights_before(1)
@@ -200,6 +260,7 @@ def policy_of(
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
         initial=reference,
+        mixed=mixed,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
         rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
@@ -208,3 +269,8 @@ def policy_of(
 
 def _meets(norm: float, logged: float) -> bool:
     return abs(norm - logged) <= GRAD_NORM_TOLERANCE * abs(logged)
+
+
+def _framed(prepared: PreparedStep) -> PreparedStep:
+    """A step in the trainer's padding, although the row that was tried came out the same without."""
+    return replace(prepared, plan=replace(prepared.plan, sequences=in_frames(prepared.policy, prepared.plan)))

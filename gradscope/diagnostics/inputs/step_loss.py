@@ -35,13 +35,16 @@ class StepLoss:
     """The weights that sampled the batch, where they are others than the update's and are on disk."""
     reference: WeightsRef | None = None
     """The reference of the KL term; None without one, and where it is the base under an adapter."""
+    mixed: tuple[tuple[WeightsRef, float], ...] = ()
+    """Weights that the trainer mixed into the reference, in order, each with the share that it got."""
     reason: Reason | None = None
     """Why it is not known."""
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
         """The sets of weights that it looks at beside the policy's own."""
-        return tuple(weights for weights in (self.sampled_with, self.reference) if weights is not None)
+        single = (weights for weights in (self.sampled_with, self.reference) if weights is not None)
+        return (*single, *(weights for weights, _ in self.mixed))
 
 
 def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
@@ -111,20 +114,24 @@ def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
         return loss
     first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
     if run.settings.get("sync_ref_model", False) and step > every:
-        return _with_moved_reference(run, loss, (step - 1) // every * every)
+        return _with_moved_reference(run, loss, first, range(every, step, every))
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]
     return _with_adapters_reference(run, loss, first, adapters) if adapters else replace(loss, reference=first)
 
 
-def _with_moved_reference(run: Run, loss: StepLoss, synced_after: int) -> StepLoss:
-    """TRL mixes the policy into its reference; only a whole copy is one of the checkpoints."""
-    copied = float(run.settings.get("ref_model_mixup_alpha", 0.6)) == 1.0
-    found = next((weights for weights in run.weights if weights.num_updates == synced_after), None)
-    if copied and found is not None:
-        return replace(loss, reference=found)
-    what = f"the weights after {synced_after} updates" if copied else "a mixture of earlier weights"
-    text = f"the KL reference moved (sync_ref_model): it is {what}, not on disk"
-    return replace(loss, reason=loss.reason or Reason("reference_missing", text))
+def _with_moved_reference(run: Run, loss: StepLoss, first: WeightsRef | None, synced_after: range) -> StepLoss:
+    """TRL mixes the policy into its reference after every so many updates; a whole copy needs no weights before it."""
+    share = float(run.settings.get("ref_model_mixup_alpha", 0.6))
+    on_disk = {weights.num_updates: weights for weights in run.weights}
+    needed = synced_after[-1:] if share == 1.0 else synced_after
+    missing = [num_updates for num_updates in needed if num_updates not in on_disk]
+    start = on_disk.get(needed[0]) if share == 1.0 else first
+    if missing or start is None:
+        which = f"the weights after {missing[0]} updates" if missing else "the weights before the first update"
+        text = f"the KL reference moved (sync_ref_model), and {which}, which are in it, are not on disk"
+        return replace(loss, reason=loss.reason or Reason("reference_missing", text))
+    mixed = () if share == 1.0 else tuple((on_disk[num_updates], share) for num_updates in needed)
+    return replace(loss, reference=start, mixed=mixed)
 
 
 def _with_adapters_reference(

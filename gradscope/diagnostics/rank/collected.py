@@ -25,6 +25,7 @@ from gradscope.diagnostics.rank.weights.weight_question import WeightAnswer
 from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
+from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
@@ -48,7 +49,7 @@ class Collected:
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
     steps: list[StepGeometry] = field(default_factory=list)
     """The geometry of each step's gradient."""
-    skipped: dict[int, str] = field(default_factory=dict)
+    skipped: dict[int, Reason] = field(default_factory=dict)
     """Steps that could not be computed."""
     refused: dict[str, str] = field(default_factory=dict)
     """Formulations that could not."""
@@ -77,7 +78,8 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     """Everything that is asked of one step whose gradients were recomputed."""
     gram = measured.gram
     if gram is None or measured.weights is None:
-        collected.skipped[measured.step] = str(measured.reason)
+        assert measured.reason is not None, "a step without a Gram matrix has its reason"
+        collected.skipped[measured.step] = measured.reason
         return
     # what every kind of rows has: the geometry of the step's gradient
     rows = step_rows(gram)
@@ -118,7 +120,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
     try:
         rows = advantage_rows(step, groups)
     except GradscopeError as error:
-        collected.skipped[step] = error.message
+        collected.skipped[step] = Reason("unusable", error.message.rstrip("."))
         return
     _collect_spectra(rows, (), request, collected)
 

@@ -129,15 +129,9 @@ def measure_rank(
         examine_step(run, measured, request, collected)
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
-        raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=_hint(run))
+        first = next(iter(collected.skipped.values()))
+        raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=first.advice)
     return _report(run, request, collected)
-
-
-def _hint(run: Run) -> str:
-    """The next step where nothing could be computed."""
-    if run.weights:
-        return "Save a checkpoint before each step that matters, or pass --initial FOLDER for step 1."
-    return "Point at a run folder with checkpoints, or pass the model before the first update: --initial FOLDER"
 
 
 def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
@@ -152,7 +146,7 @@ def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
         spectra=tuple(collected.spectra),
         curve=tuple(collected.curve),
         steps=tuple(collected.steps),
-        skipped=collected.skipped,
+        skipped={step: str(reason) for step, reason in collected.skipped.items()},
         refused=collected.refused,
         gram=collected.gram,
         engine=collected.engine,

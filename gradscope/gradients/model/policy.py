@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +93,7 @@ def load_measured_policy(
     dtype: str = "auto",
     tokenizer: Path | None = None,
     initial: WeightsRef | None = None,
+    mixed: Sequence[tuple[WeightsRef, float]] = (),
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
     rounded: Literal["float32", "bfloat16", "float16"] = "float32",
@@ -109,6 +110,7 @@ def load_measured_policy(
             so its base serves; a run that went on from a trained adapter has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
         rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
+        mixed: Weights that were mixed into the reference later, in order, each with the share that it got.
         origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
             embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
             which TRL writes after loading. None: the weights' own configuration.
@@ -141,11 +143,18 @@ def load_measured_policy(
         kind=weights.kind,
         device=at,
         dtype=next(iter(trainable.values())).dtype,
-        reference=None if initial is None else _reference(initial, wanted, at),
+        reference=None if initial is None else _reference(initial, mixed, wanted, at),
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
     )
+
+
+def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
+    """Move a model's parameters towards another's, as TRL's callback does."""
+    with torch.no_grad():
+        for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
+            parameter.mul_(1.0 - share).add_(towards, alpha=share)
 
 
 def round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
@@ -175,13 +184,20 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
     return _DTYPES[name]
 
 
-def _reference(initial: WeightsRef, dtype: torch.dtype | None, device: torch.device) -> Any:
-    """The weights before the first update; None for an adapter that changes nothing yet."""
+def _reference(
+    initial: WeightsRef,
+    mixed: Sequence[tuple[WeightsRef, float]],
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> Any:
+    """The weights before the first update with what was mixed in; None for an adapter that changes nothing yet."""
     if initial.kind == "adapter":
         if is_fresh(initial.path):
             return None
         model = load_adapter(initial, dtype)
     else:
         model = load_model(initial.path, dtype)
+        for weights, share in mixed:
+            _mix(model, load_model(weights.path, dtype), share)
     require_finite(model, str(initial.path))
     return model.to(device).eval().requires_grad_(False)

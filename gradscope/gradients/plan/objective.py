@@ -63,8 +63,6 @@ class Objective(LossParameters):
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False
     """Whether truncated completions leave the loss."""
-    router_loss_of_model: bool = False
-    """Whether a router's load-balancing term was left at the coefficient of the model's own configuration."""
     declared: Loss | None = field(default=None, repr=False)
     """The loss of another trainer, whose name ``loss_type`` then is; None: TRL's of that name."""
     ratio_to_logged: bool = False
@@ -110,7 +108,6 @@ class Objective(LossParameters):
             max_completion_length=None if max_length is None else int(max_length),
             chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
-            router_loss_of_model=settings.values.get("router_aux_loss_coef", 0.0) is None,
             num_rows=_num_rows(settings),
             trl=TrlVersion.parse(settings.get("trl_version")),
             assumed=tuple(assumed),
@@ -210,9 +207,14 @@ class Objective(LossParameters):
             >>> Objective(loss_type="grpo").token_weights([[True, True], [True, False]])
             [0.25, 0.5]
         """
-        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9) and before_truncation is not None
-        divisor = sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
-        return self.loss.average([sum(mask) for mask in masks], self, divisor)
+        return self.loss.average([sum(mask) for mask in masks], self, self.num_tokens(masks, before_truncation))
+
+    def num_tokens(
+        self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
+    ) -> int:
+        """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
+        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9)
+        return sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
 
 
 def _num_rows(settings: TrainerSettings) -> int | None:

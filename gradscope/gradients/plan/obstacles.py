@@ -32,8 +32,6 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         level = get("importance_sampling_level")
         yield Reason("loss_unknown", f"importance_sampling_level {level!r} has no rule here")
     yield from _of_batches(settings)
-    if get("router_aux_loss_coef", 0.0):
-        yield Reason("loss_not_on_disk", "the loss has a router's load-balancing term, which couples rollouts")
     if get("use_liger_kernel", False) or get("use_liger_loss", False):
         yield Reason("loss_not_on_disk", "the loss was a fused Liger kernel")
     if get("use_vllm") and get("vllm_importance_sampling_mode", "sequence_mask") not in get_args(Mode):
@@ -50,21 +48,30 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("rollouts_missing", "an update covers several generation batches, and the log holds the last")
     if per_generation > accumulation:
         yield Reason("batch_split", "each update sees a shuffled part of the logged batch, and which is not logged")
+    loss = LOSSES.get(get("loss_type", "dapo"))
+    masked = float(get("top_entropy_quantile", 1.0)) < 1.0
+    bonus = bool(get("entropy_coef", 0.0) or get("use_adaptive_entropy", False))
+    known = TrlVersion.parse(get("trl_version")).known
+    if masked and bonus and loss is not None and loss.by_all_tokens and not known:
+        yield Reason(
+            "settings_unknown",
+            "what the entropy bonus is divided by depends on TRL's version, which is not known",
+            hint=VERSION_HINT,
+        )
     if _has_one_micro_batch(settings):
         return
-    loss = LOSSES.get(get("loss_type", "dapo"))
     if loss is not None and loss.by_micro_batch:
         yield Reason(
             "micro_batches_unknown",
             f"{get('loss_type')} averages within micro-batches, and which rollouts shared one is not logged",
         )
-    if float(get("top_entropy_quantile", 1.0)) < 1.0:
+    if masked:
         yield Reason(
             "micro_batches_unknown",
             "top_entropy_quantile masks tokens by their entropy within micro-batches, and which rollouts shared one is "
             "not logged",
         )
-    if get("entropy_coef", 0.0) or get("use_adaptive_entropy", False):
+    if bonus:
         yield Reason(
             "micro_batches_unknown",
             "the entropy bonus is a mean within micro-batches, and which rollouts shared one is not logged",

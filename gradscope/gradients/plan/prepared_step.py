@@ -88,6 +88,7 @@ def prepare_step(
         raise InputError(
             f"Step {steps[0]}: the trainer's gradient cannot be formed: {reason}.",
             hint=reason.advice,
+            cause=reason.cause,
         )
     budget = budget or TokenBudget(first_batch_tokens(policy))
     sequences = sequences_of(policy, groups, objective)

@@ -171,7 +171,9 @@ def plan_rows(
         raise ValueError("a loss that masks tokens by their entropy needs their entropies")
     masks = [objective.counted(rollout, of.mask) for rollout, of in zip(rollouts, sequences, strict=True)]
     counted = [torch.tensor(mask, dtype=torch.float64) for mask in masks]
-    of_token = objective.token_weights(masks, [of.mask for of in sequences])
+    before_truncation = [of.mask for of in sequences]
+    of_token = objective.token_weights(masks, before_truncation)
+    num_tokens = objective.num_tokens(masks, before_truncation)
     weights = tuple(mask * weight for mask, weight in zip(counted, of_token, strict=True))
     kept = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
     advantages = tuple(_token_advantages(rollout, of) for rollout, of in zip(rollouts, sequences, strict=True))
@@ -193,7 +195,9 @@ def plan_rows(
         ),
         weights=tuple(weight * keep for weight, keep in zip(weights, kept, strict=True)),
         kl_weights=tuple(objective.beta * weight for weight in weights),
-        entropy_weights=_entropy_weights(objective, counted, kept, weights) if objective.entropy_coef else None,
+        entropy_weights=_entropy_weights(objective, counted, kept, weights, num_tokens)
+        if objective.entropy_coef
+        else None,
         advantages=advantages,
     )
 
@@ -243,14 +247,16 @@ def _entropy_weights(
     counted: Sequence[torch.Tensor],
     kept: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
+    num_tokens: int,
 ) -> tuple[torch.Tensor, ...]:
-    """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided by all that count."""
+    """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided it as the rest."""
     if objective.loss.entropy_alike:
         return tuple(-objective.entropy_coef * weight for weight in weights)
     acting = [mask * keep for mask, keep in zip(counted, kept, strict=True)]
-    divisors = counted if objective.loss.by_all_tokens and objective.trl.is_before(1, 10) else acting
-    divisor = max(float(sum(mask.sum() for mask in divisors)), 1.0)
-    return tuple(-objective.entropy_coef / divisor * mask for mask in acting)
+    divisor = float(sum(mask.sum() for mask in acting))
+    if objective.loss.by_all_tokens and objective.trl.is_before(1, 10):
+        divisor = float(num_tokens)
+    return tuple(-objective.entropy_coef / max(divisor, 1.0) * mask for mask in acting)
 
 
 def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor | None:

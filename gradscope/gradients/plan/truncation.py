@@ -37,11 +37,13 @@ def with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective) 
         raise InputError(
             f"{_WHERE}: no tokenizer with an end-of-sequence token was found.",
             hint="Put tokenizer.json and tokenizer_config.json beside the weights.",
+            cause="truncation_unknown",
         )
     if last in more - ends and not objective.trl.known:
         raise InputError(
             f"{_WHERE}: whether token {last} ends a completion depends on TRL's version, which is not known.",
             hint=VERSION_HINT,
+            cause="settings_unknown",
         )
     complete = last in (ends if objective.trl.is_before(1, 15) else ends | more)
     return replace(rollout, status="completed" if complete else "truncated")

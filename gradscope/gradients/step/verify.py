@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradscope.errors import VerificationError
+from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
@@ -117,14 +117,17 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
     """Blame the model where it is the model: what a rollout gets may depend on the rows and the padding beside it."""
     model, temperature = prepared.policy.model, prepared.plan.objective.temperature
     with torch.no_grad():
-        together, *_ = completion_logprobs(model, batch, temperature)
-        (alone,) = completion_logprobs(model, _one_row(prepared, batch), temperature)
-    change = float((together - alone).abs().max())
-    if change > limit * max(1.0, float(alone.abs().max())):
-        raise VerificationError(
+        together = completion_logprobs(model, batch, temperature)
+        alone = [
+            completion_logprobs(model, prepared.batches([row], batch.length)[0], temperature)[0] for row in batch.rows
+        ]
+    change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
+    if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
+        raise InputError(
             f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
             "no gradient of its own.",
             hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
+            cause="model_unsupported",
         )
 
 

@@ -34,6 +34,20 @@ def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropou
     return not torch.equal(first, second)
 
 
+def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
+    """Whether a forward pass of training draws anything at all, which rarely may have changed something.
+
+    Returns:
+        True where it does; arguments are those of :func:`is_random`.
+    """
+    batch = pad_batch([0], [sequence], policy.device)
+    state = torch.cuda.get_rng_state if policy.device.type == "cuda" else torch.get_rng_state
+    with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
+        before = state()
+        completion_logprobs(policy.model, batch, 1.0)
+        return not torch.equal(state(), before)
+
+
 def _seeded(policy: MeasuredPolicy, batch: object, seed: int) -> torch.Tensor:
     torch.manual_seed(seed)
     (logprobs,) = completion_logprobs(policy.model, batch, 1.0)  # type: ignore[arg-type]

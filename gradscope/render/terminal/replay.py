@@ -75,7 +75,8 @@ class _Causes:
         shape = _shape(quantity.cause)
         likewise = self._shapes.count(shape) - 1
         more = f" (likewise {likewise} more)" if likewise else ""
-        reason = self._first.setdefault(shape, f"{quantity.cause}{more}")
+        advice = f". {quantity.advice}" if quantity.advice else ""
+        reason = self._first.setdefault(shape, f"{quantity.cause}{more}{advice}")
         return Text(f"{quantity.verdict}{self._notes.mark(reason).lstrip('—')}", style=style)
 
 

@@ -72,8 +72,7 @@ def test_a_batch_that_is_used_again_is_weighed_by_the_weights_that_sampled_it(va
     report = replayed(trl_output(tmp_path, num_iterations=3, max_steps=5, **values))
     assert [step.step for step in report.steps] == [1, 2, 3, 4, 5]
     assert set(verdicts(report, "grad_norm")) == {"match"}
-    assert verdicts(report, "reward") == ["match", "cannot", "cannot", "match", "cannot"]
-    assert "sampled for step 4" in str(report.steps[4].quantities[0].cause)
+    assert verdicts(report, "reward") == ["match", "match"]  # the trainer logs it where the batch is sampled
 
 
 def test_a_logging_window_has_a_norm_of_its_last_step_and_means_of_all(tmp_path: Path) -> None:
@@ -109,7 +108,6 @@ def test_without_a_model_card_what_depends_on_the_version_is_refused(tmp_path: P
     assert {of.reason for step in report.steps for of in step.quantities if of.name == "grad_norm"} <= {
         None,
         "settings_unknown",
-        "unusable",
     }
     assert "cannot" in verdicts(report, "grad_norm")
     arguments = json.loads((folder / "args.json").read_text())

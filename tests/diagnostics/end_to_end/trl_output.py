@@ -55,7 +55,8 @@ def trl_output(
         if model is not None:
             arguments.pop("model_init_kwargs")
         args = trl.GRPOConfig(output_dir=str(folder / "run"), **arguments)
-        prompts = [f"w{i} w{i + 3}" * (1 + i % 2) for i in range(3, 15)]
+        # w1 is a special token, and found within w10 too
+        prompts = [" ".join(f"w{3 + (i + k) % 7}" for k in range(2 + i % 3)) for i in range(12)]
         trainer = trl.GRPOTrainer(
             model=model or str(folder / "initial"),
             reward_funcs=rewards,

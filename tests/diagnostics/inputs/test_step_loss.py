@@ -58,9 +58,14 @@ def test_a_reference_that_is_replaced_is_the_checkpoint_of_then():
     assert [found(run, step).reference for step in (1, 2, 3, 4)] == [full(0), full(0), full(2), full(2)]
     assert "the weights after 4 updates" in str(found(run, 5).reason)
     mixed = run_with(full(0), full(2), settings={**settings, "ref_model_mixup_alpha": 0.6})
-    assert found(mixed, 2).reference == full(0)
-    assert found(mixed, 3).reason.cause == "reference_missing"
-    assert "a mixture of earlier weights" in str(found(mixed, 3).reason)
+    assert (found(mixed, 2).reference, found(mixed, 2).mixed) == (full(0), ())
+    assert (found(mixed, 4).reference, found(mixed, 4).mixed) == (full(0), ((full(2), 0.6),))
+    assert found(mixed, 4).weights == (full(0), full(2))
+    assert found(mixed, 5).reason.cause == "reference_missing"
+    assert (
+        "the weights before the first update"
+        in found(run_with(full(2), settings=settings | {"ref_model_mixup_alpha": 0.6}), 3).reason.text
+    )
 
 
 def adapter(folder: Path, num_updates: int, b: float = 1.0) -> WeightsRef:

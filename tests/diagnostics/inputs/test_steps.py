@@ -8,55 +8,18 @@ from types import SimpleNamespace
 import pytest
 
 from gradscope.diagnostics.inputs import steps
+from gradscope.diagnostics.inputs.recomputed import Recomputer
 from gradscope.diagnostics.inputs.row_questions import TokenQuestion
-from gradscope.diagnostics.inputs.steps import _what_the_disk_cannot_tell, describe_engine
+from gradscope.diagnostics.inputs.steps import describe_engine
+from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.progress import no_progress
+from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
-from gradscope.rollouts.types import Rollout, RolloutGroup
 
 ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="base")
-HIGH = SimpleNamespace(step=1, precision="high", dtype="float32")
-ROLLOUT = Rollout(
-    group_id="g", sample=0, row=0, prompt="", completion="", prompt_ids=(5, 6), completion_ids=(7, 2), reward=1.0
-)
-
-
-def notes_of(*, kind="adapter", padding=None, beta=0.0, first=None, gram=HIGH, **settings):
-    groups = (RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=(ROLLOUT,)),)
-    run = SimpleNamespace(
-        weights_before=lambda step: first,
-        settings=TrainerSettings(values=settings),
-        groups_at=lambda step: groups,
-    )
-    table = SimpleNamespace(padding_idx=padding)
-    policy = SimpleNamespace(kind=kind, model=SimpleNamespace(get_input_embeddings=lambda: table))
-    return list(_what_the_disk_cannot_tell(run, policy, SimpleNamespace(beta=beta), gram))
-
-
-def test_a_padding_token_among_the_rollouts_is_said_where_the_first_weights_are_not_known():
-    (note,) = notes_of(kind="full", padding=6)
-    assert note.startswith("Token 6 is the padding token and occurs in the rollouts")
-    assert notes_of(kind="full", padding=6, first=ADAPTER) == []
-    assert notes_of(kind="full", padding=2) == []  # the last token of a rollout is predicted and never read
-    assert notes_of(kind="full", padding=None) == []
-    assert notes_of(kind="adapter", padding=6) == []
-
-
-def test_the_reference_of_an_adapter_is_taken_to_be_its_base():
-    (note,) = notes_of(beta=0.1)
-    assert note.startswith("The KL reference is the base model alone")
-    assert notes_of(beta=0.1, first=ADAPTER) == []
-    assert notes_of(beta=0.0) == []
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_mixed_precision_of_the_trainer_is_said(dtype):
-    (note,) = notes_of(**{dtype: True})
-    assert note == f"The trainer computed in {dtype}, this is float32: grad_norm need not agree to the tolerance."
-    assert notes_of(**{dtype: False}) == []
-    assert notes_of(gram=SimpleNamespace(step=1, precision="reduced", dtype="bfloat16"), bf16=True) == []
+REASON = Reason("batch_split", "why not")
 
 
 def test_notes_of_all_steps_are_kept_once():
@@ -80,11 +43,10 @@ def run_of(**options):
 def test_the_objective_is_read_once_a_run(monkeypatch):
     asked, read = [], Objective.from_settings
     monkeypatch.setattr(Objective, "from_settings", lambda settings: asked.append(settings) or read(settings))
-    run = run_of(notes={1: "why not", 2: "nor here"})
-    measured = list(steps.measure_steps(run, (1, 2), EngineOptions(), no_progress))
+    measured = list(steps.measure_steps(run_of(notes={1: REASON, 2: REASON}), (1, 2), EngineOptions(), no_progress))
     assert [(step.step, step.reason, step.gram, step.answer) for step in measured] == [
-        (1, "why not", None, ()),
-        (2, "nor here", None, ()),
+        (1, REASON, None, ()),
+        (2, REASON, None, ()),
     ]
     assert len(asked) == 1
 
@@ -92,14 +54,14 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
 def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(monkeypatch):
     question, put = TokenQuestion(most=None, num_buckets=64), []
 
-    def compute(run, step, weights, objective, options, asked):
+    def measure(self, step, weights, loss, asked):
         put.append((step, asked))
         return "gram", ("answer",) if asked else ()
 
     def kept(*_):
         raise AssertionError("only the rollouts' own Gram matrix is kept")
 
-    monkeypatch.setattr(steps, "_compute", compute)
+    monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_kept", kept)
     (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
@@ -112,3 +74,35 @@ def test_a_kept_step_is_taken_as_it_is(monkeypatch):
     monkeypatch.setattr(steps, "_kept", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
     (measured,) = steps.measure_steps(run_of(), (3,), EngineOptions(), no_progress)
     assert (measured.gram, measured.answer, measured.weights) == ("kept gram", (), ADAPTER)
+
+
+def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
+    def measure(self, step, weights, loss, asked):
+        if step == 1:
+            raise InputError("It is cut off.", hint="Copy it again.", cause="weights_unreadable")
+        if step == 2:
+            raise InputError("Something else.")
+        return "gram", ()
+
+    monkeypatch.setattr(Recomputer, "measure", measure)
+    monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
+    first, second, third = steps.measure_steps(run_of(), (1, 2, 3), EngineOptions(), no_progress)
+    assert first.reason == Reason("weights_unreadable", "It is cut off", "Copy it again.")
+    assert second.reason == Reason("unusable", "Something else")
+    assert (third.gram, third.reason) == ("gram", None)
+
+
+@pytest.mark.parametrize(
+    ("step", "cause", "words"),
+    [
+        (0, "step_unknown", "counted from 1"),
+        (1, "first_weights_missing", "pass them with --initial"),
+        (2, "weights_unreadable", "is cut off"),
+        (3, "weights_missing", "the weights after 2 updates, which made step 3, are not on disk"),
+    ],
+)
+def test_weights_that_cannot_be_used_have_their_own_cause(step, cause, words):
+    run = SimpleNamespace(weights=(), unmerged_weights={}, damaged_weights={1: "model.safetensors is cut off"})
+    reason = steps.missing_weights(run, step)
+    assert reason.cause == cause
+    assert words in reason.text

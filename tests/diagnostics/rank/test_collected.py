@@ -22,4 +22,4 @@ def test_advantages_need_no_gradient() -> None:
     assert [point.advantage for point in collected.curve] == ["logged", "sign"]
     assert set(collected.refused) == {"pass_at_4"}
     examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
-    assert "has no token ids" in collected.skipped[4]
+    assert "has no token ids" in collected.skipped[4].text

@@ -61,10 +61,10 @@ def test_the_log_itself_agrees_at_every_step(exact: ReplayReport) -> None:
 def test_text_in_place_of_ids_is_named_as_the_cause(shared_data: Path) -> None:
     report = replay_full(shared_data, steps=[1, 6])
     lost, same = report.steps
-    assert lost.num_inferred_ids == 64
-    assert grad_norm_verdict(lost)[0] == "mismatch"
-    assert "inferred from their text" in str(grad_norm_verdict(lost)[1])
-    assert 0.01 < lost.relative_error["grad_norm"] < 0.03
+    verdict, cause = grad_norm_verdict(lost)
+    assert verdict == "cannot"
+    assert "the trainer counted 1623 sampled tokens, and the log has" in str(cause)
+    assert "inferred from their text" in str(cause)
     # at step 6 the text happens to give back every id: a match, and the inference is still said
     assert grad_norm_verdict(same) == (
         "match",
@@ -84,7 +84,7 @@ def test_unknown_loss_settings_are_no_mismatch(shared_data: Path) -> None:
     verdict, cause = grad_norm_verdict(step)
     assert verdict == "cannot"
     assert "the loss settings are not in the folder" in str(cause)
-    assert "--run-config" in str(cause)
+    assert any("--run-config" in str(quantity.advice) for quantity in step.quantities)
 
 
 def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.report import tokens
 from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.plan import prepared_step
 from gradscope.gradients.tokens import rollout_tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of
@@ -40,11 +40,12 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
         asked.update(prepared=prepared, step=gram.step, order=order, most=most)
         return ()
 
-    monkeypatch.setattr(tokens, "policy_of", lambda run, weights, objective, options: weights)
-    monkeypatch.setattr(prepared_step, "prepare_step", lambda policy, groups, objective, budget: f"{policy}, ready")
+    monkeypatch.setattr(tokens, "loss_at", lambda run, objective, step: None)
+    monkeypatch.setattr(recomputed, "prepared_of", lambda run, step, weights, loss, *_: f"{weights}, ready")
+    monkeypatch.setattr(recomputed, "under", lambda prepared, assumption: f"{prepared} as {assumption}")
     monkeypatch.setattr(rollout_tokens, "measure_rollout_tokens", measure)
     steps = [step(1, [[1.0, 0.0]]), step(2, [[2.0, 0.0], [0.0, 0.0], [4.0, 0.0]])]
-    steps[1].gram.batch_tokens = 128
+    steps[1].gram.batch_tokens, steps[1].gram.assumption = 128, "trained"
     assert report_tokens(RUN, steps, NOT_READ, 64, EngineOptions()) == ()
-    assert asked == {"prepared": "weights 2, ready", "step": 2, "order": [2, 0], "most": 64}
+    assert asked == {"prepared": "weights 2, ready as trained", "step": 2, "order": [2, 0], "most": 64}
     assert np.allclose(steps[1].gram.policy_gram.sum(), 36.0)

@@ -13,12 +13,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gradscope.errors import InputError
 from gradscope.gradients.plan.losses import clipped as clipped_term
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.types import Rollout, RolloutGroup
-from tests.gradients.models import VOCAB, measured_step, policy_of, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.models import VOCAB, measured_step, policy_of, tiny_experts, tiny_model
 
 MODEL = "llama_untied_biases"
 ENDS = (0, 1, 2)
@@ -281,14 +280,3 @@ def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_pat
         found = measured_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
         assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
         assert (found.coverage, found.slow_parameters) == (1.0, ())
-
-
-def test_a_load_balancing_term_that_was_left_to_the_model_is_refused():
-    policy, groups = policy_of(tiny_experts("qwen3_moe")), tiny_groups()
-    settings = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0}
-    left = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": None}))
-    with pytest.raises(InputError, match=r"the model's own load-balancing term, router_aux_loss_coef 0\.001"):
-        measured_step(policy, groups, left)
-    assert measured_step(policy_of(tiny_model(MODEL)), groups, left).coverage == 1.0
-    without = Objective.from_settings(TrainerSettings(values=settings | {"router_aux_loss_coef": 0.0}))
-    assert measured_step(policy, groups, without).coverage == 1.0

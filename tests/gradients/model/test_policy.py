@@ -66,7 +66,6 @@ def test_a_full_model_trains_every_parameter(saved):
     assert (policy.kind, policy.dtype, policy.vocab_size) == ("full", torch.float32, VOCAB)
     assert policy.tokenizer is None
     assert not policy.model.training
-    assert policy.notes == ()
 
 
 def test_an_adapter_trains_only_itself_and_loads_its_values(saved, adapter):
@@ -106,22 +105,37 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
 def test_the_model_that_training_started_from_says_which_token_pads(saved, model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
-    assert load_measured_policy(full(saved)).model.get_input_embeddings().padding_idx == 0
-    assert load_measured_policy(full(saved), origin=model).model.get_input_embeddings().padding_idx is None
-    assert load_measured_policy(full(model), origin=saved).model.get_input_embeddings().padding_idx == 0
+    own, without = load_measured_policy(full(saved)), load_measured_policy(full(saved), origin=model)
+    assert own.model.get_input_embeddings().padding_idx == 0
+    assert without.model.get_input_embeddings().padding_idx is None
+    assert (own.padding_rows, without.padding_rows) == ((0, None), (None, 0))
+
+
+def test_a_class_that_knows_no_padding_row_gets_none_from_a_configuration(tmp_path):
+    model = tiny_model("gpt2_tied_conv1d")
+    model.config.pad_token_id = 1
+    model.save_pretrained(tmp_path)
+    policy = load_measured_policy(full(tmp_path), origin=tmp_path)
+    assert policy.model.get_input_embeddings().padding_idx is None
+    assert policy.padding_rows == (None,)
+
+
+def test_weights_of_another_dtype_are_rounded_to_the_trainers(saved):
+    exact, rounded = load_measured_policy(full(saved)), load_measured_policy(full(saved), rounded="bfloat16")
+    for name, parameter in exact.trainable.items():
+        assert torch.equal(rounded.trainable[name], parameter.to(torch.bfloat16).float())
+
+
+def test_of_an_adapter_only_the_base_is_rounded(saved, adapter):
+    rounded = load_measured_policy(lora(adapter, str(saved)), rounded="bfloat16").model
+    for name, parameter in rounded.named_parameters():
+        assert ("lora_" in name) != torch.equal(parameter, parameter.to(torch.bfloat16).float()), name
 
 
 def test_tied_parameters_count_once(tmp_path):
     tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
     policy = load_measured_policy(full(tmp_path), device="cpu")
     assert [name for name in policy.trainable if "wte" in name or "lm_head" in name] == ["transformer.wte.weight"]
-
-
-def test_dropout_and_learned_positions_are_said(tmp_path):
-    tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
-    policy = load_measured_policy(full(tmp_path), device="cpu")
-    assert any("dropout 0.1" in note for note in policy.notes)
-    assert any("learned positions" in note for note in policy.notes)
 
 
 def test_dtype_can_be_asked_for(saved):

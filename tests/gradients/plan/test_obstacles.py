@@ -28,6 +28,11 @@ def reason(**values):
         ({"top_entropy_quantile": 0.2}, "micro_batches_unknown", "by their entropy"),
         ({"entropy_coef": 0.01}, "micro_batches_unknown", "entropy bonus"),
         ({"use_adaptive_entropy": True}, "micro_batches_unknown", "entropy bonus"),
+        (
+            {"top_entropy_quantile": 0.2, "use_adaptive_entropy": True, **ONE_MICRO_BATCH},
+            "settings_unknown",
+            "what the entropy bonus is divided by",
+        ),
         ({"use_liger_kernel": True}, "loss_not_on_disk", "Liger"),
         ({"use_vllm": True, "vllm_importance_sampling_mode": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"loss_type": "luspo"}, "settings_unknown", "TRL's version"),
@@ -51,7 +56,9 @@ def test_settings_without_exact_weights_give_a_reason(values, cause, text):
     [
         {},
         {"loss_type": "bnpo", **ONE_MICRO_BATCH},
-        {"top_entropy_quantile": 0.2, "entropy_coef": 0.1, **ONE_MICRO_BATCH},
+        {"top_entropy_quantile": 0.2, "entropy_coef": 0.1, "loss_type": "grpo", **ONE_MICRO_BATCH},
+        {"top_entropy_quantile": 0.2, "entropy_coef": 0.1, "trl_version": "1.10.0", **ONE_MICRO_BATCH},
+        {"router_aux_loss_coef": 0.001},  # of every configuration of TRL 1.8; what it does is the model's to say
         {"importance_sampling_level": "sequence", "beta": 0.1},
         {"use_vllm": True},
         {"num_iterations": 2, "off_policy_mask_threshold": 0.5},

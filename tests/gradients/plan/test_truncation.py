@@ -39,6 +39,7 @@ def test_what_the_generation_configuration_declares_ends_since_a_version():
     with pytest.raises(InputError, match="whether token 9 ends a completion depends on TRL's version") as caught:
         status(9, declared=[3, 9])
     assert "trl_version" in caught.value.hint
+    assert caught.value.cause == "settings_unknown"
 
 
 def test_without_an_end_of_sequence_nothing_can_be_told():

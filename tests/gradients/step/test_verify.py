@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradscope.errors import VerificationError
+from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
@@ -105,5 +105,5 @@ def test_a_model_that_mixes_the_rows_of_a_batch_is_blamed_itself():
     policy = tiny_policy("llama_untied_biases")
     layer = policy.model.model.layers[0]
     layer.register_forward_hook(lambda module, given, output: output + output.mean(dim=(0, 1)))
-    with pytest.raises(VerificationError, match=r"change by .* with the rows and the padding beside it"):
+    with pytest.raises(InputError, match=r"change by .* with the rows and the padding beside it"):
         measured_step(policy, tiny_groups(), DAPO, engine="loop")

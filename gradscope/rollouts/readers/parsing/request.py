@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.config_file import config_format, read_config
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.config_file import config_format, read_config
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows

@@ -62,7 +62,7 @@ def _read(request: ReadRequest) -> Run:
             f"Every file of completions in {request.path} holds evaluation rows.",
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
-    functions = reward_weights(training[0], state, settings)
+    functions = reward_weights(training, state, settings)
     size, cut = group_size([_block(file, functions.weights, state) for file in training], settings)
     groups = _all_groups(training, size, functions.weights, request, quarantine)
     damaged_weights: dict[int, str] = {}

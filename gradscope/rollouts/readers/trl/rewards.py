@@ -37,11 +37,11 @@ class RewardWeights:
     """What could not be, for ``Source.missing``."""
 
 
-def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -> RewardWeights:
+def reward_weights(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> RewardWeights:
     """The reward functions of a run and their weights.
 
     Args:
-        file: One of the run's files, for its columns.
+        files: The run's files; the columns are those of the first.
         state: The trainer's log.
         settings: The trainer's arguments.
 
@@ -51,6 +51,7 @@ def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -
     Raises:
         InputError: No column can be a reward function, or the given weights do not fit their number.
     """
+    file = files[0]
     names = tuple(name for name in file.columns if name in state.reward_names)
     inferred: tuple[str, ...] = ()
     if not names:
@@ -70,6 +71,13 @@ def reward_weights(file: StepFile, state: TrlState, settings: TrainerSettings) -
                 hint="Give one weight a reward function, in the order of the columns.",
             )
         return RewardWeights(weights=dict(zip(names, map(float, named_weights), strict=True)), inferred=inferred)
+    if "reward_weights" in settings.values:  # null: TRL's default
+        return RewardWeights(weights=dict.fromkeys(names, 1.0), inferred=inferred)
+    if any(row.get(name) is None for one in files for row in one.rows for name in names):
+        reason = "Reward weights are not known, and means over other rollouts do not tell them; 1 each was used"
+        return RewardWeights(
+            weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
+        )
     return _fit(names, state, inferred)
 
 

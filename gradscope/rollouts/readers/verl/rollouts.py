@@ -154,7 +154,11 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
             if isinstance(reward, str):
                 quarantine.add(reward, location)
             score = None if isinstance(reward, str) else reward
-            extra = {name: finite_or_none(row[name]) for name in row if name not in _BASE_KEYS | COLUMNS and is_number(row[name])}
+            extra = {
+                name: finite_or_none(row[name])
+                for name in row
+                if name not in _BASE_KEYS | COLUMNS and is_number(row[name])
+            }
             yield Record(
                 step=row["step"],
                 group=match["group"] if match else prompt_id,

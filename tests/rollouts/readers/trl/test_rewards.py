@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def settings(**values: Any) -> TrainerSettings:
 
 
 def test_given_weights_are_used_in_the_order_of_the_columns(file: StepFile) -> None:
-    found = reward_weights(file, state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
+    found = reward_weights([file], state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
     assert found.weights == {"right": 1.0, "neat": 0.1}
     assert (found.inferred, found.missing) == ((), ())
 
@@ -39,11 +40,11 @@ def test_weights_that_do_not_fit_are_refused(file: StepFile, given: Any) -> None
     with pytest.raises(
         InputError, match=r"RUN\.json gives reward_weights .*the log has 2 reward functions: right, neat"
     ):
-        reward_weights(file, state((0, 0, 0)), settings(reward_weights=given))
+        reward_weights([file], state((0, 0, 0)), settings(reward_weights=given))
 
 
 def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
-    found = reward_weights(file, state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3), (0.75, 0.125, 0.7625)), TrainerSettings())
+    found = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3), (0.75, 0.125, 0.7625)), TrainerSettings())
     assert found.weights == {"right": 1.0, "neat": 0.1}
     assert found.inferred == ("Reward weights fitted to 3 logged steps: right 1, neat 0.1.",)
 
@@ -58,13 +59,13 @@ def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
     ],
 )
 def test_weights_that_the_log_does_not_determine_are_one_and_said(file: StepFile, means: list[Any]) -> None:
-    found = reward_weights(file, state(*means), TrainerSettings())
+    found = reward_weights([file], state(*means), TrainerSettings())
     assert found.weights == {"right": 1.0, "neat": 1.0}
     assert f"{len(means)} logged steps do not determine them; 1 each was used" in found.missing[0]
 
 
 def test_without_a_log_the_leading_doubles_are_the_reward_functions(file: StepFile) -> None:
-    found = reward_weights(file, TrlState(), settings(reward_weights=[1.0, 0.1]))
+    found = reward_weights([file], TrlState(), settings(reward_weights=[1.0, 0.1]))
     assert tuple(found.weights) == ("right", "neat")
     assert "right, neat: the columns of type double after the completion" in found.inferred[0]
 
@@ -72,7 +73,7 @@ def test_without_a_log_the_leading_doubles_are_the_reward_functions(file: StepFi
 def test_no_column_of_rewards(tmp_path: Path) -> None:
     content = [{key: value for key, value in row.items() if key != "right"} for row in rows(["a", "a"], [1, 0])]
     with pytest.raises(InputError, match="has no column of rewards"):
-        reward_weights(read_step_file(write_file(tmp_path, 1, content)), TrlState(), TrainerSettings())
+        reward_weights([read_step_file(write_file(tmp_path, 1, content))], TrlState(), TrainerSettings())
 
 
 def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
@@ -80,3 +81,18 @@ def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
     assert scalar_reward({"right": 1.0, "neat": 1.0}, weights) == ({"right": 1.0, "neat": 1.0}, 1.5)
     assert scalar_reward({"right": None, "neat": 1.0}, weights) == ({"right": None, "neat": 1.0}, 0.5)
     assert scalar_reward({"right": float("nan"), "neat": None}, weights) == ({"right": None, "neat": None}, None)
+
+
+def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
+    found = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), settings(reward_weights=None))
+    assert set(found.weights.values()) == {1.0}
+    assert (found.inferred, found.missing) == ((), ())
+
+
+def test_means_over_other_rollouts_tell_no_weights(file: StepFile) -> None:
+    name = next(name for name in file.columns if name in ("right", "neat"))
+    gaps = replace(file, rows=({**file.rows[0], name: None}, *file.rows[1:]))
+    found = reward_weights([gaps], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), TrainerSettings())
+    assert set(found.weights.values()) == {1.0}
+    (missing,) = found.missing
+    assert "--run-config gives them" in missing

@@ -1,0 +1,172 @@
+"""One step recomputed against the norm that was logged: what is tried, in which order, and what is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradscope.diagnostics.inputs.recomputed import Recomputer
+from gradscope.diagnostics.inputs.step_loss import loss_at
+from gradscope.errors import InputError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
+from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from tests.diagnostics.made_up_runs import run_of
+from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model
+
+SETTINGS = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "bf16": False, "disable_dropout": True}
+
+
+def saved(folder: Path, *, name: str = "llama_untied_biases", change=None) -> WeightsRef:
+    model = tiny_model(name)
+    if change:
+        change(model)
+    model.save_pretrained(folder)
+    return WeightsRef(num_updates=0, path=folder, kind="full")
+
+
+def later(folder: Path, *, frozen: str) -> WeightsRef:
+    """A checkpoint after three updates, in which some tensors did not move."""
+
+    def learn(model) -> None:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if frozen not in name:
+                    parameter.add_(1e-3)
+
+    return replace(saved(folder, change=learn), num_updates=3)
+
+
+def run_with(weights: tuple[WeightsRef, ...], logged: float | None, **settings) -> Run:
+    metrics = {} if logged is None else {1: {"grad_norm": logged}}
+    run = run_of(*tiny_groups(), metrics=metrics)
+    return replace(
+        run,
+        weights=weights,
+        settings=TrainerSettings(values=SETTINGS | settings, origin="args.json"),
+        source=replace(run.source, format="trl"),
+    )
+
+
+def measured(run: Run, *, closely: bool = False) -> StepGram:
+    loss = loss_at(run, Objective.from_settings(run.settings), 1)
+    gram, _ = Recomputer(run, EngineOptions(device="cpu"), closely=closely).measure(1, run.weights[0], loss, None)
+    return gram
+
+
+def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
+    """The oracle's: what the trainer would have logged."""
+    model = tiny_model("llama_untied_biases")
+    model.get_input_embeddings().padding_idx = padding_row
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(frozen is None or frozen not in name)
+    return batch_norm(measure_step(prepare_step(policy_of(model), tiny_groups(), DAPO), engine="loop").logged_gram)
+
+
+def test_what_the_folder_says_is_taken_where_it_has_the_logged_norm(tmp_path: Path) -> None:
+    gram = measured(run_with((saved(tmp_path),), norm_of()))
+    assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
+    assert gram.notes == ()
+
+
+def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) -> None:
+    assert norm_of(padding_row=None) != pytest.approx(norm_of(), rel=1e-4)
+    gram = measured(run_with((saved(tmp_path),), norm_of(padding_row=None)))
+    assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(padding_row=None), rel=1e-6)
+    (note,) = gram.notes
+    assert note.startswith("The embedding of the padding token 0 had a gradient")
+
+
+def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
+    weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
+    expected = norm_of(frozen="embed_tokens")
+    gram = measured(run_with(weights, expected))
+    assert batch_norm(gram.logged_gram) == pytest.approx(expected, rel=1e-6)
+    (note,) = gram.notes
+    assert note.startswith("model.embed_tokens.weight was frozen")
+    assert gram.coverage == 1.0
+
+
+def test_a_norm_that_nothing_explains_is_left_as_it_is(tmp_path: Path) -> None:
+    weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
+    gram = measured(run_with(weights, 1.2 * norm_of()), closely=True)
+    assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
+    assert (gram.notes, gram.trained) == ((), None)
+
+
+def test_without_a_logged_norm_what_it_would_have_told_is_said(tmp_path: Path) -> None:
+    (note,) = measured(run_with((saved(tmp_path),), None)).notes
+    assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
+
+
+def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> None:
+    weights = saved(tmp_path)
+    policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
+    prepared = prepare_step(policy, tiny_groups(), DAPO)
+    logged = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16), num_orders=2, seed=9).mean
+    gram = measured(run_with((weights,), logged, bf16=True), closely=True)
+    assert gram.trained is not None
+    assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
+    assert gram.trained.dtype == "bfloat16"
+
+
+def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with((saved(tmp_path),), norm_of(padding_row=None))
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
+    loss = loss_at(run, Objective.from_settings(run.settings), 1)
+    first, _ = recomputer.measure(1, run.weights[0], loss, None)
+    monkeypatch.setattr(Recomputer, "_look_again", None)
+    second, _ = recomputer.measure(1, run.weights[0], loss, None)
+    assert (first.gram == second.gram).all()
+    assert first.notes == second.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("gpt2_tied_conv1d", {"disable_dropout": False}, "such as dropout"),
+        ("qwen3_gqa_norms", {}, "other than dropout modules"),
+    ],
+)
+def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, settings: dict, words: str) -> None:
+    saved(tmp_path, name=name)
+    if name == "qwen3_gqa_norms":  # its dropout is a number that attention hands to a function
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    weights = WeightsRef(num_updates=0, path=tmp_path, kind="full")
+    with pytest.raises(InputError, match=words) as caught:
+        measured(run_with((weights,), 1.0, **settings))
+    assert caught.value.cause == "dropout"
+
+
+def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
+    run = run_with((saved(tmp_path),), 2 * norm_of())
+    run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})
+    with pytest.raises(InputError, match="the trainer counted 594 sampled tokens") as caught:
+        measured(run)
+    assert caught.value.cause == "mask_unknown"
+
+
+def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> None:
+    weights = saved(tmp_path)
+    groups = tuple(
+        replace(group, rollouts=tuple(replace(one, completion_ids=(999,)) for one in group.rollouts))
+        for group in tiny_groups()
+    )
+    with pytest.raises(InputError) as caught:
+        measured(replace(run_with((weights,), 1.0), groups=groups))
+    assert caught.value.cause == "ids_misfit"
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputError) as caught:
+        measured(run_with((weights,), 1.0))
+    assert caught.value.cause == "weights_unreadable"

@@ -1,0 +1,150 @@
+"""Norms by the trainer's own arithmetic, held to plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.rollouts.run import TrainerSettings
+from tests.gradients.models import DAPO, policy_of, tiny_experts, tiny_groups, tiny_model, tiny_policy
+
+KL = Objective(loss_type="grpo", beta=0.5)
+
+
+def logged_norm(prepared) -> float:
+    return batch_norm(measure_step(prepared).logged_gram)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> None:
+    prepared = prepare_step(tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(), DAPO)
+    found = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    assert found.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
+    assert (found.dtype, found.router_norm) == ("float32", None)
+    assert found.told_within < 1e-5
+    squares = tensor_squares(prepared)
+    assert set(squares) == set(prepared.policy.trainable)
+    assert np.sqrt(sum(squares.values())) == pytest.approx(logged_norm(prepared), rel=1e-6)
+
+
+def test_gradients_that_were_there_come_back() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    name, parameter = next(iter(prepared.policy.trainable.items()))
+    parameter.grad = torch.ones_like(parameter)
+    tensor_squares(prepared)
+    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
+    assert sum(other.grad is not None for other in prepared.policy.trainable.values()) == 1
+
+
+@pytest.mark.parametrize("objective", [DAPO, KL], ids=["dapo", "kl"])
+def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
+    """The oracle: the padded batch through the model under autocast, TRL's loss by hand, one backward pass."""
+    model, reference = tiny_model("qwen3_gqa_norms"), tiny_model("qwen3_gqa_norms").requires_grad_(False)
+    with torch.no_grad():
+        reference.lm_head.weight.mul_(1.3)
+    policy = replace(policy_of(model, reference=reference), padding=TrainerPadding())
+    groups = tiny_groups(1, 3)
+    prepared = prepare_step(policy, groups, objective)
+    found = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16, fused_head=False), num_orders=3)
+    expected = plain_norm(model, reference, groups[0].rollouts, objective)
+    assert found.mean == pytest.approx(expected, rel=2e-4)
+    assert found.dtype == "bfloat16"
+    assert abs(found.mean / logged_norm(prepared) - 1) > 1e-4  # it is not float32's
+
+
+def plain_norm(model, reference, rollouts, objective: Objective) -> float:
+    prompts, completions = (max(len(getattr(r, n)) for r in rollouts) for n in ("prompt_ids", "completion_ids"))
+    ids = torch.zeros(len(rollouts), prompts + completions, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, r in enumerate(rollouts):
+        start, stop = prompts - len(r.prompt_ids), prompts + len(r.completion_ids)
+        ids[row, start:stop], mask[row, start:stop] = torch.tensor([*r.prompt_ids, *r.completion_ids]), 1
+
+    def logprobs(net):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = net(input_ids=ids, attention_mask=mask).logits
+        return logits[:, prompts - 1 : -1].float().log_softmax(-1).gather(2, ids[:, prompts:, None])[:, :, 0]
+
+    counted, ours = mask[:, prompts:].float(), logprobs(model)
+    terms = -torch.exp(ours - ours.detach()) * torch.tensor([[r.advantage] for r in rollouts])
+    if objective.beta:
+        with torch.no_grad():
+            theirs = logprobs(reference)
+        kl = torch.exp(theirs - ours) - (theirs - ours) - 1
+        terms = terms + objective.beta * kl * torch.exp(ours - ours.detach())
+    if objective.loss_type == "grpo":
+        loss = ((terms * counted).sum(1) / counted.sum(1)).mean()
+    else:
+        loss = (terms * counted).sum() / counted.sum()
+    model.zero_grad()
+    loss.backward()
+    return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+
+
+def test_weights_in_bfloat16_have_their_norm_in_bfloat16() -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases", dtype=torch.bfloat16), tiny_groups(), DAPO)
+    found = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    assert all(float(torch.tensor(norm).to(torch.bfloat16)) == norm for norm in found.norms)
+    assert found.told_within >= 2**-7
+
+
+def test_float16_is_scaled_until_it_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    monkeypatch.setattr("gradscope.gradients.trained.norms._LARGEST_SCALE", 2.0**130)
+    found = trained_norms(prepared, TrainerArithmetic(autocast=torch.float16), num_orders=2)
+    assert found.mean == pytest.approx(logged_norm(prepared), rel=1e-2)
+
+
+def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
+    """The oracle: the term of the whole padded batch, added to the policy's gradient by plain autograd."""
+    model, groups = tiny_experts("mixtral"), tiny_groups(1, 3)
+    policy = replace(policy_of(model), padding=TrainerPadding())
+    prepared = prepare_step(policy, groups, DAPO)
+    found = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
+    framed = prepared.plan.sequences if prepared.plan.sequences[0].frame else None
+    assert framed is None  # rotary: only this pass stands in the trainer's rows
+    rows = replace(prepared, plan=replace(prepared.plan, sequences=TrainerPadding().framed(prepared.plan.sequences, 0)))
+    batch = rows.batch(range(3))
+    output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
+    model.zero_grad()
+    (0.3 * output.aux_loss).backward()
+    alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    assert found.router_norm == pytest.approx(float(alone), rel=1e-5)
+    assert found.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, (torch.bfloat16, None, 0.0)),
+        ({"bf16": False}, (None, None, 0.0)),
+        ({"bf16": False, "fp16": True}, (torch.float16, None, 0.0)),
+        ({"bf16": True, "per_device_train_batch_size": 4}, (torch.bfloat16, 4, 0.0)),
+    ],
+)
+def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> None:
+    found = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
+    assert (found.autocast, found.micro_batch, found.router_coefficient) == expected
+
+
+def test_a_routers_coefficient_is_that_of_the_arguments_else_the_models() -> None:
+    model = tiny_experts("mixtral")
+    model.config.router_aux_loss_coef = 0.02
+    given = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": 0.5}), model)
+    own = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": None}), model)
+    assert (given.router_coefficient, own.router_coefficient) == (0.5, 0.02)
+
+
+def test_how_closely_a_norm_is_told() -> None:
+    spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7, router_norm=None)
+    assert spread.told_within == pytest.approx(31.6 * 0.001 * np.sqrt(4 / 3), rel=1e-2)
+    assert replace(spread, norms=(0.0, 0.0)).told_within == 0.0
