@@ -44,6 +44,7 @@ class Judged:
 
     @property
     def right(self) -> bool:
+        """Whether it was met, or refused with the reason that it must be."""
         if self.expected is not None:
             return self.reasons == {self.expected} and self.ranked == self.partly
         exact = [*self.norms, *self.sigmas]

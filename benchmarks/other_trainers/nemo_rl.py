@@ -175,7 +175,9 @@ def _parts(batch: Sequence[Sample], given: dict[str, Any], *, old: bool) -> Any:
 
     def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
         pairs = list(zip(samples, now, strict=True))
-        rewards = [mean(_policy(sample, logp, given) * _correction(sample, logp, given), sample) for sample, logp in pairs]
+        rewards = [
+            mean(_policy(sample, logp, given) * _correction(sample, logp, given), sample) for sample, logp in pairs
+        ]
         if given["use_kl_in_reward"] or not given["reference_policy_kl_penalty"]:
             return rewards, []
         penalty = given["reference_policy_kl_penalty"]
@@ -253,7 +255,9 @@ def _scalar(step: int, name: str, value: float) -> bytes:
     """An event of TensorBoard's: a summary with one number."""
     number = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + struct.pack("<f", value)
     summary = b"\x0a" + bytes([len(number)]) + number
-    return _record(b"\x09" + struct.pack("<d", 1.0) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary)
+    return _record(
+        b"\x09" + struct.pack("<d", 1.0) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary
+    )
 
 
 def _record(message: bytes) -> bytes:

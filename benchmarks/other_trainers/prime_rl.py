@@ -54,7 +54,9 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
             members = [other.reward for other in samples if other.group == sample.group]
             sample.advantage = sample.reward - sum(members) / len(members)
         batch = [sample for sample in samples if sample.advantage != 0]
-        truths[step] = update(model, batch, _parts(batch, given), temperature=temperature, micro_batch=5, half=bool(case.get("half")))
+        truths[step] = update(
+            model, batch, _parts(batch, given), temperature=temperature, micro_batch=5, half=bool(case.get("half"))
+        )
         metrics += [
             {"step": step, "time": 1.0, "optim/grad_norm": truths[step].norm, "optim/lr": 1.0},
             {"step": step, "time": 2.0, "reward/all/mean": sum(sample.reward for sample in samples) / len(samples)},

@@ -1,4 +1,4 @@
-"""What the made-up trainers share: a tiny model, what it sampled, its log-probabilities by plain PyTorch, and an update.
+"""What the made-up trainers share: a tiny model, what it sampled, log-probabilities by plain PyTorch, and an update.
 
 Nothing here is the package's. A trainer gives the loss of a list of rollouts as a sum of parts, one a rollout and one
 of what no advantage reaches, so that the same formula makes the update in float32 and the truth in float64.
@@ -43,10 +43,12 @@ class Sample:
 
     @property
     def num_counted(self) -> int:
+        """Tokens in the loss."""
         return sum(self.mask)
 
     @property
     def counted(self) -> Tensor:
+        """The mask as numbers, [T]."""
         return torch.tensor(self.mask, dtype=torch.float64)
 
 
@@ -96,9 +98,7 @@ def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) 
             mask = [1] * len(completion)
             if turns and len(completion) > 6:
                 mask[2:5] = [0, 0, 0]
-            samples.append(
-                Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward))
-            )
+            samples.append(Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward)))
     return samples
 
 
@@ -148,6 +148,9 @@ def update(
     """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent.
 
     In half precision weights are cast to bfloat16 for each pass and gradients are added in float32.
+
+    Returns:
+        What must be found.
     """
     exact, spectra = _truth(model, samples, parts, temperature)
     model.zero_grad()

@@ -36,7 +36,7 @@ def without_ids(run: Run, step: int) -> Reason | None:
         The reason, with what logs the ids; None for logs of TRL, whose text can be rendered again.
     """
     why = _WHY.get(str(run.settings.get("trainer")))
-    rollouts = (rollout for group in run.groups_at(step) for rollout in group.rollouts)
-    if why is None or all(rollout.prompt_ids is not None and rollout.completion_ids is not None for rollout in rollouts):
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
         return None
     return Reason("ids_missing", why[0], hint=why[1])

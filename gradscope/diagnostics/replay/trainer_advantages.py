@@ -51,7 +51,7 @@ def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
         if len(rewards) == 1:
             return rewards / (1 + _VERL_EPSILON) if scaled else rewards
         centered = rewards - rewards.mean()
-        return centered / (rewards.std(ddof=1) + _VERL_EPSILON) if scaled else centered
+        return np.asarray(centered / (rewards.std(ddof=1) + _VERL_EPSILON) if scaled else centered)
 
     return "verl's grpo of its group", of_group
 

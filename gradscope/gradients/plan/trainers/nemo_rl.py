@@ -34,7 +34,7 @@ CONFIG_HINT = "Give NeMo-RL's configuration with --run-config: config.yaml of an
 """What to do where the arguments are not at hand."""
 
 
-def objective(settings: TrainerSettings) -> Objective:
+def nemo_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of NeMo-RL's arguments; ``cannot`` says why where it has no exact token weights."""
 
     def of_loss(name: str, default: Any = None) -> Any:

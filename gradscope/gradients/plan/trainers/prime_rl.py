@@ -20,7 +20,7 @@ _TERMS = {"default": within_one_bound, "ipo": within_both_bounds}
 _SHAPING = (f"{_LOSS}.type", f"{_LOSS}.kl_tau")
 
 
-def objective(settings: TrainerSettings) -> Objective:
+def prime_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of prime-rl's arguments; ``cannot`` says why where it has no exact token weights."""
     kind = _kind(settings)
     low, high = _bounds(settings)

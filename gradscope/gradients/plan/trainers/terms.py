@@ -43,15 +43,14 @@ def log_likelihood(terms: Terms) -> torch.Tensor:
 
 
 def within_one_bound(terms: Terms) -> torch.Tensor:
-    """prime-rl's default: the ratio, without tokens that became likelier (advantage above zero) or less likely (else)
-    by more than a bound on the probability itself."""
+    """The ratio, without tokens whose probability moved too far the way that their advantage pushes it."""
     moved = _moved(terms)
     gone = torch.where(terms.advantages > 0, moved > terms.high - 1, moved < terms.low - 1)
     return _kept_ratio(terms, gone)
 
 
 def within_both_bounds(terms: Terms) -> torch.Tensor:
-    """prime-rl's ``ipo``: the same without tokens whose probability moved too far either way."""
+    """The ratio, without tokens whose probability moved too far either way."""
     moved = _moved(terms)
     return _kept_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
 

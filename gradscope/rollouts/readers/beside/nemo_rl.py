@@ -49,8 +49,8 @@ def _roots(path: Path) -> Iterator[Path]:
 
 
 def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
-    folders = (folder for root in roots for folder in (root, *(each for _, each in numbered_folders(root, _CHECKPOINTS))))
-    settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in folders))
+    checkpoints = (folder for root in roots for _, folder in numbered_folders(root, _CHECKPOINTS))
+    settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints)))
     reduced = str(settings.at("policy.precision", "bfloat16")) not in _FULL_PRECISION
     size = settings.at("policy.train_micro_batch_size")
     common = {"bf16": reduced, "casts_weights": reduced, "per_device_train_batch_size": size}

@@ -19,7 +19,7 @@ STEP = re.compile(r"^step_(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class TrainedBatches:
     """The batches of a run.
 
     Args:
@@ -43,7 +43,7 @@ class Batches:
         return read_trace(found)
 
 
-def batches_in(files: Iterable[Path]) -> Batches:
+def batches_in(files: Iterable[Path]) -> TrainedBatches:
     """The batches of some files; lines that cannot be read are judged where ``all`` is read."""
     traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
     for file in files:
@@ -52,7 +52,7 @@ def batches_in(files: Iterable[Path]) -> Batches:
             for trace in map(mapping_of, list_of(row.get("traces"))):
                 if isinstance(trace.get("id"), str):
                     traces[trace["id"]] = (trace, step)
-    return Batches(traces)
+    return TrainedBatches(traces)
 
 
 def _in_no_loss(trace: AgentTrace) -> AgentTrace:

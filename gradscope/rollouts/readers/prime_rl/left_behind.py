@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.config_file import flattened, read_config
+from gradscope.rollouts.config_file import flattened, read_document
 from gradscope.rollouts.readers.beside.configuration import trainer_settings
 from gradscope.rollouts.readers.beside.metric_lines import metric_lines
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, saved_weights
@@ -52,7 +52,7 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
     for part in ("trainer", "orchestrator"):
         for file in (below / f"{part}{suffix}" for suffix in _SUFFIXES):
             if file.is_file():
-                parts |= flattened({part: read_config(file)})
+                parts |= flattened({part: read_document(file)})
                 origins.append(str(file))
     if whole.origin is not None and whole.origin.startswith(str(below)):
         return whole

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.batches import STEP, Batches, batches_in
+from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.trace import AgentTrace
 from gradscope.rollouts.run import Run
@@ -52,7 +52,7 @@ def _read(request: ReadRequest) -> Run:
     files = everything or effective
     quarantine = QuarantineLog()
     seen: Counter[str] = Counter()
-    trained = batches_in(effective) if everything else Batches()
+    trained = batches_in(effective) if everything else TrainedBatches()
     records = list(_records(files, trained, quarantine, seen))
     inferred = [sentence for sentence in (_AGENTS,) if seen[sentence]]
     if trained.traces:
@@ -80,7 +80,7 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
 
 
 def _records(
-    files: tuple[Path, ...], trained: Batches, quarantine: QuarantineLog, seen: Counter[str]
+    files: tuple[Path, ...], trained: TrainedBatches, quarantine: QuarantineLog, seen: Counter[str]
 ) -> Iterator[Record]:
     for file in files:
         for location, row in read_jsonl(file, quarantine):
