@@ -36,6 +36,7 @@ CAUSES: Mapping[str, Cause] = {
     "rewards_missing": Cause("cannot", "Log a reward for every rollout."),
     "logprobs_missing": Cause("cannot", "Log the sampler's log-probabilities, or save the weights that sampled."),
     # the tokens
+    "ids_missing": Cause("cannot", "Log the exact ids of prompts and completions; see the docs on logs."),
     "ids_inferred": Cause("cannot", "Log exact ids with log_extra in a reward function; see the docs on logs."),
     "prompt_unknown": Cause("cannot", "Log the prompt's ids in a column prompt_ids; see the docs on logs."),
     "mask_unknown": Cause("cannot", "Log the mask in a column completion_mask, 1 for each token that was sampled."),

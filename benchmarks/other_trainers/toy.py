@@ -1,4 +1,4 @@
-"""What the made-up trainers share: a tiny model, what it sampled, its log-probabilities by plain PyTorch, and an update.
+"""What the made-up trainers share: a tiny model, what it sampled, log-probabilities by plain PyTorch, and an update.
 
 Nothing here is the package's. A trainer gives the loss of a list of rollouts as a sum of parts, one a rollout and one
 of what no advantage reaches, so that the same formula makes the update in float32 and the truth in float64.
@@ -43,10 +43,12 @@ class Sample:
 
     @property
     def num_counted(self) -> int:
+        """Tokens in the loss."""
         return sum(self.mask)
 
     @property
     def counted(self) -> Tensor:
+        """The mask as numbers, [T]."""
         return torch.tensor(self.mask, dtype=torch.float64)
 
 
@@ -134,20 +136,46 @@ Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tens
 
 
 def update(
-    model: Any, samples: Sequence[Sample], parts: Parts, *, temperature: float, micro_batch: int, rate: float = 0.5
+    model: Any,
+    samples: Sequence[Sample],
+    parts: Parts,
+    *,
+    temperature: float,
+    micro_batch: int,
+    rate: float = 0.5,
+    half: bool = False,
 ) -> Truth:
-    """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent."""
+    """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent.
+
+    In half precision weights are cast to bfloat16 for each pass and gradients are added in float32.
+
+    Returns:
+        What must be found.
+    """
     exact, spectra = _truth(model, samples, parts, temperature)
     model.zero_grad()
     for start in range(0, len(samples), micro_batch):
         chunk = samples[start : start + micro_batch]
-        rewards, rest = parts(chunk, *logprobs(model, chunk, temperature))
+        rewards, rest = parts(chunk, *logprobs(_Cast(model) if half else model, chunk, temperature))
         sum(rewards + rest).backward()
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.sub_(rate * parameter.grad)
     return Truth(norm=norm, exact=exact, spectra=spectra)
+
+
+class _Cast:
+    """A model whose weights are cast for each call."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, **inputs: Any) -> Any:
+        cast = {name: parameter.bfloat16() for name, parameter in self.model.named_parameters()}
+        output = torch.func.functional_call(self.model, cast, (), inputs)
+        output.logits = output.logits.float()
+        return output
 
 
 def save(model: Any, folder: Path) -> None:

@@ -65,11 +65,12 @@ CASES: dict[str, dict[str, Any]] = {
         "noise": 0.3,
     },
     "cispo": {"actor.policy_loss.loss_mode": "cispo", "actor.loss_agg_mode": "seq-mean-token-mean"},
+    "bfloat16": {"half": True, "actor.fsdp_config.dtype": "bfloat16"},
     "gpg": {"actor.policy_loss.loss_mode": "gpg"},
     "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
     "two epochs": {"actor.ppo_epochs": 2, "refused": "several_updates"},
     "shards": {"shards": True, "refused": "weights_unmerged", "partly": True},
-    "text alone": {"text": True, "refused": "ids_inferred"},
+    "text alone": {"text": True, "refused": "ids_missing"},
     "rejected tokens": {"algorithm.rollout_correction.rollout_rs": "token_k1", "refused": "loss_unknown"},
     "version unknown": {"old": True, "refused": "settings_unknown"},
 }
@@ -124,6 +125,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
                 _parts(samples[start : start + size], given),
                 temperature=temperature,
                 micro_batch=int(given["actor.ppo_micro_batch_size_per_gpu"]),
+                half=bool(case.get("half")),
             )
             for _ in range(int(given["actor.ppo_epochs"]))
             for start in range(0, len(samples), size)
@@ -132,7 +134,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
         mean = sum(each.norm for each in found) / len(found)
         scores = sum(sample.reward for sample in samples) / len(samples)
         metrics.append({"step": step, "data": {"actor/grad_norm": mean, "critic/score/mean": scores}})
-        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, text=bool(case.get("text")))
+        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, case)
         actor = run / f"global_step_{step}" / "actor"
         if case.get("shards"):
             actor.mkdir(parents=True)
@@ -238,7 +240,7 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
     return (behind.exp() - behind - 1).clamp(-10, 10)
 
 
-def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], *, text: bool) -> None:
+def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], case: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     seen: dict[int, int] = {}
     lines = []
@@ -252,7 +254,9 @@ def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], *, text: b
             "step": step,
             "uid": f"g{sample.group}_{session}_0",
         }
-        if not text:
+        if case.get("old"):
+            del row["uid"]
+        if not case.get("text"):
             before, after = 10 - len(sample.prompt), WIDTH - len(sample.completion)
             row |= {
                 "prompts": [0] * before + sample.prompt,

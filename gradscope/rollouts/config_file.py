@@ -22,7 +22,7 @@ def config_format(path: Path) -> str:
     return _FORMATS.get(path.suffix, "JSON")
 
 
-def read_config(path: Path) -> Any:
+def read_document(path: Path) -> Any:
     """What a file holds.
 
     Returns:
@@ -46,8 +46,8 @@ def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
         Path -> value.
 
     Example:
-        >>> flattened({"data": {"max_response_length": 8}, "rollout": {"response_length": "${data.max_response_length}"}})
-        {'data.max_response_length': 8, 'rollout.response_length': 8}
+        >>> flattened({"data": {"length": 8}, "rollout": {"response_length": "${data.length}"}})
+        {'data.length': 8, 'rollout.response_length': 8}
     """
     flat = dict(_leaves(config, ""))
     return {name: _resolved(value, flat) for name, value in flat.items()}

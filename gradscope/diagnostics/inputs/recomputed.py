@@ -171,8 +171,9 @@ class Recomputer:
         """The step with the weights and the output layer that the trainer may have had; none where all was float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
         stored = stored_dtype(self._run.weights[-1])
-        if stored != "float32":
-            options = replace(self._options, dtype=stored, precision="auto")
+        computed = "bfloat16" if self._run.settings.get("casts_weights", False) else stored
+        if computed != "float32":
+            options = replace(self._options, dtype=computed, precision="auto")
             step = prepared_of(self._run, prepared.step, weights, loss, options)
             yield from ((step, head) for head in heads)
         if arithmetic.autocast is not None:

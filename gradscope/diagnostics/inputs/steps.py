@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.inputs.kept_steps import KeptStep
+from gradscope.diagnostics.inputs.logged_ids import without_ids
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
@@ -158,6 +159,8 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
         return run.notes[step]
+    if (no_ids := without_ids(run, step)) is not None:
+        return no_ids
     objective = loss.objective
     if objective.cannot is not None:
         return objective.cannot

@@ -45,6 +45,8 @@ class LossParameters:
     """The trainer's limit on completions, which ``dr_grpo`` divides by."""
     loss_scale_factor: float | None = None
     """What a sum over tokens is divided by, where another trainer names it; None where none does."""
+    advantage_scale: float = 1.0
+    """What advantages are multiplied by, where another trainer's loss has such a factor."""
     kl_type: str = "k3"
     """How the KL divergence is estimated, a name of ``KL_TERMS``."""
 

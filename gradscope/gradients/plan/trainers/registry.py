@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.trainers import verl
+from gradscope.gradients.plan.trainers.nemo_rl import nemo_rl_objective
+from gradscope.gradients.plan.trainers.prime_rl import prime_rl_objective
+from gradscope.gradients.plan.trainers.verl import verl_objective
 from gradscope.rollouts.run import TrainerSettings
 
-TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {"verl": verl.objective}
+TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {
+    "verl": verl_objective,
+    "prime-rl": prime_rl_objective,
+    "nemo-rl": nemo_rl_objective,
+}
 """Trainers other than TRL -> the loss of their arguments."""
 
 

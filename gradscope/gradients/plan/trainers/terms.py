@@ -42,6 +42,19 @@ def log_likelihood(terms: Terms) -> torch.Tensor:
     return -terms.advantages * terms.logprobs
 
 
+def within_one_bound(terms: Terms) -> torch.Tensor:
+    """The ratio, without tokens whose probability moved too far the way that their advantage pushes it."""
+    moved = _moved(terms)
+    gone = torch.where(terms.advantages > 0, moved > terms.high - 1, moved < terms.low - 1)
+    return _kept_ratio(terms, gone)
+
+
+def within_both_bounds(terms: Terms) -> torch.Tensor:
+    """The ratio, without tokens whose probability moved too far either way."""
+    moved = _moved(terms)
+    return _kept_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
+
+
 def summed(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
     """A sum over all tokens."""
     return [1.0] * len(counts)
@@ -52,6 +65,22 @@ def by_factor(counts: Sequence[int], of: LossParameters, divisor: int) -> list[f
     if of.loss_scale_factor is None:
         raise ValueError("the constant that sums over tokens are divided by is not known")
     return [1.0 / (len(counts) * of.loss_scale_factor)] * len(counts)
+
+
+def counted_completions_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+    """A mean over tokens, then over the completions that have any in the loss."""
+    num_counted = sum(count > 0 for count in counts)
+    return [1.0 / (max(num_counted, 1) * max(count, 1)) for count in counts]
+
+
+def _moved(terms: Terms) -> torch.Tensor:
+    """How much likelier a token became since it was sampled."""
+    return (terms.logprobs.exp() - (terms.logprobs - terms.log_ratio).exp()).detach()
+
+
+def _kept_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
+    worth = terms.of.advantage_scale * terms.advantages * terms.log_ratio.exp()
+    return -worth.masked_fill(gone, 0.0)
 
 
 def _ratio(terms: Terms) -> torch.Tensor:

@@ -63,7 +63,7 @@ _SHAPING = (
 )
 
 
-def objective(settings: TrainerSettings) -> Objective:
+def verl_objective(settings: TrainerSettings) -> Objective:
     """The loss of verl's arguments; ``cannot`` says why where it has no exact token weights."""
 
     def of_actor(name: str, default: Any = None) -> Any:

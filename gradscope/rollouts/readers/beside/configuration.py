@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.config_file import flattened, read_config
+from gradscope.rollouts.config_file import flattened, read_document
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.run import TrainerSettings
 
@@ -34,7 +34,7 @@ def _readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
     if not file.is_file():
         return None
     try:
-        document = read_config(file)
+        document = read_document(file)
     except (OSError, ValueError):
         return None
     return (file, document) if isinstance(document, Mapping) else None

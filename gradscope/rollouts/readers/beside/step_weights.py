@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,16 +51,13 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
     found: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
     for root in roots:
-        for folder in (folder for pattern in layout.patterns for folder in sorted(root.glob(pattern))):
-            number = re.search(r"(\d+)$", folder.name)
-            if number is None or not folder.is_dir() or int(number[1]) in found:
-                continue
-            weights = _model_in(folder, int(number[1]), layout, request)
+        for number, folder in numbered_folders(root, layout.patterns):
+            weights = None if number in found else _model_in(folder, number, layout, request)
             if weights is not None:
-                found[int(number[1])] = weights
-            else:
+                found[number] = weights
+            elif number not in found:
                 text = f"{folder.name} holds no Hugging Face model"
-                unmerged.setdefault(int(number[1]), Reason("weights_unmerged", text, hint=layout.merge(folder)))
+                unmerged.setdefault(number, Reason("weights_unmerged", text, hint=layout.merge(folder)))
 
     def base_of(adapter: Path) -> str | None:
         return request.model or find_base(adapter, adapter.parent)
@@ -74,6 +71,19 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
         unmerged={number: reason for number, reason in unmerged.items() if number not in readable},
         tokenizer=find_tokenizer(*(weights.path for weights in weights_of_all), request.initial, *bases, model),
     )
+
+
+def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int, Path]]:
+    """The checkpoints below a folder; where a pattern meets those of several runs, none of them.
+
+    Yields:
+        The number of updates, and the folder.
+    """
+    for pattern in patterns:
+        folders = [folder for folder in sorted(root.glob(pattern)) if folder.is_dir()]
+        if len({folder.parent for folder in folders}) == 1:
+            numbered = ((re.search(r"(\d+)$", folder.name), folder) for folder in folders)
+            yield from ((int(number[1]), folder) for number, folder in numbered if number)
 
 
 def _model_in(folder: Path, num_updates: int, layout: CheckpointLayout, request: ReadRequest) -> WeightsRef | None:

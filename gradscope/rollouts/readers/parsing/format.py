@@ -109,6 +109,8 @@ class RowFormat:
     """Whether a file is a log of its own, so that only the first of several is read."""
     needs_reward: bool = True
     """Whether a row without a reward is of no use; False for formats that have none."""
+    completes: Callable[[ReadRequest, Run], Run] | None = None
+    """Adds what the trainer left beside its log: arguments, weights, metrics; None: nothing."""
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
 
@@ -121,7 +123,7 @@ class RowFormat:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
         reading = Reading(request=request, files=self._files(request.path)[: 1 if self.is_one_file else None])
         groups = build_groups(self._records(reading), reading.quarantine)
-        return assemble_groups(
+        run = assemble_groups(
             request,
             groups=groups,
             quarantine=reading.quarantine,
@@ -132,6 +134,7 @@ class RowFormat:
             files=reading.files,
             needs_reward=self.needs_reward,
         )
+        return run if self.completes is None else self.completes(request, run)
 
     def _files(self, path: Path) -> tuple[Path, ...]:
         files = files_like(path, *self.patterns)

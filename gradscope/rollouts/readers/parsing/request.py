@@ -9,7 +9,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.config_file import config_format, read_config
+from gradscope.rollouts.config_file import config_format, read_document
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -75,7 +75,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if path is None:
         return TrainerSettings()
     try:
-        document = read_config(path)
+        document = read_document(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable {config_format(path)}: {error}.", hint=_SETTINGS_HINT) from error
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):

@@ -10,6 +10,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, required_whole
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
 from gradscope.rollouts.readers.parsing.token_lists import cut_sequence
+from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 
 _STEP = re.compile(r"^step_(\d+)$")
 
@@ -35,6 +36,7 @@ FORMAT = RowFormat(
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
     records=_records,
     needs_reward=False,
+    completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),
     missing=(
         "The export has no rewards: degeneracy and pass@k need the traces (rollouts/step_<N>/train/all/traces.jsonl).",

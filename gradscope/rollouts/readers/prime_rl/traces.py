@@ -6,12 +6,13 @@ read where both are there: rollouts from ``all``, so that no filter hides a grou
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gradscope.reason import Reason
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
@@ -22,13 +23,19 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
+from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in
+from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
+from gradscope.rollouts.readers.prime_rl.trace import AgentTrace
 from gradscope.rollouts.run import Run
 
-_STEP = re.compile(r"^step_(\d+)$")
 _ONLY_EFFECTIVE = hidden_by(
     "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
     "everything)"
+)
+_ELSEWHERE = Reason(
+    "rollouts_missing",
+    "episodes of this step were trained on at another step",
+    hint="Replay the export of tokens, or rollouts/step_N/train/effective/traces.jsonl alone.",
 )
 _BRANCHING = "Some traces branch into several sequences: their tokens are left out, their rewards count."
 _AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
@@ -45,12 +52,12 @@ def _read(request: ReadRequest) -> Run:
     files = everything or effective
     quarantine = QuarantineLog()
     seen: Counter[str] = Counter()
-    trained = _traces_by_id(effective) if everything else {}
+    trained = batches_in(effective) if everything else TrainedBatches()
     records = list(_records(files, trained, quarantine, seen))
     inferred = [sentence for sentence in (_AGENTS,) if seen[sentence]]
-    if trained:
+    if trained.traces:
         inferred.append("Rollouts were read from all/, their advantages from effective/.")
-    return assemble(
+    run = assemble(
         request,
         records=records,
         quarantine=quarantine,
@@ -60,6 +67,7 @@ def _read(request: ReadRequest) -> Run:
         missing=[*([] if everything else [_ONLY_EFFECTIVE]), *([_BRANCHING] if seen[_BRANCHING] else [])],
         files=(*files, *(effective if everything else ())),
     )
+    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:
@@ -71,20 +79,13 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
     return tuple(file for file in files if (file.resolve().parent.name == "effective") == (kind == "effective"))
 
 
-def _traces_by_id(files: tuple[Path, ...]) -> dict[str, Mapping[str, Any]]:
-    """The traces that were trained on; lines that cannot be read are judged where ``all`` is read."""
-    rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
-    traces = (mapping_of(trace) for row in rows for trace in list_of(row.get("traces")))
-    return {trace["id"]: trace for trace in traces if isinstance(trace.get("id"), str)}
-
-
 def _records(
-    files: tuple[Path, ...], trained: Mapping[str, Mapping[str, Any]], quarantine: QuarantineLog, seen: Counter[str]
+    files: tuple[Path, ...], trained: TrainedBatches, quarantine: QuarantineLog, seen: Counter[str]
 ) -> Iterator[Record]:
     for file in files:
         for location, row in read_jsonl(file, quarantine):
             work = mapping_of(mapping_of(row.get("run")).get("work"))
-            step = work.get("step", number_in_name(_STEP, file))
+            step = work.get("step", number_in_name(STEP, file))
             group = mapping_of(row.get("group")).get("id")
             traces = [trace for trace in map(mapping_of, list_of(row.get("traces"))) if _is_trained(trace)]
             if type(step) is not int:
@@ -97,7 +98,7 @@ def _records(
                 seen[_AGENTS] += len(traces) > 1
                 for at, trace in enumerate(traces):
                     name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
-                    parsed = read_trace(trained.get(text_of(trace.get("id")), trace))
+                    parsed = trained.as_trained(trace, step)
                     seen[_BRANCHING] += parsed.branches
                     yield _record(row, trace, parsed, step, name, location, quarantine)
 

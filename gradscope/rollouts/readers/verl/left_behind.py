@@ -29,7 +29,8 @@ def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> Trainer
     """
     files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
-    values: dict[str, Any] = {**settings.values, "bf16": _is_reduced(settings)}
+    reduced = _is_reduced(settings)
+    values: dict[str, Any] = {**settings.values, "bf16": reduced, "casts_weights": reduced}
     if by_v1:
         values["verl_v1"] = True
     if not settings.at("actor_rollout_ref.actor.use_dynamic_bsz", False):

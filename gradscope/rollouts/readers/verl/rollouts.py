@@ -105,7 +105,7 @@ def _steps_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> set[int]:
 
 def _dropped(all_rows: Sequence[Row], kept: Sequence[Row], step: int) -> bool:
     """Whether some rows of a step are left out."""
-    before, after = (sum(row.get("step") == step for _, row in rows) for rows in (all_rows, kept))
+    before, after = (sum(1 for _, row in rows if row.get("step") == step) for rows in (all_rows, kept))
     return after < before
 
 

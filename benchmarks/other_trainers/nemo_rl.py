@@ -1,0 +1,264 @@
+"""A trainer of NeMo-RL's semantics in a few lines: token or sequence level, KL with its own weight, correction."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+
+LOG = "exp_001"
+WIDTH = 24
+
+CASES: dict[str, dict[str, Any]] = {
+    "token level": {},
+    "token level, before 0.7": {"old": True, "reference_policy_kl_penalty": 0.4},
+    "sequence level, k1": {
+        "token_level_loss": False,
+        "reference_policy_kl_type": "k1",
+        "reference_policy_kl_penalty": 0.1,
+    },
+    "k2, temperature": {
+        "reference_policy_kl_type": "k2",
+        "reference_policy_kl_penalty": 0.3,
+        "temperature": 0.8,
+    },
+    "gspo without KL": {
+        "token_level_loss": False,
+        "sequence_level_importance_ratios": True,
+        "reference_policy_kl_penalty": 0.0,
+    },
+    "correction by token, not truncated": {"use_importance_sampling_correction": True, "noise": 0.6},
+    "tis": {
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_type": "tis",
+        "truncated_importance_sampling_ratio": 1.5,
+        "noise": 0.8,
+    },
+    "icepop, sequence level": {
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_type": "icepop",
+        "truncated_importance_sampling_ratio": 1.8,
+        "truncated_importance_sampling_ratio_min": 0.6,
+        "token_level_loss": False,
+        "noise": 0.7,
+    },
+    "gspo with its correction": {
+        "token_level_loss": False,
+        "sequence_level_importance_ratios": True,
+        "use_importance_sampling_correction": True,
+        "noise": 0.2,
+    },
+    "cispo, several turns": {"use_cispo": True, "turns": True},
+    "reinforce, all as baseline": {"disable_ppo_ratio": True, "use_leave_one_out_baseline": False},
+    "dual clip, sequences masked": {"ratio_clip_c": 3.0, "masked": True, "token_level_loss": False},
+    "KL in the reward": {"use_kl_in_reward": True},
+    "bfloat16": {"half": True},
+    "two updates": {"train_global_batch_size": 6, "refused": "several_updates"},
+    "positive examples": {"positive_example_nll_weight": 0.1, "refused": "loss_unknown"},
+    "not converted": {"shards": True, "refused": "weights_unmerged", "partly": True},
+    "no norms": {"silent": True, "refused": "not_logged", "partly": True},
+}
+"""Arguments of ``loss_fn`` that differ from the defaults, and what is made up."""
+_DEFAULTS: dict[str, Any] = {
+    "token_level_loss": True,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "reference_policy_kl_penalty": 0.01,
+    "reference_policy_kl_type": "k3",
+    "use_kl_in_reward": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio": None,
+    "truncated_importance_sampling_ratio_min": None,
+    "sequence_level_importance_ratios": False,
+    "disable_ppo_ratio": False,
+    "use_cispo": False,
+    "positive_example_nll_weight": 0.0,
+}
+
+
+def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+    """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
+    given = {**_DEFAULTS, **{name: value for name, value in case.items() if name in _DEFAULTS}}
+    model = first_model()
+    first = copy.deepcopy(model)
+    save(model, folder / "initial")
+    run, truths, temperature = folder / "run", {}, float(case.get("temperature", 1.0))
+    size = int(case.get("train_global_batch_size", 12))
+    config = _config(given, case, size)
+    events = run / "exp_001" / "tensorboard" / "events.out.tfevents.1.host.1.0"
+    events.parent.mkdir(parents=True)
+    data = _record(b"\x09" + struct.pack("<d", 1.0) + b"\x1a\x0dbrain.Event:2")
+    for step in range(1, num_steps + 1):
+        samples = draw(step, turns=bool(case.get("turns")))
+        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+        _advantages(samples, others=bool(case.get("use_leave_one_out_baseline", True)))
+        out = [2, 7] if case.get("masked") else []
+        for start in range(0, len(samples), size):
+            chunk = samples[start : start + size]
+            counted = [at not in out for at in range(start, start + len(chunk))]
+            for sample, flag in zip(chunk, counted, strict=True):
+                sample.mask = [part * flag for part in sample.mask]
+            truth = update(
+                model,
+                chunk,
+                _parts(chunk, given, old=bool(case.get("old"))),
+                temperature=temperature,
+                micro_batch=5,
+                half=bool(case.get("half")),
+            )
+        truths[step] = truth
+        reward = sum(sample.reward for sample in samples) / len(samples)
+        for name, value in (("train/grad_norm", truth.norm), ("train/reward", reward), ("train/lr", 0.1)):
+            data += b"" if case.get("silent") else _scalar(step, name, value)
+        _write_data(run / "exp_001" / f"train_data_step{step}.jsonl", samples, out)
+        checkpoint = run / "results" / "grpo" / f"step_{step}"
+        if case.get("shards"):
+            (checkpoint / "policy" / "weights").mkdir(parents=True)
+            (checkpoint / "policy" / "weights" / "__0_0.distcp").write_bytes(b"")
+        else:
+            save(model, checkpoint / "hf")
+        (checkpoint / "config.yaml").write_text(yaml.safe_dump(config))
+    events.write_bytes(data)
+    return truths
+
+
+def _config(given: dict[str, Any], case: dict[str, Any], size: int) -> dict[str, Any]:
+    loss = dict(given)
+    if case.get("old"):
+        for name in ("use_cispo", "disable_ppo_ratio", "positive_example_nll_weight"):
+            del loss[name]
+    grpo = {
+        "num_prompts_per_step": 3,
+        "num_generations_per_prompt": 4,
+        "normalize_rewards": True,
+        "use_leave_one_out_baseline": case.get("use_leave_one_out_baseline", True),
+        "adv_estimator": {"name": "grpo", "normalize_rewards": "${grpo.normalize_rewards}"},
+    }
+    policy = {
+        "train_global_batch_size": size,
+        "train_micro_batch_size": 5,
+        "precision": "bfloat16" if case.get("half") else "float32",
+        "generation": {"temperature": case.get("temperature", 1.0), "top_p": 1.0, "top_k": None},
+    }
+    return {"grpo": grpo, "loss_fn": loss, "policy": policy}
+
+
+def _advantages(samples: Sequence[Sample], *, others: bool) -> None:
+    for group in {sample.group for sample in samples}:
+        members = [sample for sample in samples if sample.group == group]
+        for sample in members:
+            seen = torch.tensor([each.reward for each in members if not others or each is not sample])
+            spread = float(seen.std())
+            sample.advantage = (sample.reward - float(seen.mean())) / (spread + 1e-6 if spread > 0 else 1.0)
+
+
+def _parts(batch: Sequence[Sample], given: dict[str, Any], *, old: bool) -> Any:
+    num_tokens = sum(sample.num_counted for sample in batch)
+    num_rows = sum(sample.num_counted > 0 for sample in batch)
+
+    def mean(values: Tensor, sample: Sample) -> Tensor:
+        total = (values * sample.counted.to(values)).sum()
+        if given["token_level_loss"]:
+            return total / (num_tokens + 1e-8)
+        return total / (sample.num_counted + 1e-8) / (num_rows + 1e-8)
+
+    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
+        pairs = list(zip(samples, now, strict=True))
+        rewards = [
+            mean(_policy(sample, logp, given) * _correction(sample, logp, given), sample) for sample, logp in pairs
+        ]
+        if given["use_kl_in_reward"] or not given["reference_policy_kl_penalty"]:
+            return rewards, []
+        penalty = given["reference_policy_kl_penalty"]
+        return rewards, [penalty * mean(_kl(sample, logp, given, old=old), sample) for sample, logp in pairs]
+
+    return parts
+
+
+def _policy(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
+    advantage = sample.advantage
+    if given["disable_ppo_ratio"]:
+        return -advantage * logp
+    gap = logp - logp.detach()
+    if given["sequence_level_importance_ratios"]:
+        mask = sample.counted.to(logp)
+        gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(logp)
+    ratio = gap.exp()
+    bounded = ratio.clamp(1 - given["ratio_clip_min"], 1 + given["ratio_clip_max"])
+    if given["use_cispo"]:
+        return -advantage * bounded.detach() * logp
+    term = torch.maximum(-advantage * ratio, -advantage * bounded)
+    if given["ratio_clip_c"] and advantage < 0:
+        term = torch.minimum(term, torch.full_like(term, -advantage * given["ratio_clip_c"]))
+    return term
+
+
+def _correction(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor | float:
+    if not given["use_importance_sampling_correction"]:
+        return 1.0
+    gap = logp.detach() - sample.sampler.to(logp)
+    if given["sequence_level_importance_ratios"]:
+        gap = (gap * sample.counted.to(logp)).sum().expand_as(gap)
+    ratio, most = gap.exp(), given["truncated_importance_sampling_ratio"]
+    least = given["truncated_importance_sampling_ratio_min"] or 0.0
+    if given["truncated_importance_sampling_type"] == "tis":
+        return ratio.clamp(least, most)
+    if given["truncated_importance_sampling_type"] == "icepop":
+        return torch.where((ratio >= least) & (ratio <= most), ratio, torch.zeros_like(ratio))
+    return ratio
+
+
+def _kl(sample: Sample, logp: Tensor, given: dict[str, Any], *, old: bool) -> Tensor:
+    behind = (sample.reference.to(logp) - logp).clamp(-20, 20)
+    kinds = {"k1": -behind, "k2": behind**2 / 2, "k3": behind.exp() - 1 - behind}
+    weight = torch.ones_like(logp) if old else (logp - logp.detach()).exp()
+    return (weight * kinds[given["reference_policy_kl_type"]]).clamp(-10, 10)
+
+
+def _write_data(file: Path, samples: Sequence[Sample], out: Sequence[int]) -> None:
+    lines = []
+    for at, sample in enumerate(samples):
+        before, length = len(sample.prompt), len(sample.prompt) + len(sample.completion)
+        mask = [1] * len(sample.completion) if at in out else sample.mask
+        row = {
+            "content": [["question", "answer"]],
+            "rewards": [sample.reward],
+            "input_lengths": [length],
+            "token_ids": [_padded(sample.prompt + sample.completion)],
+            "token_loss_mask": [_padded([0] * before + mask)],
+            "sample_loss_mask": [float(at not in out)],
+            "advantages": [_padded([sample.advantage] * length)],
+            "generation_logprobs": [_padded([0.0] * before + sample.sampler.tolist())],
+            "prev_logprobs": [_padded([0.0] * before + sample.old.tolist())],
+            "idx": at,
+        }
+        lines.append(json.dumps(row))
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _padded(values: Sequence[Any]) -> list[Any]:
+    return [*values, *[0] * (WIDTH - len(values))]
+
+
+def _scalar(step: int, name: str, value: float) -> bytes:
+    """An event of TensorBoard's: a summary with one number."""
+    number = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + struct.pack("<f", value)
+    summary = b"\x0a" + bytes([len(number)]) + number
+    return _record(
+        b"\x09" + struct.pack("<d", 1.0) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary
+    )
+
+
+def _record(message: bytes) -> bytes:
+    return struct.pack("<Q", len(message)) + b"\0" * 4 + message + b"\0" * 4

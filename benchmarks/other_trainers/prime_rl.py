@@ -1,0 +1,156 @@
+"""A trainer of prime-rl's semantics in a few lines: ratio to the sampler, trust region by probability, token mean."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+
+LOG = "."
+CASES: dict[str, dict[str, Any]] = {
+    "default, traces": {},
+    "default, token export": {"export": True},
+    "far off policy, masked by sign": {"noise": 1.5, "dppo_mask_low": 0.02, "dppo_mask_high": 0.03},
+    "ipo": {"type": "ipo", "noise": 1.2, "ipo_threshold": 0.03},
+    "both bounds, as until 0.6": {"noise": 1.2, "ipo_mask_low": 0.02, "ipo_mask_high": 0.05},
+    "large kl_tau and adv_tau": {"kl_tau": 0.4, "adv_tau": 0.6, "noise": 0.5},
+    "no kl_tau": {"kl_tau": 0.0, "noise": 0.3},
+    "temperature": {"temperature": 0.6, "noise": 0.3},
+    "several turns": {"turns": True, "noise": 0.3},
+    "several turns, token export": {"turns": True, "noise": 0.3, "export": True, "type": "ipo"},
+    "a group without advantage is filtered": {"dead": True, "noise": 0.3},
+    "episodes of another step": {"elsewhere": True, "refused": "rollouts_missing"},
+    "bfloat16": {"half": True},
+    "custom loss": {"type": "custom", "refused": "loss_unknown"},
+    "no log-probabilities": {"silent": True, "refused": "logprobs_missing"},
+    "weights without a configuration": {"bare": True, "refused": "weights_unmerged", "partly": True},
+}
+"""Arguments of ``trainer.loss`` and of what is made up."""
+_LOSS = ("type", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high")
+_DEFAULTS = {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1, "kl_tau": 1e-3, "adv_tau": 1.0}
+
+
+def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+    """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
+    given = {**_DEFAULTS, **case}
+    model = first_model()
+    first = copy.deepcopy(model)
+    save(model, folder / "initial")
+    run, truths, metrics = folder / "run", {}, []
+    temperature = float(case.get("temperature", 1.0))
+    for step in range(1, num_steps + 1):
+        samples = draw(step, turns=bool(case.get("turns")))
+        if case.get("dead"):
+            for sample in samples[-4:]:
+                sample.reward = 1.0
+        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+        for sample in samples:
+            members = [other.reward for other in samples if other.group == sample.group]
+            sample.advantage = sample.reward - sum(members) / len(members)
+        batch = [sample for sample in samples if sample.advantage != 0]
+        truths[step] = update(
+            model, batch, _parts(batch, given), temperature=temperature, micro_batch=5, half=bool(case.get("half"))
+        )
+        metrics += [
+            {"step": step, "time": 1.0, "optim/grad_norm": truths[step].norm, "optim/lr": 1.0},
+            {"step": step, "time": 2.0, "reward/all/mean": sum(sample.reward for sample in samples) / len(samples)},
+        ]
+        if case.get("export"):
+            _write_export(run / "token_exports" / f"step_{step}" / "rank_0.jsonl", step, batch)
+        else:
+            shift = 1 if case.get("elsewhere") else 0
+            _write_traces(run / "rollouts" / f"step_{step}" / "train" / "all", step, samples, case, trained=False)
+            later = run / "rollouts" / f"step_{step + shift}" / "train" / "effective"
+            _write_traces(later, step, batch, case, trained=True)
+        save(model, run / "weights" / f"step_{step}")
+        if case.get("bare"):
+            (run / "weights" / f"step_{step}" / "config.json").unlink()
+    _write_config(run / "configs" / "rl.json", case)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    return truths
+
+
+def _parts(batch: Sequence[Sample], given: dict[str, Any]) -> Any:
+    num_tokens = sum(sample.num_counted for sample in batch)
+
+    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
+        rewards, rest = [], []
+        for sample, logp in zip(samples, now, strict=True):
+            mask, sampled = sample.counted.to(logp), sample.sampler.to(logp)
+            gap = logp - sampled
+            moved = (logp.exp() - sampled.exp()).detach()
+            if given.get("type") == "ipo":
+                gone = moved.abs() > given["ipo_threshold"]
+            elif "ipo_mask_low" in given:
+                gone = (moved > given["ipo_mask_high"]) | (moved < -given["ipo_mask_low"])
+            elif sample.advantage > 0:
+                gone = moved > given["dppo_mask_high"]
+            else:
+                gone = moved < -given["dppo_mask_low"]
+            gain = (mask * ~gone) * given["adv_tau"] * sample.advantage * gap.exp()
+            rewards.append(-gain.sum() / num_tokens)
+            rest.append((mask * given["kl_tau"] * gap**2).sum() / num_tokens)
+        return rewards, rest
+
+    return parts
+
+
+def _write_traces(folder: Path, step: int, samples: Sequence[Sample], case: dict[str, Any], *, trained: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for at, sample in enumerate(samples):
+        name = f"t{step}-{sample.group}-{sum(other.group == sample.group for other in samples[:at])}"
+        asked = {"message": {"role": "user", "content": f"question {sample.group}"}, "token_ids": sample.prompt}
+        nodes: list[dict[str, Any]] = [{**asked, "mask": [False] * len(sample.prompt)}]
+        said = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "an answer"}}
+        counted = [at for at, flag in enumerate(sample.mask) if flag]
+        answer = {**said, "token_ids": sample.completion, "mask": [bool(flag) for flag in sample.mask]}
+        if not case.get("silent"):
+            answer["logprobs"] = [float(sample.sampler[at]) for at in counted]
+        if trained:
+            answer["advantages"] = [sample.advantage] * len(counted)
+        row = {
+            "id": f"e{name}",
+            "env": {"id": "sums", "name": "sums"},
+            "group": {"id": f"g{sample.group}"},
+            "task": {"hash": f"h{step}-{sample.group}"},
+            "run": {"type": "train", "work": {"type": "train", "step": step}},
+            "ok": True,
+            "traces": [
+                {"id": name, "rewards": {"right": {"score": sample.reward, "weight": 1.0}}, "nodes": [*nodes, answer]}
+            ],
+        }
+        lines.append(json.dumps(row))
+    (folder / "traces.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _write_export(file: Path, step: int, batch: Sequence[Sample]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for sample in batch:
+        zeros = [0.0] * len(sample.prompt)
+        row = {
+            "schema_version": 1,
+            "step": step,
+            "rank": 0,
+            "env_name": "sums",
+            "token_ids": sample.prompt + sample.completion,
+            "loss_mask": [False] * len(sample.prompt) + [bool(flag) for flag in sample.mask],
+            "advantages": zeros + [sample.advantage * flag for flag in sample.mask],
+            "inference_logprobs": zeros + sample.sampler.tolist(),
+        }
+        lines.append(json.dumps(row))
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _write_config(file: Path, case: dict[str, Any]) -> None:
+    loss = {name: case[name] for name in (*_LOSS, "kl_tau", "adv_tau") if name in case}
+    orchestrator = {"train": {"sampling": {"temperature": case.get("temperature", 1.0)}}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"trainer": {"loss": {"type": "default", **loss}}, "orchestrator": orchestrator}))

@@ -1,0 +1,47 @@
+"""A trainer's metrics in JSON lines, a step and its numbers in each, under names that are brought to common ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
+
+Metrics = dict[int, dict[str, float]]
+
+
+def metric_lines(files: Iterable[Path], names: Mapping[str, str]) -> Metrics:
+    """What some files log, several lines a step among them; lines without a step are left out.
+
+    Args:
+        names: The trainer's name of what every trainer logs -> the common name.
+
+    Returns:
+        Step -> name -> value.
+    """
+    found: Metrics = {}
+    for file in files:
+        for _, row in read_jsonl(file, QuarantineLog()):
+            step = whole_number(row.get("step"))
+            if step is not None:
+                numbers = {name: logged_number(cell) for name, cell in row.items() if is_number(cell)}
+                found.setdefault(step, {}).update(renamed(numbers, names))
+    for metrics in found.values():
+        metrics.pop("step", None)
+    return found
+
+
+def renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
+    """Numbers under common names where they have one.
+
+    Returns:
+        Name -> number.
+
+    Example:
+        >>> renamed({"optim/grad_norm": 0.5, "loss": 1.0}, {"optim/grad_norm": "grad_norm"})
+        {'grad_norm': 0.5, 'loss': 1.0}
+    """
+    return {names.get(name, name): value for name, value in metrics.items()}

@@ -1,0 +1,63 @@
+"""What prime-rl trained on, told from ``effective`` beside ``all``: whatever else ``all`` holds was in no loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import text_of
+from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
+
+STEP = re.compile(r"^step_(\d+)$")
+"""A step's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatches:
+    """The batches of a run.
+
+    Args:
+        traces: Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where
+            the batches are not at hand or are all that is read.
+        elsewhere: Steps found so far whose rollouts are not those of their update.
+    """
+
+    traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = field(default_factory=dict)
+    elsewhere: set[int] = field(default_factory=set)
+
+    def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
+        """A trace that arrived at a step, with its advantages; no token of one that no batch holds counts."""
+        if not self.traces:
+            return read_trace(trace)
+        found, batch = self.traces.get(text_of(trace.get("id")), (None, None))
+        if found is None:
+            return _in_no_loss(read_trace(trace))
+        if batch is not None and batch != step:
+            self.elsewhere.update((batch, step))
+        return read_trace(found)
+
+
+def batches_in(files: Iterable[Path]) -> TrainedBatches:
+    """The batches of some files; lines that cannot be read are judged where ``all`` is read."""
+    traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
+    for file in files:
+        step = number_in_name(STEP, file)
+        for _, row in read_jsonl(file, QuarantineLog()):
+            for trace in map(mapping_of, list_of(row.get("traces"))):
+                if isinstance(trace.get("id"), str):
+                    traces[trace["id"]] = (trace, step)
+    return TrainedBatches(traces)
+
+
+def _in_no_loss(trace: AgentTrace) -> AgentTrace:
+    tokens = trace.tokens
+    if tokens is None:
+        return trace
+    nothing, zeros = (False,) * len(tokens.mask), (0.0,) * len(tokens.mask)
+    return replace(trace, tokens=replace(tokens, mask=nothing, token_advantages=zeros))
