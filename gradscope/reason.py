@@ -45,7 +45,7 @@ CAUSES: Mapping[str, Cause] = {
     # the weights
     "step_unknown": Cause("cannot", "Count steps from 1."),
     "weights_missing": Cause("cannot", "Save every step in the next run (save_steps = 1), or replay another step."),
-    "first_weights_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
+    "first_weights_missing": Cause("cannot", "In the next run: trainer.save_model(FOLDER) before trainer.train()."),
     "reference_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
     "weights_unmerged": Cause("cannot", "Merge the checkpoint into a Hugging Face model folder."),
     "weights_unreadable": Cause("cannot", "Copy the checkpoint again, or replay another step."),

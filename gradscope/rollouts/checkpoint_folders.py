@@ -17,7 +17,7 @@ from gradscope.rollouts.run import WeightsRef
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_KINDS = {"full": "a whole model", "adapter": "an adapter"}
+_KINDS = {"full": ("a whole model", "whole models"), "adapter": ("an adapter", "adapters")}
 _HINTS = {
     "adapter": "Name the base model with --model {initial}, and with --initial the adapter before the first update: "
     "trainer.save_model(FOLDER) before trainer.train().",
@@ -125,7 +125,7 @@ def with_initial(
     later = tuple(weights for weights in refs if weights.num_updates > 0)
     if later and later[-1].kind != first.kind:
         raise InputError(
-            f"{initial} is {_KINDS[first.kind]}, and the checkpoints of the run are {_KINDS[later[-1].kind]}s.",
+            f"{initial} is {_KINDS[first.kind][0]}, and the checkpoints of the run are {_KINDS[later[-1].kind][1]}.",
             hint=_HINTS[later[-1].kind].format(initial=initial),
         )
     return (first, *later)

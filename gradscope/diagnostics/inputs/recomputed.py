@@ -35,6 +35,7 @@ from gradscope.gradients.trained.randomness import is_random, takes_random_numbe
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
+_SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
 _PADDED_BY_TRL = ("trl", "gradscope")
 """Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
@@ -97,9 +98,11 @@ class Recomputer:
         switched_off = bool(self._run.settings.get("disable_dropout", False))
         shortest = min(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
         if is_random(prepared.policy, shortest, without_dropout=switched_off):
-            left = " other than dropout modules, which were off" if switched_off else ", such as dropout"
+            left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
             raise InputError(
-                f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
+                f"The model draws random numbers in training{left}, and what it drew is not logged.",
+                hint=_SWITCH_OFF if switched_off else None,
+                cause="dropout",
             )
 
     def _is_known_pass(self, prepared: PreparedStep) -> bool:

@@ -146,7 +146,7 @@ def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkey
     ("name", "settings", "words"),
     [
         ("gpt2_tied_conv1d", {"disable_dropout": False}, "such as dropout"),
-        ("qwen3_gqa_norms", {}, "other than dropout modules"),
+        ("qwen3_gqa_norms", {}, "beside the dropout modules"),
     ],
 )
 def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, settings: dict, words: str) -> None:

@@ -44,13 +44,13 @@ class Batches:
             return Reason(
                 "batch_split",
                 f"One generation serves {self.per_generation} micro-batches and an update takes {self.accumulation}: "
-                "the update of this step saw a part of these rollouts, and the log does not say which.",
+                "the update of this step saw a part of these rollouts, and the log does not say which",
             )
         if self.per_generation < self.accumulation:
             return Reason(
                 "rollouts_missing",
                 f"An update takes {self.accumulation} micro-batches and one generation serves {self.per_generation}: "
-                "the file holds the last generation of this step only.",
+                "the file holds the last generation of this step only",
             )
         return None
 
@@ -78,7 +78,7 @@ def repeats(files: Sequence[StepFile], settings: TrainerSettings) -> dict[int, i
 
 def _guess(file: StepFile, state: TrlState) -> Reason | None:
     """Without arguments: signs that a batch served several updates, split, repeated, or both."""
-    unknown = "without steps_per_generation it is not known whether each update saw all of it or a part."
+    unknown = "without steps_per_generation it is not known whether each update saw all of it or a part"
     if file.step in state.metrics and "reward" not in state.metrics[file.step]:
         sampled = "The trainer logged no reward at this step: the batch was sampled for an earlier update;"
         return Reason("settings_unknown", f"{sampled} {unknown}")

@@ -1,0 +1,53 @@
+"""A sample of strangers' runs: TRL makes them, autograd and TRL's own log judge what gradscope says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.strangers.case import Folders
+from tests.conftest import REPOSITORY
+
+SAMPLE = {
+    "gpt2": "exact",
+    "llama, dynamic scaling, beyond": "exact",
+    "qwen3_moe, router loss, one micro-batch": "exact",
+    "mixtral, router loss, two micro-batches": "within its spread",
+    "gspo, beta": "exact",
+    "two iterations, cispo": "exact",
+    "synced reference, every step": "exact",
+    "logging_steps = 3": "exact",
+    "dropout switched off, which leaves attention's": "rightly refused",
+    "chat, template set in the script": "exact",
+    "tools": "rightly refused",
+    "bf16 autocast, lora": "within the spread of bf16",
+    "frozen embeddings": "exact",
+    "pissa, beta": "exact",
+    "lora, --initial BASE_MODEL": "rightly refused",
+    "completions cut off": "exact",
+    "bf16, other weights": "spoiling found",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of TRL and transformers, about each other
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_strangers_run_is_judged_right(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from benchmarks.strangers.cases import CASES
+    from benchmarks.strangers.judge import judge
+    from benchmarks.strangers.make import make_run
+
+    (case,) = [case for case in CASES if case.name == name]
+    make_run(case, folders := Folders(tmp_path / "run"))
+    found = judge(case, folders)
+    assert found.outcome == SAMPLE[name], found.words
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    from benchmarks.strangers.cases import CASES
+
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names)) >= 120
+    assert (REPOSITORY / "docs" / "strangers.md").is_file()
