@@ -57,7 +57,6 @@ CAUSES: Mapping[str, Cause] = {
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
-    "output_layer": Cause("cannot", "Train with TRL 1.12 or earlier, which takes the model's own logits."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
     "precision": Cause("cannot", "Train in float32 to settle it, or replay on the device that trained."),
     # the number itself

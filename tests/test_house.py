@@ -30,7 +30,16 @@ FAMILIES = {
     "rollouts/readers/evaluations": "every format is read from its sample in fixtures/logs",
 }
 """Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""
-OF_THE_WHOLE = {"test_architecture.py", "test_house.py", "test_readme.py", "test_site.py", "test_verdicts.py"}
+OF_THE_WHOLE = {
+    *(
+        "test_architecture.py",
+        "test_house.py",
+        "test_readme.py",
+        "test_replay_page.py",
+        "test_site.py",
+        "test_verdicts.py",
+    )
+}
 """Tests of no module: this one, those of the docs, and the commands of the README. Tests of several modules at once, of
 a run from its first step to its tables, stand in folders named ``end_to_end``."""
 

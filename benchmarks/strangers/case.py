@@ -10,7 +10,7 @@ from typing import Any, Literal
 from benchmarks.strangers.models import plain_llama
 from benchmarks.strangers.words import WORDS, TokenizerChoice
 
-Expected = Literal["match", "match_bf16", "cannot", "mismatch"]
+Expected = Literal["match", "match_bf16", "match_within", "cannot", "mismatch"]
 """``mismatch``: the run was spoiled on purpose, and anything but a match is right."""
 
 RankExpected = Literal["as replay", "match", "cannot", "any"]

@@ -40,7 +40,7 @@ def damaged_cases() -> list[Case]:
     second: dict[str, Any] = {**common, "at": {2: "cannot"}, "word": "checkpoint-1|damaged"}
     return [
         Case(name="weights cut off", spoil=cut("checkpoint-1/model.safetensors"), **second),
-        Case(name="weights lost", spoil=lose("checkpoint-1/model.safetensors"), **{**second, "word": "not on disk"}),
+        Case(name="weights lost", spoil=lose("checkpoint-1/model.safetensors"), **{**second, "word": "lacks"}),
         Case(name="config lost", spoil=lose("checkpoint-1/config.json"), **second),
         Case(name="config cut off", spoil=cut("checkpoint-1/config.json"), **second),
         Case(name="state of an early checkpoint cut off", spoil=cut("checkpoint-1/trainer_state.json"), **common),

@@ -19,6 +19,7 @@ Outcome = Literal[
     "exact",
     "spoiling found",
     "within the spread of bf16",
+    "within its spread",
     "rightly refused",
     "refused for another reason",
     "refused without need",
@@ -30,6 +31,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "exact",
     "spoiling found",
     "within the spread of bf16",
+    "within its spread",
     "rightly refused",
     "refused for another reason",
     "refused without need",
@@ -42,6 +44,8 @@ OUTCOMES: tuple[Outcome, ...] = (
 TOLERANCE = 1e-5
 FLOOR = 1e-6
 """Norms below this are rounding."""
+MOST_TOLD = 2e-2
+"""The widest spread that still tells something."""
 LEAST_SPREAD = 1e-3
 """What another way of rounding shows, where the ways that were tried happened to agree."""
 
@@ -168,7 +172,7 @@ def _refusal(case: Case, step: int, reason: str) -> tuple[Outcome, str]:
     expected = case.expected(step)
     if expected == "mismatch":
         return "rightly refused", reason
-    if expected in ("match", "match_bf16"):
+    if expected in ("match", "match_bf16", "match_within"):
         return "refused without need", reason
     if any(word in reason.lower() for word in case.word.lower().split("|")):
         return "rightly refused", reason
@@ -180,7 +184,8 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
     quantities = {one["name"]: one for one in found["quantities"]}
     norm, logged = quantities["grad_norm"], oracle.logged.get(step, math.nan)
     error = _error(found["recomputed"].get("grad_norm", math.nan), logged)
-    expected, cause = case.expected(step), f"step {step}: {norm['cause'] or found['cause']}"
+    said = [part for part in (norm["cause"] or found["cause"], norm.get("advice")) if part]
+    expected, cause = case.expected(step), f"step {step}: {'. '.join(said)}"
     if expected == "mismatch":
         judgement.find(*_spoiled(found, cause))
         return
@@ -192,6 +197,8 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
         judgement.find("wrong verdict", cause)
     elif expected == "match_bf16":
         _judge_bf16(judgement, oracle, step, error)
+    elif expected == "match_within":
+        _judge_within(judgement, found, error)
     else:
         judgement.find(
             "exact" if error <= TOLERANCE else "wrong verdict", "" if error <= TOLERANCE else f"match, {cause}"
@@ -212,6 +219,15 @@ def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -
         judgement.find("within the spread of bf16", f"{error:.2g} off, spread {spread:.2g}")
     else:
         judgement.find("wrong verdict", f"match although {error:.2g} off, and the spread is {spread:.2g}")
+
+
+def _judge_within(judgement: Judgement, found: dict[str, Any], error: float) -> None:
+    """A norm that only batches nobody logged would tell exactly: the answer says how closely it can be told."""
+    within = found.get("told_within")
+    if within is not None and error <= within <= MOST_TOLD:
+        judgement.find("within its spread", f"{error:.2g} off, told within {within:.2g}")
+    else:
+        judgement.find("wrong verdict", f"match although {error:.2g} off, told within {within}")
 
 
 def _judge_rest(judgement: Judgement, step: int, quantities: dict[str, Any]) -> None:

@@ -90,4 +90,4 @@ class Terms:
         """The part of one rollout's loss that rewards entropy, where all rollouts are one micro-batch."""
         kept = [mask * chosen for mask, chosen in zip(self.masks, self.chosen, strict=True)]
         number = max(float(sum(one.sum() for one in kept)), 1.0)
-        return -float(self.arguments["entropy_coef"]) * (entropy * kept[place]).sum() / number
+        return -float(self.arguments.get("entropy_coef", 0.0)) * (entropy * kept[place]).sum() / number

@@ -108,7 +108,7 @@ def _of_micro_batches() -> list[Case]:
         "bnpo, two micro-batches": ({"loss_type": "bnpo"}, "micro-batch"),
         "entropy bonus, two micro-batches": ({"entropy_coef": 0.05}, "entropy"),
         "entropy quantile, two micro-batches": ({"top_entropy_quantile": 0.5}, "entropy"),
-        "steps_per_generation < accumulation": ({"steps_per_generation": 1}, "generation batches"),
+        "steps_per_generation < accumulation": ({"steps_per_generation": 1}, "last generation"),
         "steps_per_generation > accumulation": ({"steps_per_generation": 4, "max_steps": 1}, "which|shuffled"),
     }
     return [

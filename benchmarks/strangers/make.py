@@ -83,6 +83,11 @@ def _written(args: Any) -> dict[str, Any]:
     return dict(args.to_dict())
 
 
+def _ends(trainer: Any) -> list[int]:
+    """The tokens that end a completion; before TRL 1.15 the tokenizer's alone."""
+    return list(getattr(trainer, "eos_token_ids", [trainer.processing_class.eos_token_id]))
+
+
 def _truth(trainer: Any) -> dict[str, Any]:
     """What the model was like when training started, for the oracle alone."""
     model = trainer.model
@@ -94,7 +99,7 @@ def _truth(trainer: Any) -> dict[str, Any]:
     return {
         "padding": embeddings,
         "trained": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
-        "router_coefficient": trainer.router_aux_loss_coef if trainer.aux_loss_enabled else 0.0,
-        "ends": [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id],
+        "router_coefficient": trainer.router_aux_loss_coef if getattr(trainer, "aux_loss_enabled", False) else 0.0,
+        "ends": [*_ends(trainer), trainer.processing_class.pad_token_id],
         "arguments": _written(trainer.args),
     }

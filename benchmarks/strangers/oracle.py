@@ -81,7 +81,7 @@ class Oracle:
         for row, advantage in enumerate(batch.advantages):
             logps, entropy = self.forward(model, batch, row)
             rows.append(_flat(_gradient(terms.policy(logps, old[row] if old else None, advantage, row), parameters)))
-            others = [terms.bonus(entropy, row)] if self.arguments["entropy_coef"] else []
+            others = [terms.bonus(entropy, row)] if self.arguments.get("entropy_coef", 0.0) else []
             if reference:
                 others.append(terms.divergence(logps, old[row] if old else None, reference[row], row))
             for other in others:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
+from gradscope.diagnostics.inputs.tolerance import meets_logged
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
@@ -29,13 +30,11 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, trained_norms
-from gradscope.gradients.trained.output_layer import is_own_output
+from gradscope.gradients.trained.output_layer import is_own_output, trl_output
 from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
-GRAD_NORM_TOLERANCE = 1e-5
-"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 _PADDED_BY_TRL = ("trl", "gradscope")
 """Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
@@ -51,12 +50,26 @@ class Recomputer:
     def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
         self._run, self._options, self._closely = run, options, closely
         self._fitted: Assumption | None = None
+        self._by_trls_output = False
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
     ) -> tuple[StepGram, tuple[Any, ...]]:
         """The step's Gram matrix and the answer to the question, from weights that are loaded once."""
-        whole = prepared_of(self._run, step, weights, loss, self._options)
+        with ExitStack() as altered:
+            whole = prepared_of(
+                self._run, step, weights, loss, self._options, altered=altered if self._by_trls_output else None
+            )
+            found = self._measure(step, weights, loss, question, whole)
+        if found is None:
+            self._by_trls_output = True
+            found = self.measure(step, weights, loss, question)
+        return found
+
+    def _measure(
+        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, whole: PreparedStep
+    ) -> tuple[StepGram, tuple[Any, ...]] | None:
+        """The same of a step that is made ready; None where TRL's output layer has to be tried."""
         self._require_no_randomness(whole)
         told = Assumption.of(whole.policy)
         start = self._fitted or told
@@ -73,9 +86,10 @@ class Recomputer:
             if not self._is_reduced and self._unmet(step, gram) is not None:
                 prepared = _framed(prepared)
                 gram = self._gram(prepared)
-                if self._unmet(step, gram) is not None:
-                    self._require_known_pass(whole)
-        notes = (*gram.notes, *start.describe(told), *self._untold(whole, told))
+                unknown = self._unmet(step, gram) is not None and not self._by_trls_output
+                if unknown and not self._is_known_pass(whole):
+                    return None
+        notes = (*gram.notes, *start.describe(told), *self._untold(whole, told), *self._altered())
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
 
@@ -88,17 +102,19 @@ class Recomputer:
                 f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
             )
 
-    def _require_known_pass(self, prepared: PreparedStep) -> None:
-        """Where nothing fits: whether the trainer's pass was one that cannot be run again."""
+    def _is_known_pass(self, prepared: PreparedStep) -> bool:
+        """Where nothing fits: whether the trainer's pass ended in the model's own output layer."""
         switched_off = bool(self._run.settings.get("disable_dropout", False))
         longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
         if takes_random_numbers(prepared.policy, longest, without_dropout=switched_off):
             raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
-        if not is_own_output(prepared.policy.model, longest):
-            raise InputError(
-                "TRL's output layer is not this model's: it leaves out what comes between the last hidden state and "
-                "the output embedding, or after it.",
-                cause="output_layer",
+        return is_own_output(prepared.policy.model, longest)
+
+    def _altered(self) -> Iterator[str]:
+        if self._by_trls_output:
+            yield (
+                "The output layer is TRL's, as in training: it leaves out what this model does between the last hidden "
+                "state and the output embedding, or after it."
             )
 
     def _require_trainers_tokens(self, prepared: PreparedStep) -> None:
@@ -124,7 +140,7 @@ class Recomputer:
         logged, whole = self._run.metrics.get(step, {}).get("grad_norm"), gram.logged_gram
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
-        return None if _meets(batch_norm(whole), logged) else logged
+        return None if meets_logged(batch_norm(whole), logged) else logged
 
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
@@ -134,7 +150,7 @@ class Recomputer:
         others = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, others))
-            fitted = next((assumption for assumption in others if _meets(norms_of[assumption], logged)), None)
+            fitted = next((assumption for assumption in others if meets_logged(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self._closely or others):
@@ -198,13 +214,20 @@ class Recomputer:
 
 
 def prepared_of(
-    run: Run, step: int, weights: WeightsRef, loss: StepLoss, options: EngineOptions, batch_tokens: int | None = None
+    run: Run,
+    step: int,
+    weights: WeightsRef,
+    loss: StepLoss,
+    options: EngineOptions,
+    batch_tokens: int | None = None,
+    altered: ExitStack | None = None,
 ) -> PreparedStep:
     """A step made ready to measure.
 
     Args:
         weights: The weights before its update.
         batch_tokens: Most padded tokens of a forward pass; None: what the options say.
+        altered: While it is open, models end in TRL's output layer; None: in their own.
 
     Returns:
         The step, with everything that its loss looks at.
@@ -212,6 +235,9 @@ def prepared_of(
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference, loss.mixed)
+    if altered is not None:
+        for model in filter(None, (policy.model, policy.reference)):
+            altered.enter_context(trl_output(model))
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
         asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
@@ -265,10 +291,6 @@ def policy_of(
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
         rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
     )
-
-
-def _meets(norm: float, logged: float) -> bool:
-    return abs(norm - logged) <= GRAD_NORM_TOLERANCE * abs(logged)
 
 
 def _framed(prepared: PreparedStep) -> PreparedStep:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.trained.norms import TrainedNorms
 
-GRAD_NORM_TOLERANCE = 1e-5
-"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
 ROUNDING_FLOOR = 1e-6
 """Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
 2e-7: it matches zero."""

@@ -18,8 +18,9 @@ from gradscope.diagnostics.inputs.steps import (
     measure_steps,
     select_steps,
 )
+from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.replay.equivalent_check import equivalent_check
-from gradscope.diagnostics.replay.grad_norm import GRAD_NORM_TOLERANCE, replay_grad_norm
+from gradscope.diagnostics.replay.grad_norm import replay_grad_norm
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     replay_advantages,

@@ -1,4 +1,4 @@
-"""Whether TRL's output layer is a model's own.
+"""TRL's output layer, where it is not a model's own.
 
 From 1.13 on TRL asks a model for its last hidden state only, multiplies it by the output embedding, scales and caps it
 by a few numbers of the configuration, and takes log-probabilities from that. What a model does beyond, as BERT's family
@@ -9,6 +9,9 @@ Shapes: S tokens, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,18 +24,35 @@ _SAME = 1e-3
 
 def is_own_output(model: Any, sequence: TokenSequence) -> bool:
     """Whether a model's logits of one sequence are those that TRL's layer would make of its last hidden state."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    head = base.get_output_embeddings()
-    device = next(base.parameters()).device
+    device = next(model.parameters()).device
     ids = torch.tensor([(*sequence.prompt_ids, *sequence.completion_ids)], device=device)
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     with torch.no_grad():
         own = model(**given).logits
-        hidden = getattr(base.base_model(**given), "last_hidden_state", None)
-        if head is None or hidden is None:
-            return False
-        made = _scaled(base.config.get_text_config(), torch.nn.functional.linear(hidden, head.weight, head.bias))
+        with trl_output(model):
+            made = model(**given).logits
     return made.shape == own.shape and bool((made - own).abs().max() <= _SAME * own.abs().max())
+
+
+@contextmanager
+def trl_output(model: Any) -> Iterator[None]:
+    """Let a model answer with the logits of TRL's layer.
+
+    Yields:
+        Nothing.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = base.config.get_text_config()
+
+    def forward(*, logits_to_keep: int = 0, **arguments: Any) -> SimpleNamespace:
+        hidden = base.base_model(**arguments).last_hidden_state[:, -logits_to_keep:]
+        return SimpleNamespace(logits=_scaled(config, base.get_output_embeddings()(hidden)))
+
+    vars(base)["forward"] = forward
+    try:
+        yield
+    finally:
+        del vars(base)["forward"]
 
 
 def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:

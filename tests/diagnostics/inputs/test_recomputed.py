@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertLMHeadModel
 
 from gradscope.diagnostics.inputs.recomputed import Recomputer
 from gradscope.diagnostics.inputs.step_loss import loss_at
@@ -19,11 +20,21 @@ from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms
+from gradscope.gradients.trained.output_layer import trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
-from tests.gradients.models import DAPO, policy_of, tiny_groups, tiny_model
+from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_groups, tiny_model
 
+BERT = BertConfig(
+    vocab_size=VOCAB,
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    is_decoder=True,
+    pad_token_id=0,
+)
 SETTINGS = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "bf16": False, "disable_dropout": True}
 
 
@@ -170,3 +181,25 @@ def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> 
     with pytest.raises(InputError) as caught:
         measured(run_with((weights,), 1.0))
     assert caught.value.cause == "weights_unreadable"
+
+
+def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: Path) -> None:
+    """BERT's prediction head is no part of what TRL trains; the next step begins with that."""
+    torch.manual_seed(2)
+    model = BertLMHeadModel(BERT).eval()
+    model.save_pretrained(tmp_path)
+    policy = replace(policy_of(model), padding=TrainerPadding())
+    own = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
+    with trl_output(model):
+        logged = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
+    assert own != pytest.approx(logged, rel=1e-3)
+    run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
+    recomputer, loss = (
+        Recomputer(run, EngineOptions(device="cpu"), closely=False),
+        loss_at(run, Objective.from_settings(run.settings), 1),
+    )
+    for _ in range(2):
+        gram, _ = recomputer.measure(1, run.weights[0], loss, None)
+        assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
+        assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
+    assert batch_norm(measured(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from transformers import (
     BertConfig,
     BertLMHeadModel,
@@ -15,7 +16,7 @@ from transformers import (
 )
 
 from gradscope.gradients.model.token_sequence import TokenSequence
-from gradscope.gradients.trained.output_layer import is_own_output
+from gradscope.gradients.trained.output_layer import is_own_output, trl_output
 from tests.gradients.adapters import adapted
 from tests.gradients.models import VOCAB, tiny_model
 
@@ -56,4 +57,12 @@ def test_a_soft_cap_is_applied_as_the_configuration_says():
 
 
 def test_a_prediction_head_is_left_out():
-    assert not is_own_output(BertLMHeadModel(BertConfig(**SHAPE, is_decoder=True)).eval(), SEQUENCE)
+    model = BertLMHeadModel(BertConfig(**SHAPE, is_decoder=True)).eval()
+    assert not is_own_output(model, SEQUENCE)
+    ids = torch.tensor([[1, 5, 2, 3]])
+    own, hidden = model(input_ids=ids).logits, model.bert(input_ids=ids).last_hidden_state
+    with trl_output(model):
+        made, last = model(input_ids=ids).logits, model(input_ids=ids, logits_to_keep=2).logits
+    torch.testing.assert_close(made, model.get_output_embeddings()(hidden))
+    torch.testing.assert_close(last, made[:, -2:])
+    assert torch.equal(model(input_ids=ids).logits, own)
