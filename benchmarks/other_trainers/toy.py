@@ -9,6 +9,7 @@ Shapes: R rollouts of an update, T tokens of a completion.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +190,9 @@ def with_adapter(base: Any, folder: Path) -> Any:
     torch.manual_seed(7)
     base.name_or_path = str(folder)
     config = LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
-    return get_peft_model(base, config).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
+        return get_peft_model(base, config).train()
 
 
 def save(model: Any, folder: Path) -> None:

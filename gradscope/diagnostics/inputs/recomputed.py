@@ -95,8 +95,8 @@ class Recomputer:
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
         switched_off = bool(self._run.settings.get("disable_dropout", False))
-        longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
-        if is_random(prepared.policy, longest, without_dropout=switched_off):
+        shortest = min(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
+        if is_random(prepared.policy, shortest, without_dropout=switched_off):
             left = " other than dropout modules, which were off" if switched_off else ", such as dropout"
             raise InputError(
                 f"The model draws random numbers in training{left}, and what it drew is not logged.", cause="dropout"
@@ -105,10 +105,10 @@ class Recomputer:
     def _is_known_pass(self, prepared: PreparedStep) -> bool:
         """Where nothing fits: whether the trainer's pass ended in the model's own output layer."""
         switched_off = bool(self._run.settings.get("disable_dropout", False))
-        longest = max(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
-        if takes_random_numbers(prepared.policy, longest, without_dropout=switched_off):
+        shortest = min(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
+        if takes_random_numbers(prepared.policy, shortest, without_dropout=switched_off):
             raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
-        return is_own_output(prepared.policy.model, longest)
+        return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:
         if self._by_trls_output:

@@ -81,7 +81,7 @@ class _Causes:
 
 
 def _shape(cause: str) -> str:
-    return re.sub(r"\d[\d.e+%-]*", "0", cause)
+    return re.sub(r"\d[\d.e+%-]*", "0", cause).replace("0 updates", "0 update")
 
 
 def _figures(step: StepReplay) -> tuple[str, str, str]:
