@@ -9,6 +9,7 @@ Shapes: R rollouts of an update, T tokens of a completion.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -160,7 +162,7 @@ def update(
         sum(rewards + rest).backward()
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05))
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in _trained(model):
             parameter.sub_(rate * parameter.grad)
     return Truth(norm=norm, exact=exact, spectra=spectra)
 
@@ -178,6 +180,21 @@ class _Cast:
         return output
 
 
+def _trained(model: Any) -> list[Any]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def with_adapter(base: Any, folder: Path) -> Any:
+    """A fresh adapter on a model that is saved in a folder."""
+    base.save_pretrained(folder)
+    torch.manual_seed(7)
+    base.name_or_path = str(folder)
+    config = LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
+        return get_peft_model(base, config).train()
+
+
 def save(model: Any, folder: Path) -> None:
     """A Hugging Face folder."""
     model.save_pretrained(folder)
@@ -185,7 +202,7 @@ def save(model: Any, folder: Path) -> None:
 
 def _truth(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> tuple[float, list[np.ndarray]]:
     exact = copy.deepcopy(model).double()
-    parameters = list(exact.parameters())
+    parameters = _trained(exact)
     rows, total = [], torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     for sample in samples:
         rewards, rest = parts([sample], *logprobs(exact, [sample], temperature))

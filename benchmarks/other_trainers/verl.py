@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update, with_adapter
 
 WIDTH = 16
 """The response length that the older trainer pads to."""
@@ -65,6 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
         "noise": 0.3,
     },
     "cispo": {"actor.policy_loss.loss_mode": "cispo", "actor.loss_agg_mode": "seq-mean-token-mean"},
+    "adapter, low_var_kl to its base": {"lora": True, "actor.use_kl_loss": True, "actor.kl_loss_coef": 0.3},
     "bfloat16": {"half": True, "actor.fsdp_config.dtype": "bfloat16"},
     "gpg": {"actor.policy_loss.loss_mode": "gpg"},
     "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
@@ -110,6 +111,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
     given = {**_DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
     model = first_model()
     first = copy.deepcopy(model)
+    model = with_adapter(model, folder / "base") if case.get("lora") else model
     save(model, folder / "initial")
     run, truths, metrics = folder / "run", {}, []
     for step in range(1, num_steps + 1):
@@ -140,7 +142,7 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
             actor.mkdir(parents=True)
             (actor / "model_world_size_1_rank_0.pt").write_bytes(b"")
         else:
-            save(model, actor / "huggingface")
+            save(model, actor / ("lora_adapter" if case.get("lora") else "huggingface"))
     if case.get("old"):
         del given["trainer.use_v1"]
     _write_config(run / ".hydra" / "config.yaml", given)

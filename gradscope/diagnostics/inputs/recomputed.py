@@ -203,7 +203,7 @@ class Recomputer:
         """Sentences on what the logged norm did not decide, where it matters."""
         is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
         unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell
-        if prepared.plan.objective.beta and is_base and unknown:
+        if prepared.plan.objective.has_reference and is_base and unknown:
             yield (
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."

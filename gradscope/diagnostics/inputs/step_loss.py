@@ -144,7 +144,8 @@ def _with_adapters_reference(
     copied = next((each for each in adapters if (each.path / _COPY / "adapter_config.json").is_file()), None)
     if copied is not None:
         return replace(loss, reference=replace(copied, path=copied.path / _COPY, num_updates=0))
-    if first is None or first.kind == "full" or is_fresh(first.path):
+    always_base = run.settings.get("trainer") == "verl"  # which switches the adapter off
+    if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss
     kl = None if 1 in run.windows else run.metrics.get(1, {}).get("kl")
     known = reference_of(kl, checkpoints_tell=of_trl)

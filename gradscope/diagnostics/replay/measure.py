@@ -126,9 +126,9 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
     """All quantities of one step."""
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
-    of_sampling = (
-        () if measured.step in run.repeats else (replay_rewards(run, measured), replay_zero_std(run, measured))
-    )
+    of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured)]
+    if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
+        of_sampling.append(replay_zero_std(run, measured))
     parts = [*of_sampling, replay_advantages(run, measured), replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)

@@ -26,6 +26,14 @@ from gradscope.rollouts.run import TrainerSettings
 _LOSS = "loss_fn"
 _KL_TYPES = {"k1": "k1", "k2": "k2", "k3": "k3 bounded"}
 _SHAPING = (f"{_LOSS}.token_level_loss", f"{_LOSS}.reference_policy_kl_penalty", "policy.generation.temperature")
+_ARGUMENTS = frozenset(
+    {"disable_ppo_ratio", "token_level_loss", "sequence_level_importance_ratios", "ratio_clip_min", "ratio_clip_max"}
+    | {"ratio_clip_c", "reference_policy_kl_penalty", "reference_policy_kl_type", "kl_input_clamp_value"}
+    | {"kl_output_clamp_value", "use_kl_in_reward", "use_importance_sampling_correction", "use_cispo"}
+    | {"truncated_importance_sampling_type", "truncated_importance_sampling_ratio", "force_on_policy_ratio"}
+    | {"truncated_importance_sampling_ratio_min", "use_on_policy_kl_approximation", "positive_example_nll_weight"}
+)
+"""Arguments of the loss until 0.7 and a little beyond; another one that is set tells a loss of another release."""
 _NEUTRAL = {"top_p": (None, 1, 1.0), "top_k": (None, -1, 0)}
 """Values of the sampling arguments that leave the distribution alone."""
 VERSION_HINT = 'Give NeMo-RL\'s version with --run-config: {"nemo_rl_version": "0.7.0", ...}.'
@@ -99,10 +107,14 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", "positive_example_nll_weight averages within micro-batches")
     if of_loss("truncated_importance_sampling_type") == "seq-mask-tis":
         yield Reason("loss_unknown", "truncated_importance_sampling_type seq-mask-tis has no rule here")
+    given = {name.removeprefix(f"{_LOSS}.") for name, value in settings.values.items() if value and f"{_LOSS}." in name}
+    if given - _ARGUMENTS:
+        text = f"loss_fn has {', '.join(sorted(given - _ARGUMENTS))}, of a release whose loss has no rule here"
+        yield Reason("loss_unknown", text)
     for name, neutral in _NEUTRAL.items():
-        given = settings.at(f"policy.generation.{name}")
-        if given not in neutral:
-            yield Reason("loss_unknown", f"log-probabilities are of the distribution cut at {name} = {given}")
+        cut = settings.at(f"policy.generation.{name}")
+        if cut not in neutral:
+            yield Reason("loss_unknown", f"log-probabilities are of the distribution cut at {name} = {cut}")
 
 
 def _of_updates(settings: TrainerSettings) -> Iterator[Reason]:

@@ -17,6 +17,11 @@ from gradscope.rollouts.run import TrainerSettings
 
 _LOSS = "trainer.loss"
 _TERMS = {"default": within_one_bound, "ipo": within_both_bounds}
+_ARGUMENTS = frozenset(
+    {"type", "adv_tau", "kl_tau", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high"}
+    | {"teacher_tau", "import_path", "kwargs"}
+)
+"""Arguments of the losses since 0.5; another name tells a loss of an older or a newer release."""
 _SHAPING = (f"{_LOSS}.type", f"{_LOSS}.kl_tau")
 
 
@@ -74,6 +79,14 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", f"trainer.loss of type {kind!r} has no rule here")
     if settings.at(f"{_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in settings.values):
         yield Reason("loss_unknown", "advantages hold a teacher's log-probabilities, which are not logged")
+    others = {
+        name.removeprefix(f"{_LOSS}.").partition(".")[0] for name in settings.values if name.startswith(f"{_LOSS}.")
+    }
+    if others - _ARGUMENTS:
+        text = f"trainer.loss has {', '.join(sorted(others - _ARGUMENTS))}, of a release whose loss has no rule here"
+        yield Reason("loss_unknown", text)
+    if any("temp_scheduler" in name and value is not None for name, value in settings.values.items()):
+        yield Reason("loss_unknown", "the temperature followed a schedule, which has no rule here")
     temperatures = {
         float(value)
         for name, value in settings.values.items()

@@ -52,7 +52,7 @@ def _parents(folder: Path) -> Iterator[Path]:
 
 
 def _is_reduced(settings: TrainerSettings) -> bool:
-    """Verl computes in bfloat16 unless it is told otherwise."""
+    """Whether verl computes in bfloat16, as it does unless it is told otherwise."""
     named = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))
     return str(named) not in _FULL_PRECISION
 

@@ -1,0 +1,49 @@
+"""Made-up trainers with verl's, prime-rl's and NeMo-RL's semantics: replay's norm and rank's singular values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.other_trainers import nemo_rl, prime_rl, verl
+from benchmarks.other_trainers.judge import judge
+from gradscope.diagnostics.replay.measure import replay_run
+from gradscope.rollouts.read_options import ReadOptions
+
+TRAINERS = {"verl": verl, "prime-rl": prime_rl, "nemo-rl": nemo_rl}
+CASES = [(trainer, name) for trainer, module in TRAINERS.items() for name in module.CASES]
+QUICK = {("verl", "low_var_kl in the loss"), ("prime-rl", "default, traces"), ("nemo-rl", "tis")}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+)
+def test_a_run_is_reproduced_or_refused_with_its_reason(trainer: str, name: str, tmp_path: Path) -> None:
+    judged = judge(TRAINERS[trainer], name, tmp_path)
+    assert judged.right, judged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer", "name", "log", "config", "old", "new"),
+    [
+        ("verl", "token-mean", "rollouts", ".hydra/config.yaml", "token-mean", "seq-mean-token-mean"),
+        ("verl", "low_var_kl in the loss", "rollouts", ".hydra/config.yaml", "low_var_kl", "mse"),
+        ("prime-rl", "large kl_tau and adv_tau", ".", "configs/rl.json", '"adv_tau": 0.6', '"adv_tau": 0.7'),
+        ("nemo-rl", "tis", "exp_001", "results/grpo/step_1/config.yaml", "ratio: 1.5", "ratio: 2.5"),
+    ],
+)
+def test_another_loss_than_the_one_trained_with_is_a_mismatch(
+    trainer: str, name: str, log: str, config: str, old: str, new: str, tmp_path: Path
+) -> None:
+    TRAINERS[trainer].make(tmp_path, TRAINERS[trainer].CASES[name])
+    written = tmp_path / "run" / config
+    assert old in written.read_text()
+    written.write_text(written.read_text().replace(old, new))
+    report = replay_run(tmp_path / "run" / log, read=ReadOptions(initial_weights=tmp_path / "initial"))
+    verdicts = [
+        quantity.verdict for step in report.steps for quantity in step.quantities if quantity.name == "grad_norm"
+    ]
+    assert "mismatch" in verdicts
+    assert "match" not in verdicts[1:]
