@@ -36,6 +36,10 @@ from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, WeightsRef
 
 _SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
+_ROUNDED = (
+    "The trainer computed in less than float32, this is float32: the norms differ by its rounding, and `gradscope replay` "
+    "says how closely the logged one can be told."
+)
 _PADDED_BY_TRL = ("trl", "gradscope")
 """Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
@@ -90,7 +94,9 @@ class Recomputer:
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
                 if unknown and not self._is_known_pass(whole):
                     return None
+        rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(told), *self._untold(whole, told), *self._altered())
+        notes = (*notes, _ROUNDED) if rounded else notes
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
         return gram, question.measure(prepared, gram) if question else ()
 

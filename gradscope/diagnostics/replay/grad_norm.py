@@ -18,7 +18,7 @@ from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.reason import Reason
 from gradscope.results.replay import Quantity
 from gradscope.rollouts.run import Run
-from gradscope.say import non_finite_word, percent
+from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -55,7 +55,7 @@ def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outc
         return Quantity(name=_NAME, verdict="match", cause=_although(run, gram)), value, error
     if gram.trained is not None:
         return _judge_reduced(run, gram, gram.trained, logged, value, error)
-    return refused(_NAME, _off(run, gram, f"the recomputed norm is {percent(error)} off"), value, error)
+    return refused(_NAME, _off(run, gram, f"the recomputed norm is {_per_cent(error)} off"), value, error)
 
 
 def _judge_reduced(
@@ -63,11 +63,11 @@ def _judge_reduced(
 ) -> Outcome:
     """The verdict on a norm that can be told only within a spread."""
     within = trained.told_within
-    spread = f"the spread of {trained.dtype} over orders of the rollouts, {percent(within)}"
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
         notes = [f"within {spread}", _although(run, gram)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
-    off = f"the recomputed norm is {percent(error)} off, beyond {spread}"
+    off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, HALF_ROUNDING.get(trained.dtype, 0.0))
     if error <= close and run.settings.origin is not None:
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it")
@@ -109,3 +109,8 @@ def _inferred(gram: StepGram) -> str | None:
     if not gram.num_inferred_ids:
         return None
     return f"the token ids of {gram.num_inferred_ids} of {gram.num_rollouts} completions were inferred from their text"
+
+
+def _per_cent(share: float) -> str:
+    """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
+    return f"{100 * share:.2g} %"

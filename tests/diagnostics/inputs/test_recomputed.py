@@ -129,6 +129,7 @@ def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> Non
     assert gram.trained is not None
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
+    assert gram.notes == ()
 
 
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +204,10 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
         assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
     assert batch_norm(measured(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
+
+
+def test_rank_leaves_the_spread_to_replay_and_says_so(tmp_path: Path) -> None:
+    gram = measured(run_with((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
+    (note,) = gram.notes
+    assert note.startswith("The trainer computed in less than float32")
+    assert gram.trained is None
