@@ -37,8 +37,8 @@ from gradscope.rollouts.run import Run, WeightsRef
 
 _SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
 _ROUNDED = (
-    "The trainer computed in less than float32, this is float32: the norms differ by its rounding, and `gradscope replay` "
-    "says how closely the logged one can be told."
+    "The trainer computed in less than float32, this is float32: the norms differ by its rounding, and `gradscope "
+    "replay` says how closely the logged one can be told."
 )
 _PADDED_BY_TRL = ("trl", "gradscope")
 """Formats whose runs TRL's trainer made; others give the model each token's own position."""
