@@ -156,7 +156,7 @@ def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
     """The gradients of the chosen steps, and why there are none where there are none."""
-    measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress)))
+    measured = _or_unavailable(lambda: tuple(measure_steps(run, steps, options, progress, closely=True)))
     if isinstance(measured, Unavailable):
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
