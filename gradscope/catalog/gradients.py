@@ -103,8 +103,8 @@ GRADIENT_METRICS: tuple[Metric, ...] = (
         name="replay_grad_norm_error",
         title="replay error of the gradient norm",
         formula="|recomputed grad_norm - logged grad_norm| / |logged grad_norm|",
-        meaning="How far the gradient norm recomputed from the log is from the trainer's. Above 1e-4, or beyond the spread "
-        "of a run in reduced precision, the log, the weights or the loss settings are not what the trainer used.",
+        meaning="How far the gradient norm recomputed from the log is from the trainer's. Above 1e-4, or beyond the "
+        "spread of a run in reduced precision, log, weights or loss settings are not what the trainer used.",
         range="[0, inf)",
         better="lower",
         moved_by="Re-tokenized ids, weights of another step, unknown loss settings, low precision.",
