@@ -117,7 +117,9 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return refused("advantage", Reason("advantages_missing", "no advantages were logged, or one per token"))
     given = run.settings.get("advantage")
     if given == CUSTOM_ADVANTAGE:
-        return refused("advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, in its own way"))
+        return refused(
+            "advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, and how is not recorded")
+        )
     if given and formulation(str(given)).function is None:
         return refused("advantage", Reason("loss_not_on_disk", f"{given} needs more than the rewards of the step"))
     batch = _batch(run, measured)

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.gradients.step import measure
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow  # a run is trained for it
@@ -22,7 +22,7 @@ ARGUMENTS = ("--advantage", "logged", "--group-size", "2", "--json")
 def interrupted_at_the_second_step(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ctrl-C in the second step that is computed, once; the steps that were asked for."""
     computed: list[int] = []
-    measure_as_before = measure.measure_step
+    measure_as_before = recomputed.measure_step
 
     def measure_or_stop(prepared, **options):  # type: ignore[no-untyped-def]
         computed.append(prepared.step)
@@ -30,7 +30,7 @@ def interrupted_at_the_second_step(monkeypatch: pytest.MonkeyPatch) -> list[int]
             raise KeyboardInterrupt
         return measure_as_before(prepared, **options)
 
-    monkeypatch.setattr(measure, "measure_step", measure_or_stop)
+    monkeypatch.setattr(recomputed, "measure_step", measure_or_stop)
     return computed
 
 

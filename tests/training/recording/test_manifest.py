@@ -17,7 +17,8 @@ def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
     _, run = record(tmp_path, scale_rewards="batch")
     assert read_manifest(run).advantage == "trl"
     for step in replay_run(run).steps:
-        assert {q.name for q in step.quantities if q.verdict == "match"} == {"reward", "advantage", "grad_norm"}
+        assert {q.verdict for q in step.quantities} == {"match"}
+        assert len(step.quantities) == 4
 
 
 @pytest.mark.slow
@@ -63,7 +64,7 @@ def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> No
     report = replay_run(run)
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
     causes = {quantity.cause for step in report.steps for quantity in step.quantities if quantity.name == "advantage"}
-    assert causes == {"the advantages were not logged, or are one per token"}
+    assert causes == {"no advantages were logged, or one per token"}
 
 
 @pytest.mark.slow
