@@ -157,9 +157,9 @@ class Recomputer:
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
-        for computed, by in self._as_computed(prepared, weights, loss, arithmetic):
+        for computed, sampler, by in self._as_computed(prepared, weights, loss, arithmetic):
             for assumption in [start, *others]:
-                norms = trained_norms(under(computed, assumption), by)
+                norms = trained_norms(under(computed, assumption), by, sampler)
                 if abs(norms.mean - logged) <= norms.told_within * abs(logged):
                     return assumption, norms
                 first = first or norms
@@ -167,19 +167,25 @@ class Recomputer:
 
     def _as_computed(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, arithmetic: TrainerArithmetic
-    ) -> Iterator[tuple[PreparedStep, TrainerArithmetic]]:
-        """The step with the weights and the output layer that the trainer may have had; none where all was float32."""
+    ) -> Iterator[tuple[PreparedStep, MeasuredPolicy | None, TrainerArithmetic]]:
+        """The step, what sampled it and the output layer as the trainer may have had them; none in float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
         stored = stored_dtype(self._run.weights[-1])
         computed = "bfloat16" if self._run.settings.get("casts_weights", False) else stored
         if computed != "float32":
             options = replace(self._options, dtype=computed, precision="auto")
             step = prepared_of(self._run, prepared.step, weights, loss, options)
-            yield from ((step, head) for head in heads)
+            sampler = self._sampler(loss, options)
+            yield from ((step, sampler, head) for head in heads)
         if arithmetic.autocast is not None:
-            yield from ((prepared, head) for head in heads)
+            sampler = self._sampler(loss, self._options)
+            yield from ((prepared, sampler, head) for head in heads)
         elif arithmetic.router_coefficient:
-            yield prepared, arithmetic
+            yield prepared, None, arithmetic
+
+    def _sampler(self, loss: StepLoss, options: EngineOptions) -> MeasuredPolicy | None:
+        """The weights that sampled a reused batch."""
+        return None if loss.sampled_with is None else policy_of(self._run, loss.sampled_with, options)
 
     @property
     def _is_reduced(self) -> bool:

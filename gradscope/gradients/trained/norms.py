@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,10 @@ import torch
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import ForwardPasses
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
@@ -102,20 +105,26 @@ def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
 
 
 def trained_norms(
-    prepared: PreparedStep, arithmetic: TrainerArithmetic, *, num_orders: int = NUM_ORDERS, seed: int = 0
+    prepared: PreparedStep,
+    arithmetic: TrainerArithmetic,
+    sampler: MeasuredPolicy | None = None,
+    *,
+    num_orders: int = NUM_ORDERS,
+    seed: int = 0,
 ) -> TrainedNorms:
     """The norm of a step's gradient, its rollouts in several random orders.
 
     Args:
         prepared: The step, with the weights in the dtype that the trainer had them in.
         arithmetic: How it computed.
+        sampler: The weights that sampled a reused batch, where their log-probabilities were not logged.
         num_orders: How many orders.
         seed: Decides them.
 
     Returns:
         The norms.
     """
-    prepared = _in_trainers_rows(prepared, arithmetic)
+    prepared = _in_trainers_rows(prepared, arithmetic, sampler)
     draw, num_rows = np.random.default_rng(seed), len(prepared.plan.sequences)
     orders = [draw.permutation(num_rows).tolist() for _ in range(num_orders)]
     router = None
@@ -150,21 +159,31 @@ def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerAri
     return [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
 
 
-def _in_trainers_rows(prepared: PreparedStep, arithmetic: TrainerArithmetic) -> PreparedStep:
-    """The step in the trainer's padding, with the reference's log-probabilities by the same arithmetic."""
-    policy = prepared.policy
-    framed = replace(prepared, plan=replace(prepared.plan, sequences=in_frames(policy, prepared.plan)))
-    if not framed.plan.objective.has_reference or arithmetic.autocast is None:
+def _in_trainers_rows(
+    prepared: PreparedStep, arithmetic: TrainerArithmetic, sampler: MeasuredPolicy | None
+) -> PreparedStep:
+    """The step in the trainer's padding, with what its loss looks at computed by the same arithmetic."""
+    policy, plan = prepared.policy, prepared.plan
+    framed = replace(prepared, plan=replace(plan, sequences=in_frames(policy, plan)))
+    if arithmetic.autocast is None and policy.dtype == torch.float32:
         return framed
-    reference: list[torch.Tensor] = []
-    with policy.as_reference() as model, torch.no_grad(), arithmetic.on(policy.device, model):
-        for batch in _chunks(framed, range(len(framed.plan.sequences)), arithmetic):
-            reference += completion_logprobs(model, batch, framed.plan.objective.temperature)
-    completions = [
-        replace(completion, reference=logprobs)
-        for completion, logprobs in zip(framed.plan.completions, reference, strict=True)
-    ]
-    return replace(framed, plan=replace(framed.plan, completions=tuple(completions)))
+
+    def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        with torch.no_grad(), arithmetic.on(policy.device, model):
+            for batch in _chunks(framed, range(len(plan.sequences)), arithmetic):
+                found += completion_logprobs(model, batch, plan.objective.temperature, entropies=entropies)
+        return [row[len(row) // 2 :] for row in found] if entropies else found
+
+    known = [completion.old for completion in plan.completions if completion.old is not None]
+    passes = ForwardPasses(
+        old=each(sampler.model) if sampler is not None else known or None,
+        entropies=each(policy.model, entropies=True) if plan.objective.top_entropy_quantile < 1.0 else None,
+    )
+    if plan.objective.has_reference:
+        with policy.as_reference() as model:
+            passes = replace(passes, reference=each(model))
+    return framed.planned_with(passes)
 
 
 @contextmanager
