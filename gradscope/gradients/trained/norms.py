@@ -46,6 +46,8 @@ class TrainerArithmetic:
     """Rollouts of one forward and backward pass; None: all of the step."""
     fused_head: bool = True
     """Whether the output layer's gradients are products in float32 (TRL's fused head) or in the dtype of the others."""
+    float32_head: bool = False
+    """Whether the fused head's logits are in float32 (``cast_lm_head_to_fp32``)."""
     router_coefficient: float = 0.0
     """What the router's load-balancing term is multiplied with."""
 
@@ -57,6 +59,7 @@ class TrainerArithmetic:
         return cls(
             autocast=half,
             micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
+            float32_head=bool(settings.get("cast_lm_head_to_fp32", False)),
             router_coefficient=_router_coefficient(settings, model),
         )
 
@@ -67,7 +70,7 @@ class TrainerArithmetic:
         Yields:
             Nothing.
         """
-        head = fused_head(model) if self.fused_head else nullcontext()
+        head = fused_head(model, in_float32=self.float32_head) if self.fused_head else nullcontext()
         with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None), head:
             yield
 
