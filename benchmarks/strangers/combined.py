@@ -90,7 +90,7 @@ IN_BF16_WEIGHTS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"model": GPT2},
     "two iterations, no autocast": {"args": {**TWICE, "bf16": False}},
     "gemma2, no autocast, one micro-batch": {"model": GEMMA2, "args": {"bf16": False, **ONE_MICRO_BATCH}},
-    "mixtral with router loss": {"model": MIXTRAL},
+    "mixtral with router loss": {"model": MIXTRAL, "args": ONE_MICRO_BATCH},
     "tied, frozen first layer, beta": {"model": TIED, "prepare": frozen_first_layer, "args": BETA},
 }
 
@@ -186,8 +186,18 @@ IN_FLOAT32: Mapping[str, Mapping[str, Any]] = {
     "three iterations, sapo, delta": {"args": {**TWICE, "num_iterations": 3, "max_steps": 4, "delta": 1.3}},
     "two iterations, mixtral, router loss, one micro-batch": {"model": MIXTRAL, "args": {**TWICE, **ONE_MICRO_BATCH}},
     "two iterations, entropy quantile": {"args": {**TWICE, **ONE_MICRO_BATCH, "top_entropy_quantile": 0.4}},
-    "evaluation between the steps": {"args": {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 3}},
-    "evaluation, two iterations": {"args": {**TWICE, "eval_strategy": "steps", "eval_steps": 1}},
+    "evaluation between the steps": {
+        "args": {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 3},
+        "at": {2: "cannot"},
+        "word": "evaluation|holds no rollouts|fewer",
+        "partly": MEANS_AND_KL,
+    },
+    "evaluation of half a batch, two iterations": {
+        "args": {**TWICE, "eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2},
+        "at": {2: "cannot"},
+        "word": "evaluation|holds no rollouts|fewer",
+        "partly": MEANS_AND_KL,
+    },
     "several epochs of few prompts": {"args": {"max_steps": 5}, "prompts": ONE_TOKEN[:5]},
     "resumed": {"args": {"max_steps": 4}, "stops_after": 2},
     "resumed, beta": {"args": {"max_steps": 4, **BETA}, "stops_after": 2},
@@ -215,7 +225,8 @@ IN_FLOAT32: Mapping[str, Mapping[str, Any]] = {
         "args": {"reward_weights": [1.0, 0.3, -0.5], "scale_rewards": "batch"},
     },
     "32 groups of two": {
-        "args": {"num_generations": 2, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8}
+        "args": {"num_generations": 2, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8},
+        "prompts": tuple(f"w{3 + n % 29} w{3 + n // 2}" for n in range(40)),
     },
     "very long and very short completions": {"args": {"max_completion_length": 40}, "prompts": MIXED_LENGTHS},
     "very long and very short completions, gpt2": {
@@ -334,5 +345,10 @@ def _spoiled() -> list[Case]:
             spoil=edit(one_token),
             **first,
         ),
-        Case(name="two iterations said to be one", args=TWICE, config_change={"num_iterations": 1}, **second),
+        Case(
+            name="two iterations said to be one",
+            args=TWICE,
+            config_change={"num_iterations": 1},
+            **{**both, "unjudged": (1, 3)},
+        ),
     ]

@@ -24,7 +24,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.plan.rows import ForwardPasses
+from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
@@ -32,6 +32,8 @@ from gradscope.rollouts.run import TrainerSettings
 
 NUM_ORDERS = 6
 """Random orders that the passes run in; their standard deviation is then known to a third."""
+_NUDGE = 2.0**-21
+"""What another order of float32 sums changes in a loss, relative: now and then it moves a number across a tie."""
 _LARGEST_SCALE = 2.0**16
 """Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
 
@@ -62,6 +64,10 @@ class TrainerArithmetic:
             float32_head=bool(settings.get("cast_lm_head_to_fp32", False)),
             router_coefficient=_router_coefficient(settings, model),
         )
+
+    def is_reduced(self, policy: MeasuredPolicy) -> bool:
+        """Whether anything is rounded to less than float32."""
+        return self.autocast is not None or policy.dtype.itemsize < torch.float32.itemsize
 
     @contextmanager
     def on(self, device: torch.device, model: object) -> Iterator[None]:
@@ -128,15 +134,16 @@ def trained_norms(
         The norms.
     """
     prepared = _in_trainers_rows(prepared, arithmetic, sampler)
-    draw, num_rows = np.random.default_rng(seed), len(prepared.plan.sequences)
-    orders = [draw.permutation(num_rows).tolist() for _ in range(num_orders)]
+    orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
     router = None
     if arithmetic.router_coefficient:
         with _accumulated(prepared, _chunks(prepared, orders[0], arithmetic), arithmetic, rewards=0.0) as gradients:
             router = _norm(gradients.values())
-    norms = []
-    for order in orders:
-        with _accumulated(prepared, _chunks(prepared, order, arithmetic), arithmetic) as gradients:
+    norms, nudged = [], _NUDGE if arithmetic.is_reduced(prepared.policy) else 0.0
+    for number, order in enumerate(orders):
+        noise = torch.Generator().manual_seed(seed + number)
+        step = replace(prepared, plan=_nudged(prepared.plan, nudged, noise))
+        with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
     policy = prepared.policy
     return TrainedNorms(
@@ -156,6 +163,27 @@ def _router_coefficient(settings: TrainerSettings, model: object) -> float:
     return float(getattr(config, "router_aux_loss_coef", 0.0) if given is None else given)
 
 
+def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
+    """Random orders; with four or more, two of them have the rollouts that count most in one micro-batch, and apart.
+
+    Where few rollouts count, such as where most were truncated, random orders may all keep the same ones apart.
+    """
+    draw, num_rows = np.random.default_rng(seed), len(plan.sequences)
+    orders: list[list[int]] = [draw.permutation(num_rows).tolist() for _ in range(number)]
+    num_chunks = -(-num_rows // (micro_batch or num_rows))
+    if number >= 4 and num_chunks > 1:
+        together = sorted(range(num_rows), key=lambda row: -_share(plan, row))
+        orders[-2:] = [together, [row for first in range(num_chunks) for row in together[first::num_chunks]]]
+    return orders
+
+
+def _share(plan: RowPlan, row: int) -> float:
+    """How much of the loss is a rollout's, roughly."""
+    advantages, weights = plan.advantages[row], plan.weights[row]
+    reward = weights if advantages is None else weights * advantages.to(weights)
+    return float(reward.abs().sum() + plan.kl_weights[row].abs().sum())
+
+
 def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
     """The micro-batches of an order of the rollouts."""
     size = arithmetic.micro_batch or len(order)
@@ -168,7 +196,7 @@ def _in_trainers_rows(
     """The step in the trainer's padding, with what its loss looks at computed by the same arithmetic."""
     policy, plan = prepared.policy, prepared.plan
     framed = replace(prepared, plan=replace(plan, sequences=in_frames(policy, plan)))
-    if arithmetic.autocast is None and policy.dtype == torch.float32:
+    if not arithmetic.is_reduced(policy):
         return framed
 
     def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
@@ -187,6 +215,17 @@ def _in_trainers_rows(
         with policy.as_reference() as model:
             passes = replace(passes, reference=each(model))
     return framed.planned_with(passes)
+
+
+def _nudged(plan: RowPlan, size: float, draw: torch.Generator) -> RowPlan:
+    """The plan with every token's weight a little larger or smaller."""
+    if not size:
+        return plan
+
+    def each(rows: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(row * (1 + size * torch.randn(row.shape, generator=draw).to(row)) for row in rows)
+
+    return replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights))
 
 
 @contextmanager
