@@ -8,11 +8,11 @@ router's term. What fitted at one step is where the next begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
@@ -21,7 +21,7 @@ from gradscope.diagnostics.inputs.tolerance import meets_logged
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.checkpoint import stored_dtype
+from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.padded_sequences import in_frames
@@ -170,7 +170,7 @@ class Recomputer:
     ) -> Iterator[tuple[PreparedStep, MeasuredPolicy | None, TrainerArithmetic]]:
         """The step, what sampled it and the output layer as the trainer may have had them; none in float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
-        stored = stored_dtype(self._run.weights[-1])
+        stored = trained_dtype(self._run)
         computed = "bfloat16" if self._run.settings.get("casts_weights", False) else stored
         if computed != "float32":
             options = replace(self._options, dtype=computed, precision="auto")
@@ -191,7 +191,7 @@ class Recomputer:
     def _is_reduced(self) -> bool:
         """Whether the trainer is known to have computed in less than float32."""
         by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
-        return bool(by_arguments) or stored_dtype(self._run.weights[-1]) != "float32"
+        return bool(by_arguments) or trained_dtype(self._run) != "float32"
 
     @cached_property
     def _frozen(self) -> frozenset[str]:
@@ -295,8 +295,18 @@ def policy_of(
         mixed=mixed,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
-        rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
+        rounded=trained_dtype(run),  # what training started from may have been converted on loading
     )
+
+
+def trained_dtype(run: Run) -> FloatName:
+    """The dtype that the trainer had its weights in: that of its checkpoints; that of an adapter's base as loaded."""
+    weights, given = run.weights[-1], run.settings.get("model_init_kwargs")
+    if weights.kind == "adapter" and isinstance(given, Mapping):
+        named = str(given.get("dtype", given.get("torch_dtype"))).removeprefix("torch.")
+        loaded = next((name for name in get_args(FloatName) if name == named), None)
+        return loaded or stored_dtype(weights)
+    return stored_dtype(weights)
 
 
 def _framed(prepared: PreparedStep) -> PreparedStep:

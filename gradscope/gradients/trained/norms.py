@@ -67,7 +67,8 @@ class TrainerArithmetic:
 
     def is_reduced(self, policy: MeasuredPolicy) -> bool:
         """Whether anything is rounded to less than float32."""
-        return self.autocast is not None or policy.dtype.itemsize < torch.float32.itemsize
+        least = min(parameter.dtype.itemsize for parameter in policy.model.parameters())
+        return self.autocast is not None or least < torch.float32.itemsize
 
     @contextmanager
     def on(self, device: torch.device, model: object) -> Iterator[None]:
