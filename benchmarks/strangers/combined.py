@@ -1,4 +1,4 @@
-"""Settings that meet each other: precision, models, adapters, losses and the schedule of a run, two and three at once."""
+"""Settings that meet each other: precision, models, adapters, losses and the schedule of a run, several at once."""
 
 from __future__ import annotations
 
@@ -197,17 +197,22 @@ IN_FLOAT32: Mapping[str, Mapping[str, Any]] = {
     },
     "three iterations, sapo, delta": {"args": {**TWICE, "num_iterations": 3, "max_steps": 4, "delta": 1.3}},
     "two iterations, mixtral, router loss, one micro-batch": {"model": MIXTRAL, "args": {**TWICE, **ONE_MICRO_BATCH}},
+    "mixtral, router loss, mask truncated, one micro-batch": {
+        "model": MIXTRAL,
+        "args": {"mask_truncated_completions": True, **ONE_MICRO_BATCH},
+    },
+    "falcon_mamba, mask truncated": {"model": MODELS["falcon_mamba"], "args": {"mask_truncated_completions": True}},
     "two iterations, entropy quantile": {"args": {**TWICE, **ONE_MICRO_BATCH, "top_entropy_quantile": 0.4}},
     "evaluation between the steps": {
         "args": {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 3},
-        "at": {2: "cannot"},
-        "word": "evaluation|holds no rollouts|fewer",
+        "at": {2: "cannot", 3: "cannot"},
+        "word": "evaluation|not in the report",
         "partly": MEANS_AND_KL,
     },
     "evaluation of half a batch, two iterations": {
         "args": {**TWICE, "eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2},
-        "at": {2: "cannot"},
-        "word": "evaluation|holds no rollouts|fewer",
+        "at": {2: "cannot", 3: "cannot"},
+        "word": "evaluation|not in the report",
         "partly": MEANS_AND_KL,
     },
     "several epochs of few prompts": {"args": {"max_steps": 5}, "prompts": ONE_TOKEN[:5]},

@@ -36,7 +36,7 @@ def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
 
 
 class _FusedHead(torch.autograd.Function):
-    """hidden W' + b in the dtype of the products or a given one, returned in float32; gradients are float32 products."""
+    """hidden W' + b in the dtype of products or a given one, returned in float32; gradients are float32 products."""
 
     @staticmethod
     def forward(

@@ -168,6 +168,9 @@ def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> l
     """Random orders; with four or more, two of them have the rollouts that count most in one micro-batch, and apart.
 
     Where few rollouts count, such as where most were truncated, random orders may all keep the same ones apart.
+
+    Returns:
+        Orders of all rollouts.
     """
     draw, num_rows = np.random.default_rng(seed), len(plan.sequences)
     orders: list[list[int]] = [draw.permutation(num_rows).tolist() for _ in range(number)]
@@ -188,7 +191,17 @@ def _share(plan: RowPlan, row: int) -> float:
 def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
     """The micro-batches of an order of the rollouts."""
     size = arithmetic.micro_batch or len(order)
-    return [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
+    batches = [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
+    return [_unseen(prepared.plan, batch) for batch in batches] if prepared.plan.objective.mask_truncated else batches
+
+
+def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
+    """The batch with completions that left the loss hidden from attention and router, as TRL hides truncated ones."""
+    mask = batch.attention_mask.clone()
+    for place, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
+        if not plan.completions[plan.rows[row].sequence].counted.any():
+            mask[place, stop - batch.num_completion[place] : stop] = 0
+    return replace(batch, attention_mask=mask)
 
 
 def _in_trainers_rows(
