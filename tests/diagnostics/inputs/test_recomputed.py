@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel
 
-from gradscope.diagnostics.inputs.recomputed import Recomputer
+from gradscope.diagnostics.inputs.recomputed import Recomputer, trained_dtype
+from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
@@ -24,6 +25,7 @@ from gradscope.gradients.trained.output_layer import trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
+from tests.gradients.adapters import adapt
 from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_groups, tiny_model
 
 BERT = BertConfig(
@@ -203,3 +205,26 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
         assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
     assert batch_norm(measured(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"dtype": "bfloat16"}, "bfloat16"), ({"torch_dtype": "torch.float16"}, "float16"), ({}, "float32")],
+)
+def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, given: dict, expected: str) -> None:
+    """The adapter itself is kept in float32 all the same."""
+    saved(tmp_path / "base")
+    adapt(tiny_model("llama_untied_biases"), {}).save_pretrained(tmp_path / "adapter")
+    weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
+    run = run_with((weights,), 1.0, model_init_kwargs=given)
+    assert trained_dtype(run) == expected
+    policy = policy_of_run(run, weights, EngineOptions(device="cpu"))
+    base = policy.model.get_base_model().lm_head.weight
+    as_loaded = tiny_model("llama_untied_biases").lm_head.weight.to(getattr(torch, expected)).float()
+    assert torch.equal(base, as_loaded)
+    assert policy.dtype == torch.float32
+
+
+def test_weights_that_were_saved_have_the_dtype_that_they_were_trained_in(tmp_path: Path) -> None:
+    run = run_with((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
+    assert trained_dtype(run) == "float32"
