@@ -7,6 +7,7 @@ from benchmarks.strangers.combined import combined_cases
 from benchmarks.strangers.folders import folder_cases
 from benchmarks.strangers.losses import loss_cases
 from benchmarks.strangers.reduced import reduced_cases
+from benchmarks.strangers.seeded import seeded_cases
 from benchmarks.strangers.spoiled import spoiled_cases
 from benchmarks.strangers.texts import text_cases
 
@@ -18,5 +19,6 @@ CASES = [
     *spoiled_cases(),
     *combined_cases(),
     *reduced_cases(),
+    *seeded_cases(),
 ]
 """In the order of the table."""
