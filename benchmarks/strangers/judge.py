@@ -224,7 +224,7 @@ def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -
 def _judge_within(judgement: Judgement, found: dict[str, Any], error: float) -> None:
     """A norm that only batches nobody logged would tell exactly: the answer says how closely it can be told."""
     within = found.get("told_within")
-    if within is not None and error <= within <= MOST_TOLD:
+    if within is not None and error <= max(within, TOLERANCE) and within <= MOST_TOLD:
         judgement.find("within its spread", f"{error:.2g} off, told within {within:.2g}")
     else:
         judgement.find("wrong verdict", f"match although {error:.2g} off, told within {within}")

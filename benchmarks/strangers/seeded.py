@@ -39,6 +39,8 @@ FAMILIES: Mapping[str, Callable[[], Any]] = {
     "mixtral with router loss": MIXTRAL,
     "tied llama": of("llama", tie_word_embeddings=True),
 }
+WITHOUT_ADAPTER = ("gpt2", "mamba2", "falcon_h1")
+"""PEFT has none of its adapters on all of their linear layers."""
 LOSSES: tuple[Mapping[str, Any], ...] = (
     {},
     {"loss_type": "grpo"},
@@ -82,6 +84,7 @@ def seeded_cases() -> list[Case]:
 def _drawn(seed: int) -> Case:
     draw = random.Random(seed)
     family, adapter = draw.choice(list(FAMILIES)), draw.choice(ADAPTERS)
+    adapter = None if family in WITHOUT_ADAPTER else adapter
     dtype, bf16 = draw.choice((("float32", False), ("float32", False), ("float32", True), ("bfloat16", True)))
     arguments = {
         **draw.choice(LOSSES),

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
-from gradscope.diagnostics.inputs.tolerance import meets_logged
+from gradscope.diagnostics.inputs.tolerance import meets_logged, rounding_floor
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
@@ -140,7 +140,7 @@ class Recomputer:
         logged, whole = self._run.metrics.get(step, {}).get("grad_norm"), gram.logged_gram
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
-        return None if meets_logged(batch_norm(whole), logged) else logged
+        return None if meets_logged(batch_norm(whole), logged, rounding_floor(gram.score_gram)) else logged
 
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption

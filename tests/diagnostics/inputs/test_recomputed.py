@@ -117,6 +117,15 @@ def test_a_norm_that_nothing_explains_is_left_as_it_is(tmp_path: Path) -> None:
     assert (gram.notes, gram.trained) == ((), None)
 
 
+def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
+    run = run_with((saved(tmp_path),), 0.0)
+    level = [replace(g, rollouts=tuple(replace(one, advantage=1e-9) for one in g.rollouts)) for g in run.groups]
+    monkeypatch.setattr(Recomputer, "_look_again", None)
+    gram = measured(replace(run, groups=tuple(level)))
+    assert 0 < batch_norm(gram.logged_gram) < 1e-8
+
+
 def test_without_a_logged_norm_what_it_would_have_told_is_said(tmp_path: Path) -> None:
     (note,) = measured(run_with((saved(tmp_path),), None)).notes
     assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
