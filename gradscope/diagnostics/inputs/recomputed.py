@@ -83,7 +83,8 @@ class Recomputer:
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
-            if not self._is_reduced and self._unmet(step, gram) is not None:
+            told_by_trainer = trained is not None and trained.meets(logged)
+            if not (self._is_reduced or told_by_trainer) and self._unmet(step, gram) is not None:
                 prepared = _framed(prepared)
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
@@ -160,7 +161,7 @@ class Recomputer:
         for computed, sampler, by in self._as_computed(prepared, weights, loss, arithmetic):
             for assumption in [start, *others]:
                 norms = trained_norms(under(computed, assumption), by, sampler)
-                if abs(norms.mean - logged) <= norms.told_within * abs(logged):
+                if norms.meets(logged):
                     return assumption, norms
                 first = first or norms
         return start, first

@@ -106,6 +106,10 @@ class TrainedNorms:
         low, high = prediction_interval(self.norms)
         return max((high - low) / (high + low), self.resolution) if high + low > 0 else 0.0
 
+    def meets(self, logged: float) -> bool:
+        """Whether a logged norm lies as close as it can be told."""
+        return abs(self.mean - logged) <= self.told_within * abs(logged)
+
 
 def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
     """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""

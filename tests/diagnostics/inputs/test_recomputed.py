@@ -26,7 +26,7 @@ from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
 from tests.gradients.adapters import adapt
-from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_groups, tiny_model
+from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
 
 BERT = BertConfig(
     vocab_size=VOCAB,
@@ -140,6 +140,22 @@ def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> Non
     assert gram.trained is not None
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
+
+
+def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its float32 Gram never has the logged norm, and no adapter's idle random numbers are to be asked about."""
+    model = tiny_experts("mixtral")
+    model.save_pretrained(tmp_path)
+    prepared = prepare_step(replace(policy_of(model), padding=TrainerPadding()), tiny_groups(), DAPO)
+    by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
+    logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
+    settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
+    monkeypatch.setattr(Recomputer, "_is_known_pass", None)
+    run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
+    gram = measured(run, closely=True)
+    assert gram.trained is not None
+    assert gram.trained.meets(logged)
+    assert not gram.trained.meets(2 * logged)
 
 
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
