@@ -78,6 +78,10 @@ class Case:
     tokenizer: TokenizerChoice = WORDS
     rewards: tuple[Callable[..., Any], ...] = ()
     """Reward functions; empty: one that looks at the ids and logs them."""
+    prompts: tuple[Any, ...] = ()
+    """The dataset's prompts; empty: sixteen of two to seven words."""
+    stops_after: int = 0
+    """The update after which the job ends, to be resumed from its last checkpoint; 0: it runs through."""
     peft: Callable[[], Any] | None = None
     """Builds the adapter's configuration that the trainer is given."""
     prepare: Callable[[Any, Folders], Any] | None = None

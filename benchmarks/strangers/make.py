@@ -44,7 +44,7 @@ def make_run(case: Case, folders: Folders) -> None:
     truth = _truth(trainer)
     if case.saved != "nothing":
         trainer.save_model(str(folders.initial))
-    trainer.train()
+    _train(case, folders, trainer)
     arguments = {**_written(trainer.args), **case.config_change}
     folders.arguments.write_text(json.dumps(arguments, default=str))
     if case.spoil:
@@ -61,6 +61,7 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
     if case.tokenizer.script_template:
         tokenizer.chat_template = case.tokenizer.script_template
     arguments = {**COMMON, **case.args}
+    dataset = Dataset.from_dict({"prompt": list(case.prompts) or prompts(case.tokenizer)})
     model: Any = str(folders.base)
     if case.prepare:
         loaded = AutoModelForCausalLM.from_pretrained(folders.base, dtype=getattr(torch, case.dtype))
@@ -71,11 +72,28 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
         model=model,
         reward_funcs=list(case.rewards) or [by_ids],
         args=GRPOConfig(output_dir=str(folders.run), **arguments),
-        train_dataset=Dataset.from_dict({"prompt": prompts(case.tokenizer)}),
+        train_dataset=dataset,
+        eval_dataset=dataset.select(range(2)) if "eval_strategy" in arguments else None,
         processing_class=tokenizer,
         peft_config=case.peft() if case.peft else None,
         **case.trainer,
     )
+
+
+def _train(case: Case, folders: Folders, trainer: Any) -> None:
+    """All updates, by a second job from where the first one ended."""
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step >= case.stops_after
+
+    if case.stops_after:
+        trainer.add_callback(Stop())
+    trainer.train()
+    if case.stops_after:
+        second = _trainer(case, folders, build_tokenizer(case.tokenizer))
+        second.train(resume_from_checkpoint=str(folders.checkpoint(case.stops_after)))
 
 
 def _written(args: Any) -> dict[str, Any]:

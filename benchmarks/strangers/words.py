@@ -40,6 +40,8 @@ class TokenizerChoice:
     """Whether it is a small one of Qwen2's own class, of letters; else of words."""
     has_pad: bool = True
     """Whether it has a padding token; else TRL takes EOS."""
+    bos: bool = False
+    """Whether every text begins with the word w4."""
     saved_template: str | None = None
     """The chat template that is saved beside the base model."""
     script_template: str | None = None
@@ -55,7 +57,7 @@ WORDS = TokenizerChoice()
 
 def build_tokenizer(choice: TokenizerChoice) -> Any:
     """The tokenizer as it is saved beside the base model."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
     if choice.of_qwen2:
@@ -66,6 +68,9 @@ def build_tokenizer(choice: TokenizerChoice) -> Any:
     core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>"} if choice.has_pad else {}
+    if choice.bos:
+        special["bos_token"] = "w4"
+        core.post_processor = processors.TemplateProcessing(single="w4 $A", special_tokens=[("w4", 4)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>", **special)
     if choice.saved_template:
         tokenizer.chat_template = choice.saved_template

@@ -8,20 +8,20 @@ router's term. What fitted at one step is where the next begins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.logged_tokens import other_tokens
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss
-from gradscope.diagnostics.inputs.tolerance import meets_logged
+from gradscope.diagnostics.inputs.tolerance import meets_logged, rounding_floor
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.checkpoint import stored_dtype
+from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.padded_sequences import in_frames
@@ -88,7 +88,8 @@ class Recomputer:
             prepared = under(whole, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
-            if not self._is_reduced and self._unmet(step, gram) is not None:
+            told_by_trainer = trained is not None and trained.meets(logged)
+            if not (self._is_reduced or told_by_trainer) and self._unmet(step, gram) is not None:
                 prepared = _framed(prepared)
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
@@ -149,7 +150,7 @@ class Recomputer:
         logged, whole = self._run.metrics.get(step, {}).get("grad_norm"), gram.logged_gram
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
-        return None if meets_logged(batch_norm(whole), logged) else logged
+        return None if meets_logged(batch_norm(whole), logged, rounding_floor(gram.score_gram)) else logged
 
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
@@ -166,35 +167,41 @@ class Recomputer:
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
-        for computed, by in self._as_computed(prepared, weights, loss, arithmetic):
+        for computed, sampler, by in self._as_computed(prepared, weights, loss, arithmetic):
             for assumption in [start, *others]:
-                norms = trained_norms(under(computed, assumption), by)
-                if abs(norms.mean - logged) <= norms.told_within * abs(logged):
+                norms = trained_norms(under(computed, assumption), by, sampler)
+                if norms.meets(logged):
                     return assumption, norms
                 first = first or norms
         return start, first
 
     def _as_computed(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, arithmetic: TrainerArithmetic
-    ) -> Iterator[tuple[PreparedStep, TrainerArithmetic]]:
-        """The step with the weights and the output layer that the trainer may have had; none where all was float32."""
+    ) -> Iterator[tuple[PreparedStep, MeasuredPolicy | None, TrainerArithmetic]]:
+        """The step, what sampled it and the output layer as the trainer may have had them; none in float32."""
         heads = [replace(arithmetic, fused_head=fused) for fused in (True, False)]
-        stored = stored_dtype(self._run.weights[-1])
+        stored = trained_dtype(self._run)
         computed = "bfloat16" if self._run.settings.get("casts_weights", False) else stored
         if computed != "float32":
             options = replace(self._options, dtype=computed, precision="auto")
             step = prepared_of(self._run, prepared.step, weights, loss, options)
-            yield from ((step, head) for head in heads)
+            sampler = self._sampler(loss, options)
+            yield from ((step, sampler, head) for head in heads)
         if arithmetic.autocast is not None:
-            yield from ((prepared, head) for head in heads)
+            sampler = self._sampler(loss, self._options)
+            yield from ((prepared, sampler, head) for head in heads)
         elif arithmetic.router_coefficient:
-            yield prepared, arithmetic
+            yield prepared, None, arithmetic
+
+    def _sampler(self, loss: StepLoss, options: EngineOptions) -> MeasuredPolicy | None:
+        """The weights that sampled a reused batch."""
+        return None if loss.sampled_with is None else policy_of(self._run, loss.sampled_with, options)
 
     @property
     def _is_reduced(self) -> bool:
         """Whether the trainer is known to have computed in less than float32."""
         by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
-        return bool(by_arguments) or stored_dtype(self._run.weights[-1]) != "float32"
+        return bool(by_arguments) or trained_dtype(self._run) != "float32"
 
     @cached_property
     def _frozen(self) -> frozenset[str]:
@@ -298,8 +305,18 @@ def policy_of(
         mixed=mixed,
         origin=first.path if first is not None and first.kind == "full" else None,
         padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
-        rounded=stored_dtype(run.weights[-1]),  # what training started from may have been converted on loading
+        rounded=trained_dtype(run),  # what training started from may have been converted on loading
     )
+
+
+def trained_dtype(run: Run) -> FloatName:
+    """The dtype that the trainer had its weights in: that of its checkpoints; that of an adapter's base as loaded."""
+    weights, given = run.weights[-1], run.settings.get("model_init_kwargs")
+    if weights.kind == "adapter" and isinstance(given, Mapping):
+        named = str(given.get("dtype", given.get("torch_dtype"))).removeprefix("torch.")
+        loaded = next((name for name in get_args(FloatName) if name == named), None)
+        return loaded or stored_dtype(weights)
+    return stored_dtype(weights)
 
 
 def _framed(prepared: PreparedStep) -> PreparedStep:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 GRAD_NORM_TOLERANCE = 1e-5
 """Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
+ROUNDING_FLOOR = 1e-6
+"""Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
+2e-7: it matches zero."""
 
 
-def meets_logged(norm: float, logged: float) -> bool:
+def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:
     """Whether two norms differ by no more than rounding in float32.
 
+    Args:
+        floor: What is rounding whatever the norms are.
+
     Returns:
-        True within :data:`GRAD_NORM_TOLERANCE`, relative to the logged one.
+        True within :data:`GRAD_NORM_TOLERANCE`, relative to the logged one, or within the floor.
 
     Example:
-        >>> meets_logged(2.00001, 2.0), meets_logged(2.0002, 2.0)
-        (True, False)
+        >>> meets_logged(2.00001, 2.0), meets_logged(2.0002, 2.0), meets_logged(3e-9, 0.0, floor=1e-8)
+        (True, False, True)
     """
-    return abs(norm - logged) <= GRAD_NORM_TOLERANCE * abs(logged)
+    return abs(norm - logged) <= max(GRAD_NORM_TOLERANCE * abs(logged), floor)
+
+
+def rounding_floor(score_gram: np.ndarray) -> float:
+    """Up to where a norm of the step whose score vectors have this Gram matrix, [R, R], is rounding."""
+    return ROUNDING_FLOOR * math.sqrt(max(float(np.trace(score_gram)), 0.0))

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.inputs.tolerance import rounding_floor
 from gradscope.diagnostics.replay.log_arithmetic import Outcome, refused
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.reason import Reason
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.trained.norms import TrainedNorms
 
-ROUNDING_FLOOR = 1e-6
-"""Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
-2e-7: it matches zero."""
 WELL_BEYOND = 3.0
 """Half widths of the spread beyond which a norm in reduced precision is another one."""
 HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -50,8 +46,7 @@ def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outc
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    floor = ROUNDING_FLOOR * math.sqrt(max(float(np.trace(gram.score_gram)), 0.0))
-    if abs(value - logged) <= max(tolerance * abs(logged), floor):
+    if abs(value - logged) <= max(tolerance * abs(logged), rounding_floor(gram.score_gram)):
         return Quantity(name=_NAME, verdict="match", cause=_although(run, gram)), value, error
     if gram.trained is not None:
         return _judge_reduced(run, gram, gram.trained, logged, value, error)

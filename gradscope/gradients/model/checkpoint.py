@@ -24,6 +24,9 @@ from transformers.utils import logging as progress
 from gradscope.errors import InputError
 from gradscope.rollouts.run import WeightsRef
 
+FloatName = Literal["float32", "bfloat16", "float16"]
+"""Dtypes that weights are trained in."""
+
 _ADAPTER = "adapter_model.safetensors"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -160,7 +163,7 @@ def padding_id(folder: Path) -> int | None:
     return getattr(config.get_text_config(), "pad_token_id", None)
 
 
-def stored_dtype(weights: WeightsRef) -> Literal["float32", "bfloat16", "float16"]:
+def stored_dtype(weights: WeightsRef) -> FloatName:
     """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'."""
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
     found = set()

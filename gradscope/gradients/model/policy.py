@@ -13,6 +13,7 @@ from torch import nn
 
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.checkpoint import (
+    FloatName,
     is_fresh,
     load_adapter,
     load_model,
@@ -96,7 +97,7 @@ def load_measured_policy(
     mixed: Sequence[tuple[WeightsRef, float]] = (),
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
-    rounded: Literal["float32", "bfloat16", "float16"] = "float32",
+    rounded: FloatName = "float32",
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations; safetensors only, no code from the folder is run.
 
@@ -143,7 +144,7 @@ def load_measured_policy(
         kind=weights.kind,
         device=at,
         dtype=next(iter(trainable.values())).dtype,
-        reference=None if initial is None else _reference(initial, mixed, wanted, at),
+        reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
@@ -189,6 +190,7 @@ def _reference(
     mixed: Sequence[tuple[WeightsRef, float]],
     dtype: torch.dtype | None,
     device: torch.device,
+    rounded: FloatName,
 ) -> Any:
     """The weights before the first update with what was mixed in; None for an adapter that changes nothing yet."""
     if initial.kind == "adapter":
@@ -200,4 +202,6 @@ def _reference(
         for weights, share in mixed:
             _mix(model, load_model(weights.path, dtype), share)
     require_finite(model, str(initial.path))
+    if rounded != "float32":
+        round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
     return model.to(device).eval().requires_grad_(False)

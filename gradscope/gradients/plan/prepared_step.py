@@ -9,7 +9,7 @@ rollouts (``measure_step``), weight matrices (``measure_weight_spectra``), token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,11 @@ class PreparedStep:
         """Some rows of the plan, by index, in one batch."""
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
         return pad_batch(rows, sequences, self.policy.device, padding_side)
+
+    def planned_with(self, passes: ForwardPasses) -> PreparedStep:
+        """The same step, where forward passes told other numbers, such as those of a lower precision."""
+        rollouts = [with_status(rollout, self.policy, self.plan.objective) for rollout in self.rollouts]
+        return replace(self, plan=plan_rows(self.plan.sequences, rollouts, self.plan.objective, passes))
 
 
 def prepare_step(

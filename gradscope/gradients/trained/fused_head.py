@@ -14,8 +14,11 @@ from torch import nn
 
 
 @contextmanager
-def fused_head(model: Any) -> Iterator[None]:
+def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
     """Let a model's output layer compute as TRL's head does; one that is not a plain linear layer stays as it is.
+
+    Args:
+        in_float32: Whether its logits are not rounded either (``cast_lm_head_to_fp32``).
 
     Yields:
         Nothing.
@@ -24,7 +27,8 @@ def fused_head(model: Any) -> Iterator[None]:
     if type(head) is not nn.Linear:
         yield
         return
-    vars(head)["forward"] = lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias)  # type: ignore[no-untyped-call]
+    least = torch.float32 if in_float32 else None
+    vars(head)["forward"] = lambda hidden: _FusedHead.apply(hidden, head.weight, head.bias, least)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
@@ -32,12 +36,14 @@ def fused_head(model: Any) -> Iterator[None]:
 
 
 class _FusedHead(torch.autograd.Function):
-    """hidden W' + b in the dtype of the products, returned in float32; gradients are float32 products of it."""
+    """hidden W' + b in the dtype of products or a given one, returned in float32; gradients are float32 products."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, given: torch.dtype | None
+    ) -> torch.Tensor:
         kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        dtype = given or (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype)
         with torch.autocast(kind, enabled=False):
             ctx.save_for_backward(hidden, weight)
             ctx.dtype, ctx.bias_dtype = dtype, None if bias is None else bias.dtype
@@ -45,7 +51,7 @@ class _FusedHead(torch.autograd.Function):
             return (logits if bias is None else logits + bias.to(dtype)).float()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight = ctx.saved_tensors
         # the cotangent of a logit is rounded like the logit; its products are not
         rounded = grad.to(ctx.dtype).float()
@@ -56,4 +62,4 @@ class _FusedHead(torch.autograd.Function):
             to_weight = (flat.t() @ inputs).to(weight.dtype)
         if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
             to_bias = rounded.flatten(0, -2).sum(0).to(ctx.bias_dtype)
-        return to_hidden, to_weight, to_bias
+        return to_hidden, to_weight, to_bias, None

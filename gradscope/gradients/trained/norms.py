@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,10 @@ import torch
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
@@ -29,6 +32,8 @@ from gradscope.rollouts.run import TrainerSettings
 
 NUM_ORDERS = 6
 """Random orders that the passes run in; their standard deviation is then known to a third."""
+_NUDGE = 2.0**-21
+"""What another order of float32 sums changes in a loss, relative: now and then it moves a number across a tie."""
 _LARGEST_SCALE = 2.0**16
 """Where float16's gradients are scaled from; PyTorch's own scaler begins there."""
 
@@ -43,6 +48,8 @@ class TrainerArithmetic:
     """Rollouts of one forward and backward pass; None: all of the step."""
     fused_head: bool = True
     """Whether the output layer's gradients are products in float32 (TRL's fused head) or in the dtype of the others."""
+    float32_head: bool = False
+    """Whether the fused head's logits are in float32 (``cast_lm_head_to_fp32``)."""
     router_coefficient: float = 0.0
     """What the router's load-balancing term is multiplied with."""
 
@@ -54,8 +61,14 @@ class TrainerArithmetic:
         return cls(
             autocast=half,
             micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
+            float32_head=bool(settings.get("cast_lm_head_to_fp32", False)),
             router_coefficient=_router_coefficient(settings, model),
         )
+
+    def is_reduced(self, policy: MeasuredPolicy) -> bool:
+        """Whether anything is rounded to less than float32."""
+        least = min(parameter.dtype.itemsize for parameter in policy.model.parameters())
+        return self.autocast is not None or least < torch.float32.itemsize
 
     @contextmanager
     def on(self, device: torch.device, model: object) -> Iterator[None]:
@@ -64,7 +77,7 @@ class TrainerArithmetic:
         Yields:
             Nothing.
         """
-        head = fused_head(model) if self.fused_head else nullcontext()
+        head = fused_head(model, in_float32=self.float32_head) if self.fused_head else nullcontext()
         with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None), head:
             yield
 
@@ -93,6 +106,10 @@ class TrainedNorms:
         low, high = prediction_interval(self.norms)
         return max((high - low) / (high + low), self.resolution) if high + low > 0 else 0.0
 
+    def meets(self, logged: float) -> bool:
+        """Whether a logged norm lies as close as it can be told."""
+        return abs(self.mean - logged) <= self.told_within * abs(logged)
+
 
 def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
     """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
@@ -102,29 +119,36 @@ def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
 
 
 def trained_norms(
-    prepared: PreparedStep, arithmetic: TrainerArithmetic, *, num_orders: int = NUM_ORDERS, seed: int = 0
+    prepared: PreparedStep,
+    arithmetic: TrainerArithmetic,
+    sampler: MeasuredPolicy | None = None,
+    *,
+    num_orders: int = NUM_ORDERS,
+    seed: int = 0,
 ) -> TrainedNorms:
     """The norm of a step's gradient, its rollouts in several random orders.
 
     Args:
         prepared: The step, with the weights in the dtype that the trainer had them in.
         arithmetic: How it computed.
+        sampler: The weights that sampled a reused batch, where their log-probabilities were not logged.
         num_orders: How many orders.
         seed: Decides them.
 
     Returns:
         The norms.
     """
-    prepared = _in_trainers_rows(prepared, arithmetic)
-    draw, num_rows = np.random.default_rng(seed), len(prepared.plan.sequences)
-    orders = [draw.permutation(num_rows).tolist() for _ in range(num_orders)]
+    prepared = _in_trainers_rows(prepared, arithmetic, sampler)
+    orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
     router = None
     if arithmetic.router_coefficient:
         with _accumulated(prepared, _chunks(prepared, orders[0], arithmetic), arithmetic, rewards=0.0) as gradients:
             router = _norm(gradients.values())
-    norms = []
-    for order in orders:
-        with _accumulated(prepared, _chunks(prepared, order, arithmetic), arithmetic) as gradients:
+    norms, nudged = [], _NUDGE if arithmetic.is_reduced(prepared.policy) else 0.0
+    for number, order in enumerate(orders):
+        noise = torch.Generator().manual_seed(seed + number)
+        step = replace(prepared, plan=_nudged(prepared.plan, nudged, noise))
+        with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
     policy = prepared.policy
     return TrainedNorms(
@@ -144,27 +168,82 @@ def _router_coefficient(settings: TrainerSettings, model: object) -> float:
     return float(getattr(config, "router_aux_loss_coef", 0.0) if given is None else given)
 
 
+def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
+    """Random orders; with four or more, two of them have the rollouts that count most in one micro-batch, and apart.
+
+    Where few rollouts count, such as where most were truncated, random orders may all keep the same ones apart.
+
+    Returns:
+        Orders of all rollouts.
+    """
+    draw, num_rows = np.random.default_rng(seed), len(plan.sequences)
+    orders: list[list[int]] = [draw.permutation(num_rows).tolist() for _ in range(number)]
+    num_chunks = -(-num_rows // (micro_batch or num_rows))
+    if number >= 4 and num_chunks > 1:
+        together = sorted(range(num_rows), key=lambda row: -_share(plan, row))
+        orders[-2:] = [together, [row for first in range(num_chunks) for row in together[first::num_chunks]]]
+    return orders
+
+
+def _share(plan: RowPlan, row: int) -> float:
+    """How much of the loss is a rollout's, roughly."""
+    advantages, weights = plan.advantages[row], plan.weights[row]
+    reward = weights if advantages is None else weights * advantages.to(weights)
+    return float(reward.abs().sum() + plan.kl_weights[row].abs().sum())
+
+
 def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
     """The micro-batches of an order of the rollouts."""
     size = arithmetic.micro_batch or len(order)
-    return [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
+    batches = [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
+    return [_unseen(prepared.plan, batch) for batch in batches] if prepared.plan.objective.mask_truncated else batches
 
 
-def _in_trainers_rows(prepared: PreparedStep, arithmetic: TrainerArithmetic) -> PreparedStep:
-    """The step in the trainer's padding, with the reference's log-probabilities by the same arithmetic."""
-    policy = prepared.policy
-    framed = replace(prepared, plan=replace(prepared.plan, sequences=in_frames(policy, prepared.plan)))
-    if not framed.plan.objective.has_reference or arithmetic.autocast is None:
+def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
+    """The batch with completions that left the loss hidden from attention and router, as TRL hides truncated ones."""
+    mask = batch.attention_mask.clone()
+    for place, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
+        if not plan.completions[plan.rows[row].sequence].counted.any():
+            mask[place, stop - batch.num_completion[place] : stop] = 0
+    return replace(batch, attention_mask=mask)
+
+
+def _in_trainers_rows(
+    prepared: PreparedStep, arithmetic: TrainerArithmetic, sampler: MeasuredPolicy | None
+) -> PreparedStep:
+    """The step in the trainer's padding, with what its loss looks at computed by the same arithmetic."""
+    policy, plan = prepared.policy, prepared.plan
+    framed = replace(prepared, plan=replace(plan, sequences=in_frames(policy, plan)))
+    if not arithmetic.is_reduced(policy):
         return framed
-    reference: list[torch.Tensor] = []
-    with policy.as_reference() as model, torch.no_grad(), arithmetic.on(policy.device, model):
-        for batch in _chunks(framed, range(len(framed.plan.sequences)), arithmetic):
-            reference += completion_logprobs(model, batch, framed.plan.objective.temperature)
-    completions = [
-        replace(completion, reference=logprobs)
-        for completion, logprobs in zip(framed.plan.completions, reference, strict=True)
-    ]
-    return replace(framed, plan=replace(framed.plan, completions=tuple(completions)))
+
+    def each(model: Any, *, entropies: bool = False) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        with torch.no_grad(), arithmetic.on(policy.device, model):
+            for batch in _chunks(framed, range(len(plan.sequences)), arithmetic):
+                found += completion_logprobs(model, batch, plan.objective.temperature, entropies=entropies)
+        return [row[len(row) // 2 :] for row in found] if entropies else found
+
+    known = [completion.old for completion in plan.completions if completion.old is not None]
+    passes = ForwardPasses(
+        old=each(sampler.model) if sampler is not None else known or None,
+        entropies=each(policy.model, entropies=True) if plan.objective.top_entropy_quantile < 1.0 else None,
+    )
+    if plan.objective.has_reference:
+        with policy.as_reference() as model:
+            passes = replace(passes, reference=each(model))
+    return framed.planned_with(passes)
+
+
+def _nudged(plan: RowPlan, size: float, draw: torch.Generator) -> RowPlan:
+    """The plan with every token's weight a little larger or smaller."""
+    if not size:
+        return plan
+
+    def each(rows: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(row * (1 + size * torch.randn(row.shape, generator=draw).to(row)) for row in rows)
+
+    return replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights))
 
 
 @contextmanager

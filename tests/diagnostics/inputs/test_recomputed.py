@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel
 
-from gradscope.diagnostics.inputs.recomputed import Recomputer
+from gradscope.diagnostics.inputs.recomputed import Recomputer, trained_dtype
+from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
 from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
@@ -24,7 +25,8 @@ from gradscope.gradients.trained.output_layer import trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
-from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_groups, tiny_model
+from tests.gradients.adapters import adapt
+from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
 
 BERT = BertConfig(
     vocab_size=VOCAB,
@@ -115,6 +117,15 @@ def test_a_norm_that_nothing_explains_is_left_as_it_is(tmp_path: Path) -> None:
     assert (gram.notes, gram.trained) == ((), None)
 
 
+def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
+    run = run_with((saved(tmp_path),), 0.0)
+    level = [replace(g, rollouts=tuple(replace(one, advantage=1e-9) for one in g.rollouts)) for g in run.groups]
+    monkeypatch.setattr(Recomputer, "_look_again", None)
+    gram = measured(replace(run, groups=tuple(level)))
+    assert 0 < batch_norm(gram.logged_gram) < 1e-8
+
+
 def test_without_a_logged_norm_what_it_would_have_told_is_said(tmp_path: Path) -> None:
     (note,) = measured(run_with((saved(tmp_path),), None)).notes
     assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
@@ -130,6 +141,22 @@ def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> Non
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
     assert gram.notes == ()
+
+
+def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its float32 Gram never has the logged norm, and no adapter's idle random numbers are to be asked about."""
+    model = tiny_experts("mixtral")
+    model.save_pretrained(tmp_path)
+    prepared = prepare_step(replace(policy_of(model), padding=TrainerPadding()), tiny_groups(), DAPO)
+    by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
+    logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
+    settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
+    monkeypatch.setattr(Recomputer, "_is_known_pass", None)
+    run = run_with((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
+    gram = measured(run, closely=True)
+    assert gram.trained is not None
+    assert gram.trained.meets(logged)
+    assert not gram.trained.meets(2 * logged)
 
 
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +238,26 @@ def test_rank_leaves_the_spread_to_replay_and_says_so(tmp_path: Path) -> None:
     (note,) = gram.notes
     assert note.startswith("The trainer computed in less than float32")
     assert gram.trained is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"dtype": "bfloat16"}, "bfloat16"), ({"torch_dtype": "torch.float16"}, "float16"), ({}, "float32")],
+)
+def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, given: dict, expected: str) -> None:
+    """The adapter itself is kept in float32 all the same."""
+    saved(tmp_path / "base")
+    adapt(tiny_model("llama_untied_biases"), {}).save_pretrained(tmp_path / "adapter")
+    weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
+    run = run_with((weights,), 1.0, model_init_kwargs=given)
+    assert trained_dtype(run) == expected
+    policy = policy_of_run(run, weights, EngineOptions(device="cpu"))
+    base = policy.model.get_base_model().lm_head.weight
+    as_loaded = tiny_model("llama_untied_biases").lm_head.weight.to(getattr(torch, expected)).float()
+    assert torch.equal(base, as_loaded)
+    assert policy.dtype == torch.float32
+
+
+def test_weights_that_were_saved_have_the_dtype_that_they_were_trained_in(tmp_path: Path) -> None:
+    run = run_with((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
+    assert trained_dtype(run) == "float32"

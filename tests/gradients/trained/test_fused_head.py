@@ -50,6 +50,18 @@ def test_in_autocast_logits_and_their_cotangents_are_rounded_and_their_products_
     assert not torch.equal(to_weight, to_weight.to(torch.bfloat16).float())
 
 
+def test_where_the_trainer_kept_it_in_float32_nothing_is_rounded() -> None:
+    model, hidden = Model(bias=True), torch.randn(2, 5, 8, requires_grad=True)
+    expected = model.head(hidden)
+    with torch.autocast("cpu", torch.bfloat16), fused_head(model, in_float32=True):
+        logits = model.head(hidden)
+    torch.testing.assert_close(logits, expected)
+    cotangent, leaves = torch.randn_like(logits), [hidden, *model.head.parameters()]
+    found = torch.autograd.grad(logits, leaves, cotangent)
+    for one, other in zip(found, torch.autograd.grad(expected, leaves, cotangent), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_head_that_is_frozen_gets_no_gradient() -> None:
     model, hidden = Model(bias=True), torch.randn(3, 8, requires_grad=True)
     model.head.requires_grad_(False)

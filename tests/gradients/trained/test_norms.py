@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.plan.prepared_step import prepare_step, step_logprobs
+from gradscope.gradients.plan.rows import ForwardPasses
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.metrics.gram.geometry import batch_norm
@@ -59,6 +62,59 @@ def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     assert found.mean == pytest.approx(expected, rel=2e-4)
     assert found.dtype == "bfloat16"
     assert abs(found.mean / logged_norm(prepared) - 1) > 1e-4  # it is not float32's
+
+
+BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
+
+
+def other_model():
+    model = tiny_model("qwen3_gqa_norms")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.1)
+    return model
+
+
+def test_what_sampled_a_reused_batch_is_looked_at_in_the_same_precision() -> None:
+    """The oracle: log-probabilities by a plain pass under autocast, given as those that were sampled with."""
+    policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
+    sampler, reused = policy_of(other_model()), replace(DAPO, importance_ratio=True)
+    in_float32 = step_logprobs(sampler, tiny_groups(), reused, TokenBudget(999))
+    prepared = prepare_step(policy, tiny_groups(), reused, old=in_float32)
+    batch = replace(prepared, plan=framed(prepared)).batch(range(6))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rounded = completion_logprobs(sampler.model, batch, 1.0)
+    assert any(not torch.equal(one, other) for one, other in zip(in_float32, rounded, strict=True))
+    expected = trained_norms(prepare_step(policy, tiny_groups(), reused, old=rounded), BF16)
+    assert trained_norms(prepared, BF16, sampler).norms == pytest.approx(expected.norms, rel=1e-6)
+    assert trained_norms(prepared, BF16).norms != pytest.approx(expected.norms, rel=1e-6)
+
+
+def framed(prepared):
+    return replace(prepared.plan, sequences=TrainerPadding().framed(prepared.plan.sequences, 0))
+
+
+def test_tokens_are_chosen_by_their_entropy_in_the_same_precision() -> None:
+    policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
+    prepared = prepare_step(policy, tiny_groups(), replace(DAPO, top_entropy_quantile=0.5))
+    batch = replace(prepared, plan=framed(prepared)).batch(range(6))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rows = completion_logprobs(policy.model, batch, 1.0, entropies=True)
+    by_hand = prepared.planned_with(ForwardPasses(entropies=[row[len(row) // 2 :] for row in rows]))
+    found, expected = trained_norms(prepared, BF16).norms, trained_norms(by_hand, BF16).norms
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_few_rollouts_that_count_share_a_micro_batch_in_one_order_and_not_in_another() -> None:
+    """Rounding depends on which share one; random orders of eight rarely bring two together."""
+    groups = [
+        replace(group, rollouts=tuple(replace(one, advantage=float(one.sample == 0)) for one in group.rollouts))
+        for group in tiny_groups(2, 4)
+    ]
+    policy = replace(tiny_policy("llama_untied_biases"), padding=TrainerPadding())
+    apart = trained_norms(prepare_step(policy, groups, DAPO), replace(BF16, micro_batch=1))
+    found = trained_norms(prepare_step(policy, groups, DAPO), replace(BF16, micro_batch=2), seed=3)
+    assert found.norms[-1] == pytest.approx(apart.norms[-1], rel=1e-5)
+    assert found.norms[-2] != pytest.approx(apart.norms[-2], rel=1e-5)
 
 
 def plain_norm(model, reference, rollouts, objective: Objective) -> float:
@@ -120,6 +176,25 @@ def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
     alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     assert found.router_norm == pytest.approx(float(alone), rel=1e-5)
     assert found.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
+
+
+def test_truncated_completions_are_hidden_from_the_router() -> None:
+    model = tiny_experts("mixtral")
+    (group,) = tiny_groups(1, 3)
+    ends = ("completed", "truncated", "completed")
+    rollouts = [replace(one, status=end) for one, end in zip(group.rollouts, ends, strict=True)]
+    policy = replace(policy_of(model), padding=TrainerPadding())
+    prepared = prepare_step(
+        policy, [replace(group, rollouts=tuple(rollouts))], replace(DAPO, loss_type="grpo", mask_truncated=True)
+    )
+    found = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
+    batch = replace(prepared, plan=framed(prepared)).batch(range(3))
+    batch.attention_mask[1, batch.spans[1][1] - batch.num_completion[1] :] = 0
+    output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
+    model.zero_grad()
+    (0.3 * output.aux_loss).backward()
+    alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    assert found.router_norm == pytest.approx(float(alone), rel=1e-5)
 
 
 @pytest.mark.parametrize(

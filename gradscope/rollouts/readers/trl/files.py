@@ -84,7 +84,8 @@ def read_step_file(path: Path) -> StepFile:
 def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[StepFile], list[StepFile]]:
     """Training rollouts apart from evaluation.
 
-    A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled.
+    A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled. Where
+    the trainer evaluated right after a repeat, its file has other rows, and the batch before it still served its step.
 
     Args:
         files: All files by step.
@@ -96,13 +97,20 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
     training: list[StepFile] = []
     evaluation: list[StepFile] = []
     for file in files:
+        is_reuse = bool(training) and "reward" not in state.metrics.get(file.step, {})
         if file.step in state.eval_steps:
             evaluation.append(file)
-        elif training and "reward" not in state.metrics.get(file.step, {}) and _same_rows(training[-1], file):
+            if is_reuse and file.step in state.metrics and file.step == _last_step(training[-1]) + 1:
+                training[-1] = _repeat(training[-1], file.step)
+        elif is_reuse and _same_rows(training[-1], file):
             training[-1] = _repeat(training[-1], file.step)
         else:
             training.append(file)
     return training, evaluation
+
+
+def _last_step(file: StepFile) -> int:
+    return max((file.step, *file.repeated_at))
 
 
 def _same_rows(first: StepFile, second: StepFile) -> bool:

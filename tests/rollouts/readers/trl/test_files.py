@@ -21,6 +21,16 @@ def test_files_of_steps_with_an_evaluation_are_left_out(tmp_path: Path) -> None:
     assert any(said.endswith("are left out: 2.") for said in run.source.inferred)
 
 
+def test_an_evaluation_does_not_hide_that_a_batch_was_used_again(tmp_path: Path) -> None:
+    """At step 2 the trainer logged no reward of training: its batch is that of step 1, whatever its file holds."""
+    for step in (1, 2, 3):
+        write_file(tmp_path, step, rows(AABB, [step % 2, 0, 0, 0]))
+    write_state(tmp_path, entry(1), {"step": 2, "grad_norm": 0.1}, {"step": 2, "eval_reward": 1.0}, entry(3))
+    run = read_run(tmp_path)
+    assert run.steps == (1, 3)
+    assert any("step 2 repeats 1" in said for said in run.source.inferred)
+
+
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
     write_file(tmp_path, 2, rows(AABB, [1, 1, 1, 1]))
     write_state(tmp_path, {"step": 2, "eval_reward": 1.0})
