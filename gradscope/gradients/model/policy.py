@@ -130,7 +130,7 @@ def load_measured_policy(
         built = padding_row(model)
         if built is not None and origin is not None:
             token_embedding(model).padding_idx = padding_id(origin)
-        candidates = tuple(dict.fromkeys([padding_row(model), built, None]))
+        candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
     require_finite(model, str(weights.path))
     if rounded != "float32":
         round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
@@ -164,6 +164,15 @@ def round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
         for parameter in model.parameters():
             if not (adapter and parameter.requires_grad):
                 parameter.copy_(parameter.to(dtype))
+
+
+def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
+    """The padding token of an architecture's own defaults, where its embedding has such a row at all.
+
+    A model made from those keeps that row, whatever token TRL writes into every folder that is saved afterwards.
+    """
+    default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
+    return (default,) if built is not None and isinstance(default, int) and default >= 0 else ()
 
 
 def _device(name: str) -> torch.device:

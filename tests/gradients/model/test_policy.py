@@ -120,6 +120,13 @@ def test_a_class_that_knows_no_padding_row_gets_none_from_a_configuration(tmp_pa
     assert policy.padding_rows == (None,)
 
 
+def test_the_row_of_an_architectures_defaults_is_a_candidate_too(tmp_path):
+    model = tiny_model("gemma3_scaled")
+    model.config.pad_token_id = 5  # as TRL names the tokenizer's, in every folder that is saved afterwards
+    model.save_pretrained(tmp_path)
+    assert load_measured_policy(full(tmp_path), origin=tmp_path).padding_rows == (5, None, 0)
+
+
 def test_weights_of_another_dtype_are_rounded_to_the_trainers(saved):
     exact, rounded = load_measured_policy(full(saved)), load_measured_policy(full(saved), rounded="bfloat16")
     for name, parameter in exact.trainable.items():
