@@ -170,6 +170,9 @@ def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
     """The padding token of an architecture's own defaults, where its embedding has such a row at all.
 
     A model made from those keeps that row, whatever token TRL writes into every folder that is saved afterwards.
+
+    Returns:
+        One token or none.
     """
     default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
     return (default,) if built is not None and isinstance(default, int) and default >= 0 else ()
