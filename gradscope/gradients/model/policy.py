@@ -175,7 +175,8 @@ def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
         One token or none.
     """
     default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
-    return (default,) if built is not None and isinstance(default, int) and default >= 0 else ()
+    is_row = isinstance(default, int) and 0 <= default < len(token_embedding(model).weight)
+    return (default,) if built is not None and is_row else ()
 
 
 def _device(name: str) -> torch.device:

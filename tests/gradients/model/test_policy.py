@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError, UsageError
-from gradscope.gradients.model.policy import load_measured_policy
+from gradscope.gradients.model.policy import _default_padding, load_measured_policy
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.models import VOCAB, tiny_model
 
@@ -125,6 +125,16 @@ def test_the_row_of_an_architectures_defaults_is_a_candidate_too(tmp_path):
     model.config.pad_token_id = 5  # as TRL names the tokenizer's, in every folder that is saved afterwards
     model.save_pretrained(tmp_path)
     assert load_measured_policy(full(tmp_path), origin=tmp_path).padding_rows == (5, None, 0)
+
+
+def test_a_default_beyond_the_vocabulary_is_no_row(tmp_path, monkeypatch):
+    model = tiny_model("gemma3_scaled")
+    model.config.pad_token_id = 5
+    model.save_pretrained(tmp_path)
+    model = load_measured_policy(full(tmp_path)).model
+    assert _default_padding(model, 5) == (0,)
+    model.set_input_embeddings(torch.nn.Embedding(0, 16))
+    assert _default_padding(model, 5) == ()
 
 
 def test_weights_of_another_dtype_are_rounded_to_the_trainers(saved):
