@@ -175,8 +175,9 @@ def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
         One token or none.
     """
     default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
-    is_row = isinstance(default, int) and 0 <= default < len(token_embedding(model).weight)
-    return (default,) if built is not None and is_row else ()
+    if built is None or not isinstance(default, int):
+        return ()
+    return (default,) if 0 <= default < len(token_embedding(model).weight) else ()
 
 
 def _device(name: str) -> torch.device:
