@@ -49,7 +49,6 @@ CAUSES: Mapping[str, Cause] = {
     "reference_missing": Cause("cannot", "Pass the weights before the first update with --initial."),
     "weights_unmerged": Cause("cannot", "Merge the checkpoint into a Hugging Face model folder."),
     "weights_unreadable": Cause("cannot", "Copy the checkpoint again, or replay another step."),
-    "initial_kind": Cause("cannot", "Pass with --initial what the checkpoints are: a whole model or an adapter."),
     "unusable": Cause("cannot", "Mend what the message names, or replay another step."),
     # the loss
     "settings_unknown": Cause("cannot", "Give the trainer's arguments with --run-config."),

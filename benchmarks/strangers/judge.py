@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -27,18 +27,7 @@ Outcome = Literal[
     "crash",
     "oracle disagrees",
 ]
-OUTCOMES: tuple[Outcome, ...] = (
-    "exact",
-    "spoiling found",
-    "within the spread of bf16",
-    "within its spread",
-    "rightly refused",
-    "refused for another reason",
-    "refused without need",
-    "wrong verdict",
-    "crash",
-    "oracle disagrees",
-)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """From the best to the worst."""
 
 TOLERANCE = 1e-5

@@ -93,6 +93,11 @@ class Run:
         return tuple(sorted({group.step for group in self.groups}))
 
     @property
+    def trained_by_trl(self) -> bool:
+        """Whether TRL's trainer made the run, as it makes our own."""
+        return self.source.format in ("trl", "gradscope")
+
+    @property
     def updates(self) -> tuple[int, ...]:
         """Steps whose update the log tells the rollouts of, those that used a batch again included, ascending."""
         return tuple(sorted({*self.steps, *self.repeats}))

@@ -24,7 +24,6 @@ from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
-from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
@@ -40,8 +39,6 @@ _ROUNDED = (
     "The trainer computed in less than float32, this is float32: the norms differ by its rounding, and `gradscope "
     "replay` says how closely the logged one can be told."
 )
-_PADDED_BY_TRL = ("trl", "gradscope")
-"""Formats whose runs TRL's trainer made; others give the model each token's own position."""
 
 
 class Recomputer:
@@ -81,7 +78,7 @@ class Recomputer:
         prepared, gram = self._by_rows(under(whole, start))
         trained = None
         logged = self._unmet(step, gram)
-        if logged is not None or self._run.metrics.get(step, {}).get("grad_norm") is None:
+        if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(whole)
         if logged is not None:
             fitted, trained = self._look_again(whole, weights, loss, logged, start)
@@ -90,7 +87,7 @@ class Recomputer:
             start = self._fitted = fitted
             told_by_trainer = trained is not None and trained.meets(logged)
             if not (self._is_reduced or told_by_trainer) and self._unmet(step, gram) is not None:
-                prepared = _framed(prepared)
+                prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
                 if unknown and not self._is_known_pass(whole):
@@ -102,9 +99,8 @@ class Recomputer:
         return gram, question.measure(prepared, gram) if question else ()
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
-        switched_off = bool(self._run.settings.get("disable_dropout", False))
-        shortest = min(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
-        if is_random(prepared.policy, shortest, without_dropout=switched_off):
+        switched_off = self._switched_off
+        if is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
             left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
             raise InputError(
                 f"The model draws random numbers in training{left}, and what it drew is not logged.",
@@ -114,9 +110,8 @@ class Recomputer:
 
     def _is_known_pass(self, prepared: PreparedStep) -> bool:
         """Where nothing fits: whether the trainer's pass ended in the model's own output layer."""
-        switched_off = bool(self._run.settings.get("disable_dropout", False))
-        shortest = min(prepared.plan.sequences, key=lambda sequence: sequence.num_tokens)
-        if takes_random_numbers(prepared.policy, shortest, without_dropout=switched_off):
+        shortest = prepared.shortest
+        if takes_random_numbers(prepared.policy, shortest, without_dropout=self._switched_off):
             raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
         return is_own_output(prepared.policy.model, shortest)
 
@@ -137,7 +132,7 @@ class Recomputer:
         try:
             return prepared, self._gram(prepared)
         except (InputError, VerificationError):
-            framed = _framed(prepared)
+            framed = prepared.framed()
             if framed.plan.sequences == prepared.plan.sequences:
                 raise
             return framed, self._gram(framed)
@@ -147,7 +142,7 @@ class Recomputer:
 
     def _unmet(self, step: int, gram: StepGram) -> float | None:
         """The logged norm, where there is one and the Gram matrix has another."""
-        logged, whole = self._run.metrics.get(step, {}).get("grad_norm"), gram.logged_gram
+        logged, whole = self._logged(step), gram.logged_gram
         if logged is None or not math.isfinite(logged) or whole is None:
             return None
         return None if meets_logged(batch_norm(whole), logged, rounding_floor(gram.score_gram)) else logged
@@ -198,6 +193,15 @@ class Recomputer:
         return None if loss.sampled_with is None else policy_of(self._run, loss.sampled_with, options)
 
     @property
+    def _switched_off(self) -> bool:
+        """Whether the trainer switched the dropout modules off."""
+        return bool(self._run.settings.get("disable_dropout", False))
+
+    def _logged(self, step: int) -> float | None:
+        """The norm that the trainer logged at a step."""
+        return self._run.metrics.get(step, {}).get("grad_norm")
+
+    @property
     def _is_reduced(self) -> bool:
         """Whether the trainer is known to have computed in less than float32."""
         by_arguments = self._run.settings.get("bf16") or self._run.settings.get("fp16")
@@ -221,8 +225,7 @@ class Recomputer:
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."
             )
-        undecided = self._run.metrics.get(prepared.step, {}).get("grad_norm") is None
-        if undecided and len(other_assumptions(prepared, frozenset(), told)) > 0:
+        if self._logged(prepared.step) is None and len(other_assumptions(prepared, frozenset(), told)) > 0:
             yield (
                 f"Whether the embedding of the padding token {told.padding_row} had a gradient is not known, and no "
                 "grad_norm was logged that would tell."
@@ -304,7 +307,8 @@ def policy_of(
         initial=reference,
         mixed=mixed,
         origin=first.path if first is not None and first.kind == "full" else None,
-        padding=TrainerPadding.from_settings(run.settings) if run.source.format in _PADDED_BY_TRL else None,
+        # other trainers give the model each token's own position
+        padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,
         rounded=trained_dtype(run),  # what training started from may have been converted on loading
     )
 
@@ -317,8 +321,3 @@ def trained_dtype(run: Run) -> FloatName:
         loaded = next((name for name in get_args(FloatName) if name == named), None)
         return loaded or stored_dtype(weights)
     return stored_dtype(weights)
-
-
-def _framed(prepared: PreparedStep) -> PreparedStep:
-    """A step in the trainer's padding, although the row that was tried came out the same without."""
-    return replace(prepared, plan=replace(prepared.plan, sequences=in_frames(prepared.policy, prepared.plan)))

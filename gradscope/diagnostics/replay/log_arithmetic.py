@@ -23,9 +23,6 @@ from gradscope.say import non_finite_word
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
 
-_BY_TRL = ("trl", "gradscope")
-"""Formats whose advantages TRL's trainer made."""
-
 Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
 
@@ -57,7 +54,7 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
 def _batch(run: Run, measured: MeasuredStep) -> TrlBatch | Reason:
     """What the trainer made of the step's rewards, or why that cannot be told."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
-    if unscored and (run.source.format not in _BY_TRL or run.settings.get("advantage")):
+    if unscored and (not run.trained_by_trl or run.settings.get("advantage")):
         return Reason("rewards_missing", "a rollout has no reward")
     if run.settings.get("trainer"):
         return trainer_batch(measured.groups, run.settings)

@@ -7,7 +7,7 @@ Shapes: T tokens of a completion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,10 +80,12 @@ def backward(
             parameter.grad = before[name]
 
 
-def backpropagate(logprobs: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-    """One backward pass from weighted log-probabilities, [B][T] each."""
-    total = torch.stack([(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]).sum()
-    total.backward()  # type: ignore[no-untyped-call]
+def backpropagate(
+    logprobs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
+) -> None:
+    """One backward pass from weighted log-probabilities, [B][T] each, and other terms of the loss, scalars."""
+    parts = [(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]
+    torch.stack([*parts, *others]).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def squared_norm(

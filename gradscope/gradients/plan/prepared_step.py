@@ -22,7 +22,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.model.tokenize import token_sequences
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.padded_sequences import as_trained
+from gradscope.gradients.plan.padded_sequences import as_trained, in_frames
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.plan.truncation import with_status
 from gradscope.rollouts.types import Rollout, RolloutGroup
@@ -48,6 +48,11 @@ class PreparedStep:
         """The rollouts of all groups, in the order of the plan's sequences."""
         return _rollouts(self.groups)
 
+    @property
+    def shortest(self) -> TokenSequence:
+        """The rollout that costs least to look at."""
+        return min(self.plan.sequences, key=lambda sequence: sequence.num_tokens)
+
     def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
         of_all = self.plan.lengths
@@ -58,6 +63,10 @@ class PreparedStep:
         """Some rows of the plan, by index, in one batch."""
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
         return pad_batch(rows, sequences, self.policy.device, padding_side)
+
+    def framed(self) -> PreparedStep:
+        """The same step in the trainer's padding, whether or not its model was seen to depend on it."""
+        return replace(self, plan=replace(self.plan, sequences=in_frames(self.policy, self.plan)))
 
     def planned_with(self, passes: ForwardPasses) -> PreparedStep:
         """The same step, where forward passes told other numbers, such as those of a lower precision."""

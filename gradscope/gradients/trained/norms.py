@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradscope.gradients.model.backward import gradients_on
+from gradscope.gradients.model.backward import backpropagate, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
-from gradscope.gradients.plan.padded_sequences import in_frames
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
 from gradscope.gradients.trained.fused_head import fused_head
@@ -213,7 +212,7 @@ def _in_trainers_rows(
 ) -> PreparedStep:
     """The step in the trainer's padding, with what its loss looks at computed by the same arithmetic."""
     policy, plan = prepared.policy, prepared.plan
-    framed = replace(prepared, plan=replace(plan, sequences=in_frames(policy, plan)))
+    framed = prepared.framed()
     if not arithmetic.is_reduced(policy):
         return framed
 
@@ -294,8 +293,7 @@ def _backward(
         outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
     sequences = [plan.rows[row].sequence for row in batch.rows]
     weights = [plan.gradient(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
-    parts = [(row * (rewards * weight.to(row))).sum() for row, weight in zip(outputs, weights, strict=True)]
-    torch.stack([*parts, *(coefficient * term for term in terms)]).sum().backward()  # type: ignore[no-untyped-call]
+    backpropagate(outputs, [rewards * weight for weight in weights], [coefficient * term for term in terms])
 
 
 def _norm(gradients: Iterable[torch.Tensor]) -> float:

@@ -22,7 +22,7 @@ def trainer_settings(request: ReadRequest, trainer: str, files: Iterable[Path]) 
         Values by their paths in the configuration, and the trainer's name.
     """
     given = read_trainer_settings(request.run_config)
-    found = next(filter(None, map(_readable, files)), None)
+    found = next(filter(None, map(readable, files)), None)
     origins = [*(() if found is None else (str(found[0]),)), *(() if given.origin is None else (given.origin,))]
     values = {} if found is None else flattened(found[1])
     return TrainerSettings(
@@ -30,7 +30,8 @@ def trainer_settings(request: ReadRequest, trainer: str, files: Iterable[Path]) 
     )
 
 
-def _readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
+def readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """A file with the configuration in it; None where it is not there or holds none."""
     if not file.is_file():
         return None
     try:

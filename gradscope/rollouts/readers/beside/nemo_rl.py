@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,15 +63,11 @@ def _metrics(roots: list[Path]) -> Metrics:
         found: dict[int, dict[str, float]] = {}
         for file in sorted(root.glob("**/events.out.tfevents.*")):
             for step, scalars in scalars_in(file).items():
-                found.setdefault(step, {}).update(_trained(scalars))
+                found.setdefault(step, {}).update(renamed(scalars, _NAMES))
         found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES)
         if any("grad_norm" in metrics for metrics in found.values()):
             return found
     return {}
-
-
-def _trained(scalars: Mapping[str, float]) -> dict[str, float]:
-    return renamed(scalars, _NAMES)
 
 
 def _merge(folder: Path) -> str:

@@ -21,8 +21,7 @@ class CheckpointLayout:
     patterns: Sequence[str]
     """Globs from a folder of the run to the checkpoints, whose names end in their number of updates."""
     inside: Sequence[str]
-    """Globs from a checkpoint to the model; the first that holds whole weights counts, the
-    checkpoint itself last."""
+    """Globs from a checkpoint to the model; the first that holds whole weights counts, the checkpoint itself last."""
     merge: Callable[[Path], str]
     """What to run for a checkpoint that holds no model yet, as a sentence."""
 

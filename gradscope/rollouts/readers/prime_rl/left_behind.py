@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.config_file import flattened, read_document
-from gradscope.rollouts.readers.beside.configuration import trainer_settings
+from gradscope.rollouts.config_file import flattened
+from gradscope.rollouts.readers.beside.configuration import readable, trainer_settings
 from gradscope.rollouts.readers.beside.metric_lines import metric_lines
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, saved_weights
 from gradscope.rollouts.readers.parsing.request import ReadRequest
@@ -47,15 +47,14 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
     """The configuration of the whole run, or of its trainer and its orchestrator, written side by side."""
     below = folder / "configs"
     whole = trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
+    if whole.origin is not None and whole.origin.startswith(str(below)):
+        return whole
     parts: dict[str, Any] = {}
     origins = []
     for part in ("trainer", "orchestrator"):
-        for file in (below / f"{part}{suffix}" for suffix in _SUFFIXES):
-            if file.is_file():
-                parts |= flattened({part: read_document(file)})
-                origins.append(str(file))
-    if whole.origin is not None and whole.origin.startswith(str(below)):
-        return whole
+        for file, document in filter(None, (readable(below / f"{part}{suffix}") for suffix in _SUFFIXES)):
+            parts |= flattened({part: document})
+            origins.append(str(file))
     origins += [whole.origin] if whole.origin is not None else []
     return TrainerSettings(values={**parts, **whole.values}, origin=" and ".join(origins) or None)
 

@@ -46,7 +46,7 @@ def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) 
 
 
 def _parents(folder: Path) -> Iterator[Path]:
-    """The folder of rollouts, and the two above it."""
+    """The folder of rollouts, and the one above it."""
     here = folder.resolve()
     return iter((here, here.parent))
 

@@ -42,3 +42,13 @@ def test_configurations_of_the_run_or_of_its_parts(files: dict[str, object], tmp
     assert (settings.at("trainer.loss.kl_tau"), settings.at("orchestrator.n")) == (0.5, 2)
     assert (settings.get("trainer"), settings.get("casts_weights")) == ("prime-rl", True)
     assert settings.origin is not None
+
+
+def test_a_damaged_part_of_the_configuration_is_left_out(tmp_path: Path) -> None:
+    run_folder = shutil.copytree(LOG, tmp_path / "run")
+    (run_folder / "configs").mkdir()
+    (run_folder / "configs" / "trainer.toml").write_text("loss = [")
+    (run_folder / "configs" / "orchestrator.toml").write_text("n = 2\n")
+    settings = read_run(run_folder).settings
+    assert (settings.at("orchestrator.n"), settings.at("trainer.loss.kl_tau")) == (2, None)
+    assert settings.origin == str(run_folder / "configs" / "orchestrator.toml")
