@@ -55,7 +55,7 @@ def estimates(sampler: Sampler, num_prompts: int, seed: int, num_resamples: int)
         size=n,
         dead=(c == 0) | (c == N),
         num_passing=c,
-        level_counts=np.column_stack([c, n - c]).tolist(),
+        level_counts=np.column_stack([c, n - c]),
     )
     resampling = Resampling(num_resamples=num_resamples)
     at_size = estimate_at_size(table, G, resampling=Resampling(num_resamples=num_resamples, seed=seed))

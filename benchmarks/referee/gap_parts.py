@@ -85,7 +85,7 @@ def simulate(population: Population, seed: int) -> tuple[GroupTable, float, floa
         size=np.full(visits, size),
         dead=(passed == 0) | (passed == size),
         num_passing=passed,
-        level_counts=np.column_stack([passed, size - passed]).tolist(),
+        level_counts=np.column_stack([passed, size - passed]),
     )
     means = rates.mean(axis=0)
     by_step = float(predicted(means, size).mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -65,7 +65,7 @@ class Run:
     """The folder or file that was given."""
     source: Source
     """What was recognized, inferred, missing and quarantined."""
-    groups: tuple[RolloutGroup, ...]
+    groups: Sequence[RolloutGroup]
     """Training rollouts by step, then in the order of the log. Evaluation rows are not among them."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""

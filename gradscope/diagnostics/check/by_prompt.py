@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
+from numpy.typing import NDArray
 
+from gradscope.diagnostics.degeneracy.course import group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
-from gradscope.metrics.outcomes.groups import GroupKind, classify_group, passes
+from gradscope.metrics.outcomes.degeneracy import GroupTable
+from gradscope.metrics.uncertainty.bootstrap import cluster_sums
 from gradscope.rollouts.run import Run
-
-_KINDS: dict[str, tuple[GroupKind, ...]] = {
-    "frac_reward_zero_std": ("all_pass", "all_fail", "tied"),
-    "frac_all_pass": ("all_pass",),
-    "frac_all_fail": ("all_fail",),
-    "frac_tied": ("tied",),
-}
 
 
 def group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
@@ -29,19 +23,28 @@ def group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold
     Returns:
         Prompt id -> mean over the groups of that prompt; empty for a metric that is no mean over groups.
     """
-    measure = _measure(name, threshold)
-    if measure is None:
+    if name not in METRICS or (name == "pass_rate" and threshold is None):
         return {}
-    by_prompt: dict[str, list[float]] = {}
-    for group, rewards in group_rewards(run, reward).groups:
-        by_prompt.setdefault(group.prompt_id, []).append(measure(rewards))
-    return {prompt: float(np.mean(values)) for prompt, values in by_prompt.items()}
+    chosen = group_rewards(run, reward)
+    groups = chosen.table
+    values = _values(group_table(chosen, threshold), name)
+    means = cluster_sums(np.column_stack([values, np.ones(len(values))]), groups.prompt)
+    first = dict.fromkeys(groups.prompt.tolist())
+    return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
 
 
-def _measure(name: str, threshold: float | None) -> Callable[[Sequence[float]], float] | None:
-    if name == "pass_rate" and threshold is not None:
-        return lambda rewards: float(passes(rewards, threshold).mean())
-    kinds = _KINDS.get(name)
-    if kinds is None:
-        return None
-    return lambda rewards: float(classify_group(rewards, threshold) in kinds)
+METRICS = frozenset({"frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "pass_rate"})
+"""Those that are means over groups."""
+
+
+def _values(table: GroupTable, name: str) -> NDArray[np.float64]:
+    """The metric of each group, [J]."""
+    if name == "frac_reward_zero_std":
+        return table.dead.astype(np.float64)
+    if table.num_passing is None:
+        return (table.dead & (name == "frac_tied")).astype(np.float64)
+    if name == "pass_rate":
+        return np.asarray(table.num_passing / table.size, dtype=np.float64)
+    passed = table.num_passing == table.size
+    of_kind = {"frac_all_pass": passed, "frac_all_fail": ~passed, "frac_tied": np.zeros_like(passed)}[name]
+    return np.asarray(table.dead & of_kind, dtype=np.float64)

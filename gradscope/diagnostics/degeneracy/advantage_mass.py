@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +20,20 @@ Array = NDArray[np.float64]
 
 def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> tuple[AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for row, (_, rewards) in enumerate(chosen.groups):
-        by_size[len(rewards)].append(row)
-    rewards_of_size = {
-        size: np.array([chosen.groups[row][1] for row in rows], dtype=np.float64) for size, rows in by_size.items()
-    }
-    prompts = np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_)
+    groups = chosen.table
+    by_size = list(groups.by_size(chosen.values))
     masses = []
     for entry in FORMULATIONS.values():
-        sums = _sums(entry, by_size, rewards_of_size)
+        sums = _sums(entry, by_size, len(groups))
         if isinstance(sums, str):
-            unknown = Estimate.undefined_because(sums, num_units=len(chosen.groups))
+            unknown = Estimate.undefined_because(sums, num_units=len(groups))
             masses.append(
                 AdvantageMass(advantage=entry.name, positive_mass=unknown, negative_mass=unknown, frac_zero=unknown)
             )
             continue
         positive, negative, zero = bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
-            cluster_sums(sums, prompts),
+            cluster_sums(sums, groups.prompt),
             within=(0.0, [np.inf, np.inf, 1.0]),
             resampling=resampling,
         )
@@ -49,16 +43,14 @@ def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> t
     return tuple(masses)
 
 
-def _sums(
-    entry: Formulation, by_size: Mapping[int, Sequence[int]], rewards_of_size: Mapping[int, Array]
-) -> Array | str:
+def _sums(entry: Formulation, by_size: Sequence[tuple[NDArray[np.int64], Array]], num_groups: int) -> Array | str:
     """Positive mass, negative mass, zeros and rollouts of each group, [J, 4]; or why there is no such advantage."""
-    sums = np.zeros((sum(len(rows) for rows in by_size.values()), 4))
-    for size, rows in by_size.items():
-        reason = entry.why_not(rewards_of_size[size])
+    sums = np.zeros((num_groups, 4))
+    for places, rewards in by_size:
+        reason = entry.why_not(rewards)
         if reason is not None:
             return reason
-        advantages = compute_advantages(entry.name, rewards_of_size[size])
+        advantages = compute_advantages(entry.name, rewards)
         parts = [np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0), advantages == 0.0]
-        sums[rows] = np.column_stack([*(part.sum(axis=1) for part in parts), np.full(len(rows), size)])
+        sums[places] = np.column_stack([*(part.sum(axis=1) for part in parts), np.full(len(places), rewards.shape[1])])
     return sums

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,23 +45,19 @@ def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *,
 
 def num_tokens(chosen: GroupRewards) -> Array | None:
     """Completion tokens of each group, [J]; None where a rollout has no token ids."""
-    totals = np.zeros(len(chosen.groups))
-    for row, (group, _) in enumerate(chosen.groups):
-        for rollout in group.rollouts:
-            if rollout.completion_ids is None:
-                return None
-            totals[row] += len(rollout.completion_ids)
-    return totals if totals.sum() > 0 else None
+    return _totals(chosen, chosen.table.num_tokens)
 
 
 def num_seconds(chosen: GroupRewards) -> Array | None:
     """Seconds that each group took to generate, rollout after rollout, [J]; None where a rollout was not timed."""
-    totals = np.zeros(len(chosen.groups))
-    for row, (group, _) in enumerate(chosen.groups):
-        for rollout in group.rollouts:
-            if rollout.seconds is None:
-                return None
-            totals[row] += rollout.seconds
+    return _totals(chosen, chosen.table.seconds)
+
+
+def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
+    """Sums over groups of an amount that is not negative; None where it is not known of each rollout, or nowhere."""
+    if amounts is None or not np.all(amounts >= 0):
+        return None
+    totals = chosen.table.sums(amounts).astype(np.float64)
     return totals if totals.sum() > 0 else None
 
 

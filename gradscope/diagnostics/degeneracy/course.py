@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
-from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import StepDegeneracy
@@ -48,48 +49,44 @@ def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> f
     """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
     if success_threshold is not None:
         return success_threshold
-    return binary_threshold([value for _, rewards in chosen.groups for value in rewards])
+    return binary_threshold(chosen.values)
 
 
 def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
     """The groups as the estimates take them, a row each; the threshold is None where passing is not known."""
-    rewards = [values for _, values in chosen.groups]
-    size = np.array([len(values) for values in rewards], dtype=np.int64)
-    # A large log has few different groups of 0 and 1.
-    levels = {values: level_counts(values) for values in set(rewards)}
-    num_passing = None
-    if threshold is not None:
-        passed = passes(list(chain.from_iterable(rewards)), threshold).astype(np.int64)
-        num_passing = np.add.reduceat(passed, np.cumsum(size) - size)
+    groups = chosen.table
     return GroupTable(
-        step=np.array([group.step for group, _ in chosen.groups], dtype=np.int64),
-        prompt=np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_),
-        size=size,
-        dead=np.array([all_equal(values) for values in rewards], dtype=np.bool_),
-        num_passing=num_passing,
-        level_counts=[levels[values] for values in rewards],
+        step=groups.step,
+        prompt=groups.prompt,
+        size=groups.size,
+        dead=groups.spread(chosen.values) <= EQUAL_REWARDS,
+        num_passing=None if threshold is None else groups.sums(passes(chosen.values, threshold)),
+        level_counts=_level_counts(chosen),
     )
+
+
+def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
+    counted = [(places, level_counts(rewards)) for places, rewards in chosen.table.by_size(chosen.values)]
+    counts = np.zeros((len(chosen.table), max(found.shape[1] for _, found in counted)), dtype=np.int64)
+    for places, found in counted:
+        counts[places, : found.shape[1]] = found
+    return counts
 
 
 def course(
     run: Run, table: GroupTable, by: By, reward: str | None, options: EstimateOptions
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
-    return tuple(_between(run, table, span, reward, options) for span in _spans(table, by))
+    ordered = table.take(np.argsort(table.step, kind="stable"))
+    steps = np.unique(ordered.step)
+    parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
+    ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()
+    return tuple(_row(run, ordered.take(slice(start, end)), reward, options) for start, end in pairwise([0, *ends]))
 
 
-def _spans(table: GroupTable, by: By) -> list[tuple[int, int]]:
-    """First and last step of each row of the course: single steps, or windows of about equally many."""
-    steps = np.unique(table.step)
-    parts = len(steps) if by == "step" else min(NUM_WINDOWS, len(steps))
-    return [(int(part[0]), int(part[-1])) for part in np.array_split(steps, parts)]
-
-
-def _between(
-    run: Run, table: GroupTable, span: tuple[int, int], reward: str | None, options: EstimateOptions
-) -> StepDegeneracy:
-    step, last = span
-    groups = table.between(step, last)
+def _row(run: Run, groups: GroupTable, reward: str | None, options: EstimateOptions) -> StepDegeneracy:
+    """The row of the groups of one step, or of neighboring ones."""
+    step, last = int(groups.step[0]), int(groups.step[-1])
     estimates = options.estimate(groups)
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
     comparable = reward is None and step == last and not run.is_means(step)

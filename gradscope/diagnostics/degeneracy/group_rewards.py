@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.reward_table import RewardTable, reward_table
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
 
 TRAINER_REWARD = "reward"
 """How reports call the trainer's own scalar."""
@@ -18,16 +20,14 @@ TRAINER_REWARD = "reward"
 class GroupRewards:
     """The groups that can be judged, and how many were left out."""
 
-    groups: tuple[tuple[RolloutGroup, tuple[float, ...]], ...]
-    """Each group with its rewards, all of them known, at least two."""
+    table: RewardTable
+    """Groups of at least two rollouts whose rewards are all known."""
+    values: NDArray[np.float64]
+    """The reward that is looked at, of each rollout of ``table``, [N]."""
     num_singletons: int
     """Groups of one rollout: nothing to be compared with."""
     num_incomplete: int
     """Groups with a missing reward: they could be of either kind."""
-
-
-def _is_complete(rewards: tuple[float | None, ...]) -> TypeGuard[tuple[float, ...]]:
-    return None not in rewards
 
 
 def check_reward_name(run: Run, reward: str | None) -> None:
@@ -41,7 +41,7 @@ def check_reward_name(run: Run, reward: str | None) -> None:
     """
     if reward is None:
         return
-    names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
+    names = sorted(reward_table(run.groups).rewards)
     if reward in names:
         return
     near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
@@ -64,21 +64,22 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
         InputError: No group is left.
     """
     check_reward_name(run, reward)
-    kept: list[tuple[RolloutGroup, tuple[float, ...]]] = []
-    num_singletons = num_incomplete = 0
-    for group in run.groups:
-        rewards = group.rewards if reward is None else tuple(r.rewards.get(reward) for r in group.rollouts)
-        if not _is_complete(rewards):
-            num_incomplete += 1
-        elif len(rewards) < 2:
-            num_singletons += 1
-        else:
-            kept.append((group, rewards))
-    if not kept:
+    table = reward_table(run.groups)
+    values = table.reward if reward is None else table.rewards[reward]
+    complete = table.sums(np.isnan(values)) == 0
+    kept = complete & (table.size >= 2)
+    num_incomplete = int(np.sum(~complete))
+    num_singletons = len(table) - num_incomplete - int(kept.sum())
+    if not kept.any():
         raise InputError(
-            f"{run.path} has no group to judge: of {len(run.groups)} groups, {num_singletons} have one rollout and "
+            f"{run.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
             f"{num_incomplete} lack a reward.",
             hint="Degenerate groups need two or more rollouts a prompt, each with its reward; name the columns of a "
             "generic file with --prompt-column, --group-column and --reward-column.",
         )
-    return GroupRewards(groups=tuple(kept), num_singletons=num_singletons, num_incomplete=num_incomplete)
+    return GroupRewards(
+        table=table.select(kept),
+        values=values if kept.all() else values[np.repeat(kept, table.size)],
+        num_singletons=num_singletons,
+        num_incomplete=num_incomplete,
+    )

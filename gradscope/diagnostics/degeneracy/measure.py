@@ -121,10 +121,10 @@ def degeneracy_of_run(
         source=run.source,
         reward=reward or TRAINER_REWARD,
         success_threshold=threshold,
-        num_groups=len(chosen.groups),
+        num_groups=len(chosen.table),
         num_rollouts=int(table.size.sum()),
         group_size=sizes.logged,
-        pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.groups)),
+        pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
         frac_reward_zero_std=overall.frac_reward_zero_std,
         frac_all_pass=overall.frac_all_pass,
         frac_all_fail=overall.frac_all_fail,
@@ -152,8 +152,8 @@ def degeneracy_of_run(
 
 def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
     return LoggedGroups(
-        num_levels=len({value for _, rewards in chosen.groups for value in rewards}),
-        reward_functions=tuple(sorted({name for group, _ in chosen.groups for name in group.rollouts[0].rewards})),
+        num_levels=len(np.unique(chosen.values)),
+        reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",

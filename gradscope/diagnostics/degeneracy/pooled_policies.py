@@ -18,9 +18,11 @@ Counts = NDArray[np.int64]
 
 
 def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
-    """The names of a log's policies in its order; none where there are fewer than two."""
-    named = (rollout.policy for group, _ in chosen.groups for rollout in group.rollouts)
-    names = tuple(name for name in dict.fromkeys(named) if name is not None)
+    """The names of a log's policies in its order; none where fewer than two have a group to judge."""
+    table = chosen.table
+    if table.policy is None:
+        return ()
+    names = tuple(table.policies[place] for place in np.unique(table.policy[table.policy >= 0]).tolist())
     return names if len(names) > 1 else ()
 
 
@@ -69,14 +71,12 @@ def _share(table: GroupTable, alone: NDArray[np.bool_], *, resampling: Resamplin
 
 def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Counts | None, Counts]:
     """Passing rollouts (None: not known) and rollouts of each policy in each group, [J, M] each."""
-    place = {name: column for column, name in enumerate(names)}
-    members = np.zeros((len(chosen.groups), len(names)), dtype=np.int64)
+    table, policy = chosen.table, np.asarray(chosen.table.policy)
+    members = np.zeros((len(table), len(names)), dtype=np.int64)
     passing = None if threshold is None else np.zeros_like(members)
-    for row, (group, rewards) in enumerate(chosen.groups):
-        passed = None if threshold is None else passes(rewards, threshold).tolist()
-        for sample, rollout in enumerate(group.rollouts):
-            if rollout.policy is not None:
-                members[row, place[rollout.policy]] += 1
-                if passing is not None and passed is not None:
-                    passing[row, place[rollout.policy]] += passed[sample]
+    for column, name in enumerate(names):
+        own = np.equal(policy, table.policies.index(name))
+        members[:, column] = table.sums(own)
+        if passing is not None and threshold is not None:
+            passing[:, column] = table.sums(own & passes(chosen.values, threshold))
     return passing, members

@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import RewardTies
-from gradscope.rollouts.types import RolloutGroup
+
+Array = NDArray[np.float64]
 
 
 def measure_reward_ties(chosen: GroupRewards, *, resampling: Resampling) -> tuple[RewardTies, ...]:
     """Each reward function on the same groups, by name; none where the log holds fewer than two."""
-    names = sorted({name for group, _ in chosen.groups for rollout in group.rollouts for name in rollout.rewards})
+    groups = chosen.table
+    names = sorted(groups.rewards)
     if len(names) < 2:
         return ()
-    dead = [all_equal(rewards) for _, rewards in chosen.groups]
-    apart = {name: [tells_apart(group, name) for group, _ in chosen.groups] for name in names}
-    num_functions = [sum(apart[name][row] is True for name in names) for row in range(len(dead))]
-    prompts = np.array([group.prompt_id for group, _ in chosen.groups], dtype=np.str_)
+    dead = groups.spread(chosen.values) <= EQUAL_REWARDS
+    spread = {name: groups.spread(groups.rewards[name]) for name in names}
+    apart = {name: tells_apart(spread[name]) for name in names}
+    num_functions = np.sum(list(apart.values()), axis=0)
     return tuple(
         RewardTies(
             reward=name,
-            frac_zero_std=_share(apart[name], prompts, resampling=resampling),
-            num_alone=sum(told is True and count == 1 for told, count in zip(apart[name], num_functions, strict=True)),
-            num_rescuable=sum(told is True and is_dead for told, is_dead in zip(apart[name], dead, strict=True)),
+            frac_zero_std=_share(spread[name], groups.prompt, resampling=resampling),
+            num_alone=int(np.sum(apart[name] & (num_functions == 1))),
+            num_rescuable=int(np.sum(apart[name] & dead)),
         )
         for name in names
     )
 
 
-def tells_apart(group: RolloutGroup, reward: str) -> bool | None:
-    """Whether a reward function differs within a group; None where it is missing for a rollout."""
-    values = [value for rollout in group.rollouts if (value := rollout.rewards.get(reward)) is not None]
-    if len(values) < group.size:
-        return None
-    return not all_equal(values)
+def tells_apart(spread: Array) -> NDArray[np.bool_]:
+    """Whether a reward function differs within groups; not where it is missing for a rollout.
+
+    Args:
+        spread: The range of its rewards in each group, NaN where one is missing, [J].
+
+    Returns:
+        [J].
+    """
+    return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
 
 
-def _share(apart: list[bool | None], prompts: np.ndarray, *, resampling: Resampling) -> Estimate:
-    missing = sum(told is None for told in apart)
+def _share(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampling) -> Estimate:
+    missing = int(np.sum(np.isnan(spread)))
     if missing:
-        return Estimate.undefined_because(f"it is missing in {missing} of {len(apart)} groups", num_units=len(apart))
-    tied = np.array([not told for told in apart], dtype=np.float64)
+        return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
+    tied = 1.0 - tells_apart(spread)
     return bootstrap_mean(tied, prompts, resampling=resampling)

@@ -26,35 +26,33 @@ class GroupTable:
 
     step: NDArray[np.int64]
     """The trainer's step, [J]."""
-    prompt: NDArray[np.str_]
-    """The prompt, the unit of resampling, [J]."""
+    prompt: NDArray[np.generic]
+    """The prompt, the unit of resampling: a number or a text, [J]."""
     size: NDArray[np.int64]
     """Rollouts of the group, [J]."""
     dead: NDArray[np.bool_]
     """Whether its rewards are all equal, [J]."""
     num_passing: NDArray[np.int64] | None
     """Rollouts that pass, [J]; None where no success threshold is known."""
-    level_counts: Sequence[Sequence[int]]
-    """How many of its rollouts have each reward, [J] lists."""
+    level_counts: NDArray[np.int64]
+    """How many of its rollouts have each reward, filled up with zeros, [J, levels]."""
 
-    def between(self, first: int, last: int) -> GroupTable:
-        """The groups of some neighboring steps.
+    def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
+        """Some of the groups.
 
         Args:
-            first: The first step.
-            last: The last step, included.
+            rows: Their places, or from which to which.
 
         Returns:
             A table of those groups only.
         """
-        rows = np.flatnonzero((self.step >= first) & (self.step <= last)).tolist()
         return GroupTable(
             step=self.step[rows],
             prompt=self.prompt[rows],
             size=self.size[rows],
             dead=self.dead[rows],
             num_passing=None if self.num_passing is None else self.num_passing[rows],
-            level_counts=[self.level_counts[row] for row in rows],
+            level_counts=self.level_counts[rows],
         )
 
 
@@ -176,7 +174,7 @@ def estimate_at_size(
         )
         undefined = Estimate.undefined_because(reason, num_units=len(table.size))
         return SizeEstimates(degeneracy=undefined, iid_prediction=undefined, jensen_gap=undefined)
-    equal = all_equal_unbiased(table.size, _padded(table.level_counts), group_size)
+    equal = all_equal_unbiased(table.size, table.level_counts, group_size)
     if table.num_passing is None:
         (degenerate,) = _shares([equal], table, resampling)
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=degenerate.num_units)
@@ -187,14 +185,6 @@ def estimate_at_size(
     draws = Draws(step=table.step, prompt=table.prompt, size=sizes, equal=equal, rate=rate)
     gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate)
     return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
-
-
-def _padded(level_counts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    width = max(len(counts) for counts in level_counts)
-    padded = np.zeros((len(level_counts), width), dtype=np.int64)
-    for row, counts in enumerate(level_counts):
-        padded[row, : len(counts)] = counts
-    return padded
 
 
 def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:

@@ -5,7 +5,6 @@ Legend: G rollouts of a group, n samples of a prompt, c of them passing, p pass 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -133,28 +132,27 @@ def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_si
     return np.asarray(frac_draws_all(n[..., None], counts, group_size).sum(axis=-1), dtype=np.float64)
 
 
-def level_counts(rewards: Sequence[float]) -> list[int]:
+def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
     """How many rewards of a group are equal, level by level.
 
     Args:
-        rewards: Finite rewards, [G].
+        rewards: Finite rewards of groups of one size, [..., G], G >= 1.
 
     Returns:
-        Counts, ascending by reward; rewards closer than the tolerance to their neighbor share a level.
+        Counts, ascending by reward, filled up with zeros, [..., levels]; rewards closer than the tolerance to their
+        neighbor share a level.
 
     Example:
-        >>> level_counts([0.5, 0.0, 0.5])
-        [1, 2]
+        >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
+        [[1, 2], [3, 0]]
     """
-    # Plain Python: a log has many small groups, and an array for each costs more than the counting.
-    counts: list[int] = []
-    last = -math.inf
-    for reward in sorted(rewards):
-        if reward - last > EQUAL_REWARDS:
-            counts.append(0)
-        counts[-1] += 1
-        last = reward
-    return counts
+    ordered = np.sort(np.asarray(rewards, dtype=np.float64), axis=-1)
+    level = np.cumsum(np.diff(ordered, axis=-1, prepend=ordered[..., :1]) > EQUAL_REWARDS, axis=-1)
+    num_levels, groups = int(level.max(initial=0)) + 1, ordered.shape[:-1]
+    by_group = level.reshape(-1, ordered.shape[-1])
+    place = by_group + num_levels * np.arange(len(by_group))[:, None]
+    counts = np.bincount(place.ravel(), minlength=num_levels * len(by_group))
+    return np.asarray(counts.reshape(*groups, num_levels), dtype=np.int64)
 
 
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:

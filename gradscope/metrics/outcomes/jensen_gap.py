@@ -41,8 +41,8 @@ class Draws:
 
     step: NDArray[np.int64]
     """The trainer's step, [J]."""
-    prompt: NDArray[np.str_]
-    """The prompt, the unit of resampling, [J]."""
+    prompt: NDArray[np.generic]
+    """The prompt, the unit of resampling: a number or a text, [J]."""
     size: NDArray[np.int64]
     """Group size, [J]."""
     equal: Array

@@ -43,7 +43,7 @@ class OwnRates:
         return (self.by_step - self.pooled) * (self.num_groups - 1) / self.num_groups
 
 
-def own_rates(step: Counts, prompt: NDArray[np.str_], size: Counts, rate: Array) -> OwnRates | str:
+def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Array) -> OwnRates | str:
     """The predictions of a log at its own pass rates.
 
     Args:

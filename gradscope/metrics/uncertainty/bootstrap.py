@@ -12,6 +12,8 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
@@ -34,6 +36,8 @@ Array = NDArray[np.float64]
 
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
+_MOST_GAPS = 4
+"""Numbers a row up to which clusters are counted rather than sorted."""
 
 
 def bootstrap_statistics(
@@ -249,10 +253,21 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     labels = np.asarray(clusters)
     if labels.shape != (len(rows),):
         raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
-    _, first, index = np.unique(labels, return_index=True, return_inverse=True)
-    sums = np.zeros((len(first), rows.shape[1]))
-    np.add.at(sums, index, rows)
-    return np.asarray(sums[np.argsort(first)], dtype=np.float64)
+    if not _is_dense(labels):
+        labels = np.unique(labels, return_inverse=True)[1]
+    first = np.full(int(labels.max(initial=-1)) + 1, len(labels))
+    first[labels[::-1]] = np.arange(len(labels))[::-1]  # of several rows of a cluster the first is written last
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(labels))]
+    return np.column_stack([np.bincount(labels, weights=column)[order] for column in rows.T])
+
+
+def _is_dense(labels: NDArray[Any]) -> bool:
+    """Whether labels are whole numbers from 0 on without large gaps, which need no sorting."""
+    return bool(
+        np.issubdtype(labels.dtype, np.integer)
+        and labels.min(initial=0) >= 0
+        and labels.max(initial=0) <= _MOST_GAPS * len(labels)
+    )
 
 
 def _means(sums: Array) -> Array:

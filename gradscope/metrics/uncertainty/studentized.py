@@ -12,6 +12,7 @@ jackknife's influence values, which need no derivative of the statistic. ``scipy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,12 +130,26 @@ def _t_quantiles(
 
 def _resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:
     """Column sums of resamples, in chunks [b, m] that add up to B rows."""
-    rng, num_resamples = np.random.default_rng(resampling.seed), resampling.num_resamples
-    num_units = len(units)
-    rows = max(1, min(num_resamples, _CHUNK // num_units))
+    num_units, num_resamples = len(units), resampling.num_resamples
+    if num_units * num_resamples <= _CHUNK:
+        yield _all_counts(num_units, num_resamples, resampling.seed) @ units
+        return
+    rng = np.random.default_rng(resampling.seed)
+    rows = max(1, _CHUNK // num_units)
     for start in range(0, num_resamples, rows):
-        size = min(rows, num_resamples - start)
-        drawn = rng.integers(num_units, size=(size, num_units), dtype=np.int64)
-        drawn += num_units * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * num_units).reshape(size, num_units)
-        yield counts.astype(np.float64) @ units
+        yield _drawn_counts(rng, num_units, min(rows, num_resamples - start)) @ units
+
+
+@lru_cache(maxsize=4)
+def _all_counts(num_units: int, num_resamples: int, seed: int) -> Array:
+    """How often each resample draws each unit, [B, J]: the same for every statistic of so many units, step by step."""
+    counts = _drawn_counts(np.random.default_rng(seed), num_units, num_resamples)
+    counts.flags.writeable = False
+    return counts
+
+
+def _drawn_counts(rng: np.random.Generator, num_units: int, num_resamples: int) -> Array:
+    drawn = rng.integers(num_units, size=(num_resamples, num_units), dtype=np.int64)
+    drawn += num_units * np.arange(num_resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=num_resamples * num_units)
+    return counts.reshape(num_resamples, num_units).astype(np.float64)

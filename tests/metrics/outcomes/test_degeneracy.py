@@ -23,7 +23,7 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
         size=size,
         dead=(passing == 0) | (passing == size),
         num_passing=passing,
-        level_counts=[[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)],
+        level_counts=np.array([[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)]),
     )
 
 
@@ -70,7 +70,7 @@ def test_without_a_threshold_only_equality_is_known() -> None:
         size=np.array([2, 2]),
         dead=np.array([True, False]),
         num_passing=None,
-        level_counts=[[2], [1, 1]],
+        level_counts=np.array([[2, 0], [1, 1]]),
     )
     found = estimate_degeneracy(table)
     assert found.frac_reward_zero_std.value == found.frac_tied.value == 0.5

@@ -98,4 +98,4 @@ def test_levels_must_add_up() -> None:
 
 
 def test_levels_within_tolerance_are_one() -> None:
-    assert level_counts([0.1, 0.1 + 1e-10, 0.5, -1.0]) == [1, 2, 1]
+    assert level_counts([0.1, 0.1 + 1e-10, 0.5, -1.0]).tolist() == [1, 2, 1]

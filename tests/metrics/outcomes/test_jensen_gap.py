@@ -43,7 +43,7 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
         size=size,
         dead=(passing == 0) | (passing == size),
         num_passing=passing,
-        level_counts=[[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)],
+        level_counts=np.array([[int(c), int(n - c)] for n, c in zip(size, passing, strict=True)]),
     )
 
 

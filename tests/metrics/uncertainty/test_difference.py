@@ -81,7 +81,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
             size=np.full(100, 4),
             dead=(passed == 0) | (passed == 4),
             num_passing=passed,
-            level_counts=np.column_stack([passed, 4 - passed]).tolist(),
+            level_counts=np.column_stack([passed, 4 - passed]),
         )
         relative = estimate_degeneracy(table, resampling=Resampling(num_resamples=200)).relative_gap
         held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)

@@ -1,0 +1,241 @@
+"""The rewards of a log as arrays: what every question about groups needs, and no object a rollout.
+
+Legend: J groups, N rollouts of all of them, group after group.
+
+A log of any size is reduced to such a table; one that was read into rollouts has one, too. Tables of parts of a log
+are put together by :mod:`gradscope.rollouts.readers.scan.parts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+UNKNOWN = -1
+"""A number of tokens that was not logged, and a rollout without a policy's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTable:
+    """Groups in the order of the log, by step."""
+
+    step: Counts
+    """The trainer's step, [J]."""
+    group: Sequence[str]
+    """A group's name within the run, [J]."""
+    prompt: Counts
+    """The place of a group's prompt in ``prompts``, [J]."""
+    prompts: Sequence[str]
+    """Ids of the prompts, each once, by their first group."""
+    size: Counts
+    """Rollouts of the group, at least 1, [J]."""
+    reward: Floats
+    """The scalar reward, [N]; NaN where it is missing or not a finite number."""
+    rewards: Mapping[str, Floats] = field(default_factory=dict)
+    """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
+    num_tokens: Counts | None = None
+    """Tokens of the completion, [N]; -1 where they were not logged, None where they nowhere were."""
+    seconds: Floats | None = None
+    """How long a completion took to generate, [N]; NaN where that was not logged, None where it nowhere was."""
+    policy: Counts | None = None
+    """The place of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
+    policies: tuple[str, ...] = ()
+    """Names of the policies, by their first rollout."""
+
+    @classmethod
+    def of_groups(cls, groups: Iterable[RolloutGroup]) -> RewardTable:
+        """The table of groups that were read into objects."""
+        groups = tuple(groups)
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
+        policies = {
+            name: at for at, name in enumerate(dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy))
+        }
+        lengths = [UNKNOWN if rollout.completion_ids is None else len(rollout.completion_ids) for rollout in rollouts]
+        return cls(
+            step=np.array([group.step for group in groups], dtype=np.int64),
+            group=[group.group_id for group in groups],
+            prompt=np.array([prompts[group.prompt_id] for group in groups], dtype=np.int64),
+            prompts=tuple(prompts),
+            size=np.array([group.size for group in groups], dtype=np.int64),
+            reward=_floats(rollout.reward for rollout in rollouts),
+            rewards={
+                name: _floats(rollout.rewards.get(name) for rollout in rollouts)
+                for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
+            },
+            num_tokens=np.array(lengths, dtype=np.int64) if any(length != UNKNOWN for length in lengths) else None,
+            seconds=_floats(rollout.seconds for rollout in rollouts)
+            if any(rollout.seconds is not None for rollout in rollouts)
+            else None,
+            policy=np.array([policies.get(rollout.policy or "", UNKNOWN) for rollout in rollouts], dtype=np.int64)
+            if policies
+            else None,
+            policies=tuple(policies),
+        )
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    @cached_property
+    def starts(self) -> Counts:
+        """The place of each group's first rollout, [J]."""
+        return np.asarray(np.cumsum(self.size) - self.size, dtype=np.int64)
+
+    @property
+    def group_of_rollout(self) -> Counts:
+        """The place of each rollout's group, [N]."""
+        return np.repeat(np.arange(len(self)), self.size)
+
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Sums over the rollouts of each group.
+
+        Args:
+            values: [N].
+
+        Returns:
+            [J], whole numbers of whole numbers and of flags.
+        """
+        dtype = np.int64 if values.dtype == np.bool_ else values.dtype
+        return np.add.reduceat(values, self.starts, dtype=dtype) if len(self) else np.zeros(0, dtype=dtype)
+
+    def spread(self, values: Floats) -> Floats:
+        """The range of each group: its greatest value minus its least.
+
+        Args:
+            values: [N].
+
+        Returns:
+            [J]; NaN where one of the values is.
+        """
+        if not len(self):
+            return np.zeros(0)
+        return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
+
+    def by_size(self, values: Floats) -> Iterator[tuple[Counts, Floats]]:
+        """Groups of one size at a time.
+
+        Args:
+            values: [N].
+
+        Yields:
+            Places of the groups, [j], and their values, [j, G]; sizes in the order of their first groups.
+        """
+        sizes, first = np.unique(self.size, return_index=True)
+        for size in sizes[np.argsort(first)].tolist():
+            places = np.flatnonzero(self.size == size)
+            whole = len(places) == len(self)
+            yield places, values.reshape(-1, size) if whole else values[self.starts[places, None] + np.arange(size)]
+
+    def select(self, kept: NDArray[np.bool_]) -> RewardTable:
+        """Some of the groups.
+
+        Args:
+            kept: Whether each is taken, [J].
+
+        Returns:
+            A table of those; ``prompts`` and ``policies`` are left as they are.
+        """
+        if kept.all():
+            return self
+        rows = np.repeat(kept, self.size)
+        return RewardTable(
+            step=self.step[kept],
+            group=[name for name, is_kept in zip(self.group, kept.tolist(), strict=True) if is_kept],
+            prompt=self.prompt[kept],
+            prompts=self.prompts,
+            size=self.size[kept],
+            reward=self.reward[rows],
+            rewards={name: values[rows] for name, values in self.rewards.items()},
+            num_tokens=None if self.num_tokens is None else self.num_tokens[rows],
+            seconds=None if self.seconds is None else self.seconds[rows],
+            policy=None if self.policy is None else self.policy[rows],
+            policies=self.policies,
+        )
+
+
+class GroupsOfTable(Sequence[RolloutGroup]):
+    """Groups that are made when somebody asks for them: with rewards, without text or place in the log."""
+
+    def __init__(self, table: RewardTable) -> None:
+        self.table = table
+
+    @cached_property
+    def _groups(self) -> tuple[RolloutGroup, ...]:
+        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards))
+        # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
+        columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values()]
+        rows = list(zip(*columns, strict=True))
+        parts = zip(table.step.tolist(), table.group, table.prompt.tolist(), table.starts, table.size, strict=True)
+        return tuple(
+            RolloutGroup(
+                step=step,
+                group_id=group,
+                prompt_id=table.prompts[prompt],
+                rollouts=tuple(rollout_of[row] for row in rows[start : start + size]),
+            )
+            for step, group, prompt, start, size in parts
+        )
+
+    def _values(self) -> Iterator[Floats]:
+        table = self.table
+        yield table.reward
+        yield from table.rewards.values()
+        yield np.full(len(table.reward), np.nan) if table.seconds is None else table.seconds
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @overload
+    def __getitem__(self, index: int) -> RolloutGroup: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RolloutGroup, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> RolloutGroup | tuple[RolloutGroup, ...]:
+        return self._groups[index]
+
+    def __iter__(self) -> Iterator[RolloutGroup]:
+        return iter(self._groups)
+
+
+def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
+    """The table of a run's groups: the one that they would be made from, or one made from them."""
+    return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.of_groups(groups)
+
+
+class _Rollouts(dict[tuple[float, ...], Rollout]):
+    """The rollout of some rewards, made when it is first asked for: rollouts of equal rewards are one object."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, row: tuple[float, ...]) -> Rollout:
+        reward, *rewards, seconds = (value if math.isfinite(value) else None for value in row)
+        made = Rollout(
+            group_id="",
+            sample=0,
+            row=0,
+            prompt="",
+            completion="",
+            reward=reward,
+            rewards=dict(zip(self._names, rewards, strict=True)),
+            seconds=seconds,
+        )
+        self[row] = made
+        return made
+
+
+def _floats(values: Iterable[float | None]) -> Floats:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
