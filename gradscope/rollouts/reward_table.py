@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.types import Rollout, RolloutGroup
@@ -32,8 +33,8 @@ class RewardTable:
 
     step: Counts
     """The trainer's step, [J]."""
-    group: Sequence[str]
-    """A group's name within the run, [J]."""
+    group: pa.Array
+    """A group's name within the run, strings, [J]."""
     prompt: Counts
     """The place of a group's prompt in ``prompts``, [J]."""
     prompts: Sequence[str]
@@ -65,7 +66,7 @@ class RewardTable:
         lengths = [UNKNOWN if rollout.completion_ids is None else len(rollout.completion_ids) for rollout in rollouts]
         return cls(
             step=np.array([group.step for group in groups], dtype=np.int64),
-            group=[group.group_id for group in groups],
+            group=pa.array([group.group_id for group in groups], type=pa.string()),
             prompt=np.array([prompts[group.prompt_id] for group in groups], dtype=np.int64),
             prompts=tuple(prompts),
             size=np.array([group.size for group in groups], dtype=np.int64),
@@ -122,7 +123,7 @@ class RewardTable:
             return np.zeros(0)
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
-    def by_size(self, values: Floats) -> Iterator[tuple[Counts, Floats]]:
+    def by_size(self, values: NDArray[Any]) -> Iterator[tuple[Counts, NDArray[Any]]]:
         """Groups of one size at a time.
 
         Args:
@@ -151,7 +152,7 @@ class RewardTable:
         rows = np.repeat(kept, self.size)
         return RewardTable(
             step=self.step[kept],
-            group=[name for name, is_kept in zip(self.group, kept.tolist(), strict=True) if is_kept],
+            group=self.group.filter(pa.array(kept)),
             prompt=self.prompt[kept],
             prompts=self.prompts,
             size=self.size[kept],
@@ -176,15 +177,16 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
         columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values()]
         rows = list(zip(*columns, strict=True))
-        parts = zip(table.step.tolist(), table.group, table.prompt.tolist(), table.starts, table.size, strict=True)
+        ids = zip(table.step.tolist(), table.group.to_pylist(), table.prompt.tolist(), strict=True)
+        ends = zip(table.starts.tolist(), np.cumsum(table.size).tolist(), strict=True)
         return tuple(
             RolloutGroup(
                 step=step,
                 group_id=group,
                 prompt_id=table.prompts[prompt],
-                rollouts=tuple(rollout_of[row] for row in rows[start : start + size]),
+                rollouts=tuple(rollout_of[row] for row in rows[start:end]),
             )
-            for step, group, prompt, start, size in parts
+            for (step, group, prompt), (start, end) in zip(ids, ends, strict=True)
         )
 
     def _values(self) -> Iterator[Floats]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
@@ -14,6 +16,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, de
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -38,7 +41,7 @@ def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: Qua
 def assemble_groups(
     request: ReadRequest,
     *,
-    groups: tuple[RolloutGroup, ...],
+    groups: Sequence[RolloutGroup],
     quarantine: QuarantineLog,
     format: str,
     recognized: str,
@@ -68,7 +71,7 @@ def assemble_groups(
         InputError: No row can be used.
     """
     set_aside = quarantine.result()
-    num_used = sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
+    num_used = _num_used(groups, needs_reward=needs_reward)
     if not num_used:
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
@@ -82,7 +85,7 @@ def assemble_groups(
         recognized=recognized,
         files=tuple(map(str, expand(request.path) if files is None else files)),
         num_rows=num_used,
-        inferred=(*inferred, *describe_sizes(groups)),
+        inferred=(*inferred, *describe_sizes(_sizes(groups))),
         missing=tuple(missing),
         quarantined=set_aside,
     )
@@ -95,3 +98,16 @@ def assemble_groups(
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )
+
+
+def _num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool) -> int:
+    if isinstance(groups, GroupsOfTable):
+        return int(np.sum(~np.isnan(groups.table.reward))) if needs_reward else len(groups.table.reward)
+    return sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
+
+
+def _sizes(groups: Sequence[RolloutGroup]) -> list[int]:
+    """Each size of a group once."""
+    if isinstance(groups, GroupsOfTable):
+        return [int(size) for size in np.unique(groups.table.size)]
+    return sorted({group.size for group in groups})

@@ -31,3 +31,6 @@ def hidden_by(filter: str) -> str:
 
 TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."
 """For ``Source.missing``."""
+
+REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
+"""Likewise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,9 +100,8 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
     )
 
 
-def describe_sizes(groups: Iterable[RolloutGroup]) -> tuple[str, ...]:
-    """A sentence on group sizes where they differ, else nothing."""
-    sizes = sorted({group.size for group in groups})
+def describe_sizes(sizes: Sequence[int]) -> tuple[str, ...]:
+    """A sentence on the sizes that groups have, ascending, where they differ, else nothing."""
     return (f"Groups differ in size: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
 
 

@@ -21,7 +21,8 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")
 """Last suffixes of the files that are decompressed on the way."""
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""The byte-order mark of UTF-8."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -53,7 +54,7 @@ def read_bytes(path: Path) -> Iterator[bytes]:
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with its ``file:line``; lines that hold none go to the quarantine."""
     for number, line in enumerate(read_bytes(path), start=1):
-        row = parse_line(line.removeprefix(_BOM) if number == 1 else line)
+        row = parse_line(line.removeprefix(BOM) if number == 1 else line)
         location = f"{path}:{number}"
         if isinstance(row, str):
             quarantine.add(row, location)

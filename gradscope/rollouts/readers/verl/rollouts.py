@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
+from gradscope.rollouts.readers.parsing.counted import REDUCED, counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
-from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, expand
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduce_log
+from gradscope.rollouts.readers.verl.columns import line_columns
 from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
 from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
 from gradscope.rollouts.readers.verl.tokens import COLUMNS, row_tokens
+from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
 _NUMBERED = re.compile(r"\d+\.jsonl(\.gz)?")
@@ -62,29 +67,28 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     quarantine = QuarantineLog()
-    rows = [row for file in files for row in read_jsonl(file, quarantine)]
-    named = any("uid" in row for _, row in rows)
+    found = _reduced(files, request, quarantine) or _by_row(files, quarantine)
+    named = found.named
     inferred = [] if named else [_GROUPED_BY_TEXT]
     folder = given if given.is_dir() else given.parent
     metrics_file = find_metrics(folder)
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
-    kept = _last_turns(rows) if named else rows
-    records = list(_records(kept, quarantine))
     settings = verl_settings(request, folder, by_v1=named)
     saved = verl_weights(request, folder, settings.values)
-    run = assemble(
+    run = assemble_groups(
         request,
-        records=records,
+        groups=found.groups,
         quarantine=quarantine,
         format="verl",
         recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
         missing=(
-            *(() if any(record.tokens for record in records) else (_NO_TOKENS,)),
+            *(() if found.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
             *(() if saved.weights else (_SHARDS,)),
             *(() if metrics_file is not None else (SWITCH_ON,)),
+            *((REDUCED,) if isinstance(found.groups, GroupsOfTable) else ()),
         ),
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
         metrics={} if metrics_file is None else read_verl_metrics(metrics_file, quarantine),
@@ -95,18 +99,76 @@ def _read(request: ReadRequest) -> Run:
         weights=saved.weights,
         unmerged_weights=saved.unmerged,
         tokenizer=saved.tokenizer or run.tokenizer,
-        notes={step: _SEVERAL_OUTPUTS for step in _steps_of(rows) if _dropped(rows, kept, step)},
+        notes=dict.fromkeys(sorted(found.folded), _SEVERAL_OUTPUTS),
     )
 
 
-def _steps_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> set[int]:
-    return {row["step"] for _, row in rows if type(row.get("step")) is int}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the files hold."""
+
+    groups: Sequence[RolloutGroup]
+    named: bool
+    """Whether rows name their groups."""
+    has_tokens: bool
+    folded: frozenset[int]
+    """Steps at which a session had several outputs."""
 
 
-def _dropped(all_rows: Sequence[Row], kept: Sequence[Row], step: int) -> bool:
-    """Whether some rows of a step are left out."""
-    before, after = (sum(1 for _, row in rows if row.get("step") == step) for rows in (all_rows, kept))
-    return after < before
+def _by_row(files: Sequence[Path], quarantine: QuarantineLog) -> _Found:
+    rows = [row for file in files for row in read_jsonl(file, quarantine)]
+    named = any("uid" in row for _, row in rows)
+    kept = last_turns(rows) if named else rows
+    records = list(_records(kept, quarantine, named=named))
+    return _Found(
+        groups=build_groups(records, quarantine),
+        named=named,
+        has_tokens=any(record.tokens for record in records),
+        folded=_steps_with_fewer(rows, kept),
+    )
+
+
+def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: QuarantineLog) -> _Found | None:
+    """The rewards of a large log of text; None where it is small, has tokens, or names only some of its groups."""
+    first = [row for file in files for row in peek(file)] if request.rewards_only and is_large(files) else []
+    named = any("uid" in row for row in first)
+    if not first or any(named != ("uid" in row) or COLUMNS & row.keys() for row in first):
+        return None
+    folded: set[int] = set()
+
+    def counted_rows(rows: Sequence[FileRow]) -> list[FileRow]:
+        files_of = {location: file for file, (location, _) in rows}
+        all_rows = [row for _, row in rows]
+        kept = last_turns(all_rows)
+        folded.update(_steps_with_fewer(all_rows, kept))
+        return [(files_of[row[0]], row) for row in kept]
+
+    lines = line_columns(_extra_rewards(first), named=named, prompt_id=_prompt_id)
+    log = ColumnLog(
+        files=files,
+        columns=lines.columns,
+        declared=lambda _: lines,
+        rows=read_jsonl,
+        records=lambda _, rows, quarantine: _records(rows, quarantine, named=named),
+        counted=counted_rows,
+        quarantine=quarantine,
+    )
+    table = reduce_log(log, request.progress)
+    return _Found(groups=GroupsOfTable(table), named=named, has_tokens=False, folded=frozenset(folded))
+
+
+def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in rows for name in row if _is_extra(name, row[name])))
+
+
+def _is_extra(name: str, cell: Any) -> bool:
+    return name not in _BASE_KEYS | COLUMNS and is_number(cell)
+
+
+def _steps_with_fewer(rows: Sequence[Row], kept: Sequence[Row]) -> frozenset[int]:
+    """Steps of which some rows are left out."""
+    before, after = (Counter(row["step"] for _, row in some if type(row.get("step")) is int) for some in (rows, kept))
+    return frozenset(step for step in before if after[step] < before[step])
 
 
 def _rollouts(path: Path) -> Path:
@@ -116,7 +178,7 @@ def _rollouts(path: Path) -> Path:
     return below if below.is_dir() and not has_own else path
 
 
-def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+def last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
     """One row a session: several outputs of one agent loop share its score and are one rollout.
 
     Returns:
@@ -134,13 +196,17 @@ def _last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
     return list(kept.values())
 
 
-def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog) -> Iterator[Record]:
-    named = False
+def _prompt_id(row: Mapping[str, Any]) -> str:
+    return digest(row.get("input"), row.get("gts"))
+
+
+def _records(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog, *, named: bool
+) -> Iterator[Record]:
     for location, row in rows:
-        named = named or "uid" in row
         reward = parse_reward(row.get("score", ABSENT))
         match = _UID.fullmatch(str(row.get("uid")))
-        prompt_id = digest(row.get("input"), row.get("gts"))
+        prompt_id = _prompt_id(row)
         if type(row.get("step")) is not int:
             quarantine.add("the step is not a whole number", location)
         elif named and match is None:
@@ -154,11 +220,7 @@ def _records(rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: Quaranti
             if isinstance(reward, str):
                 quarantine.add(reward, location)
             score = None if isinstance(reward, str) else reward
-            extra = {
-                name: finite_or_none(row[name])
-                for name in row
-                if name not in _BASE_KEYS | COLUMNS and is_number(row[name])
-            }
+            extra = {name: finite_or_none(row[name]) for name in row if _is_extra(name, row[name])}
             yield Record(
                 step=row["step"],
                 group=match["group"] if match else prompt_id,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +19,9 @@ from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.flat import reduction
-from gradscope.rollouts.readers.flat.duckdb_scan import Keys, scan_groups
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.scan import reduction, workers
+from gradscope.rollouts.readers.scan.parts import Part
 from gradscope.rollouts.run import Run
 
 Told = list[tuple[int, int, str]]
@@ -29,6 +30,20 @@ Told = list[tuple[int, int, str]]
 @pytest.fixture(autouse=True)
 def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+
+
+@pytest.fixture
+def by_row(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """The records that the row reader makes for a reduction."""
+    made: list[Record] = []
+    original = reduction.part_of_records
+
+    def spy(records: Sequence[tuple[int, Record]], columns: Iterable[str]) -> Part:
+        made.extend(record for _, record in records)
+        return original(records, columns)
+
+    monkeypatch.setattr(reduction, "part_of_records", spy)
+    return made
 
 
 def answers(run: Run) -> tuple[Any, ...]:
@@ -50,12 +65,6 @@ def assert_same(path: Path | str, *, progress: ProgressCallback = no_progress, *
     return reduced
 
 
-def is_plain(path: Path, keys: Keys) -> bool:
-    with duckdb.connect() as connection:
-        return not scan_groups(connection, {0: path}, keys).others
-
-
-KEYS = Keys(rewards=("reward",), step="step", group="group_id", prompt="prompt_id", from_text=False)
 ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion": "text"}'
 PLAIN = (
     ROW,
@@ -118,9 +127,10 @@ ODD = (
     )
 )
 def test_messy_files_have_the_answers_of_the_row_reader(
-    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[list[str], str, bool]]
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, files: list[tuple[list[str], str, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
+    monkeypatch.setattr(workers, "BLOCK", 200)  # about two lines
     (folder / "0.jsonl").write_text(ROW + "\n")
     for number, (lines, end, ended) in enumerate(files, start=1):
         text = end.join(lines) + (end if ended and lines else "")
@@ -129,18 +139,19 @@ def test_messy_files_have_the_answers_of_the_row_reader(
 
 
 @pytest.mark.parametrize("line", PLAIN)
-def test_plain_rows_are_reduced(tmp_path: Path, line: str) -> None:
+def test_plain_rows_are_reduced(tmp_path: Path, by_row: list[Record], line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{line}\n{line}")
-    assert is_plain(path, KEYS)
     assert_same(path)
+    assert not by_row
 
 
 @pytest.mark.parametrize("line", ODD)
-def test_each_odd_row_alone_has_the_answer_of_the_row_reader(tmp_path: Path, line: str) -> None:
+def test_each_odd_row_alone_has_the_answer_of_the_row_reader(tmp_path: Path, by_row: list[Record], line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{ROW}\n{line}\n{ROW}\n")
     assert_same(path)
+    assert len(by_row) <= 1
 
 
 @pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + ROW.encode(), ROW.encode() + b'\n{"reward": "\xe9"}\n'])
@@ -154,7 +165,7 @@ def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> N
     (tmp_path / "1.jsonl").write_text(ROW + "\n")
     (tmp_path / "2.jsonl").write_text(ROW.replace('"p"', '"later"').replace("1.0", "null") + "\n" + ROW + "\n")
     run = assert_same(tmp_path)
-    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, 1.0, None))]
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, None, 1.0))]
 
 
 def write(folder: Path, kind: str) -> Path:
@@ -177,16 +188,15 @@ def write(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "gzip", "zstd", "csv", "parquet"])
-def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, by_row: list[Record], kind: str) -> None:
     told: Told = []
     folder = write(tmp_path / "log", kind)
     (file,) = folder.iterdir()
-    keys = Keys(rewards=("reward",), step="step", group="group_id", prompt="group_id", from_text=False)
-    assert is_plain(file, keys)
     for path in (folder, file, str(folder / "*")):
         run = assert_same(path, progress=lambda *what: told.append(what))
         assert [group.step for group in run.groups] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert told == [(1, 1, "files")] * 3
+    assert told == [(0, 0, "MB read, 16 rollouts")] * 3
+    assert not by_row
 
 
 @pytest.mark.parametrize(
@@ -245,22 +255,23 @@ def test_columns_that_have_the_names_of_the_query_or_of_duckdb(tmp_path: Path) -
     assert_same(tmp_path, columns=names)
 
 
-@pytest.mark.parametrize("name", ["file_index", "File_Index"])
-def test_a_column_that_hides_the_number_of_the_file_is_read_by_rows(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["file_index", "File_Index", "line", "c", 'a".b[0]'])
+def test_columns_of_any_name(tmp_path: Path, name: str) -> None:
     names = ColumnNames(group=name)
     for at in (1, 2):
-        (tmp_path / f"{at}.jsonl").write_text(f'{{"step": {at}, "{name}": 0, "reward": 1}}\n')
+        (tmp_path / f"{at}.jsonl").write_text(json.dumps({"step": at, name: 0, "reward": 1}) + "\n")
     pq.write_table(pa.table({"step": [3], name: [1], "reward": [0.0]}), tmp_path / "3.parquet")
-    (tmp_path / "4.csv").write_text(f"step,{name},reward\n4,1,0\n")
+    quoted = name.replace('"', '""')
+    (tmp_path / "4.csv").write_text(f'step,"{quoted}",reward\n4,1,0\n')
     assert [group.step for group in assert_same(tmp_path, columns=names).groups] == [1, 2, 3, 4]
-    keys = Keys(rewards=("reward",), step="step", group="step", prompt="step", from_text=False)
-    assert [is_plain(file, keys) for file in sorted(tmp_path.iterdir())] == [True, True, False, False]
 
 
-def test_a_name_that_duckdb_takes_for_a_pattern_is_read_by_rows(tmp_path: Path) -> None:
-    (tmp_path / "[a].jsonl").write_text(ROW + "\n")
-    assert not is_plain(tmp_path / "[a].jsonl", KEYS)
-    assert_same(tmp_path / "[a].jsonl")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_a_name_that_duckdb_takes_for_a_pattern(tmp_path: Path, by_row: list[Record], kind: str) -> None:
+    (file,) = write(tmp_path / "log", kind).iterdir()
+    pattern = file.rename(file.with_name(f"[a].{kind}"))
+    assert_same(pattern)
+    assert bool(by_row) == (kind != "jsonl")
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz", "parquet"])
@@ -297,7 +308,7 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
         tmp_path / "3.parquet",
     )
     run = assert_same(tmp_path)
-    assert run.groups[0].rollouts[-1].rewards == {"reward": 1.0, "score": 0.5}
+    assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
 def test_small_logs_and_callers_that_need_text_read_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,3 +331,31 @@ def test_a_compressed_log_is_large_by_what_it_may_hold(
         monkeypatch.setattr(reduction, "MIN_BYTES", least)
         missing = read_run(path, rewards_only=True).source.missing
         assert any("reduced to its rewards" in what for what in missing) == is_reduced
+
+
+NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        NUMBERED,
+        NUMBERED.replace("1.0", "0.5"),
+        NUMBERED.replace("1.0", "null"),
+        NUMBERED.replace('"sample_idx": 0', '"sample_idx": "0"'),
+        NUMBERED.replace('"sample_idx": 0', '"sample_idx": null'),
+        NUMBERED.replace('"sample_idx": 0, ', ""),
+        NUMBERED.replace('"sample_idx": 0', '"sample_idx": [0]'),
+        NUMBERED.replace('"step": 1', '"step": 2'),
+        "{",
+    ],
+)
+def test_samples_that_return_have_the_answer_of_the_row_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    monkeypatch.setattr(workers, "BLOCK", 200)
+    others = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f"{line}\n" for line in (NUMBERED, *others, NUMBERED.replace('"a"', '"b"'), again)))
+    (tmp_path / "b.jsonl").write_text(f"{again}\n")
+    assert_same(tmp_path)

@@ -1,0 +1,263 @@
+"""Lines of JSON as columns: DuckDB parses all lines of a block at once, and says which of them are odd.
+
+A line is plain where DuckDB is known to read it as the row reader does. An odd one (no JSON, no reward, a reward that
+is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Only of a
+key that one JSON object names twice does DuckDB take the first and the row reader the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
+from gradscope.rollouts.readers.scan.parts import REWARD, Part, group_names, part_of_rows
+from gradscope.rollouts.reward_table import UNKNOWN
+
+_LINE_END = ord("\n")
+_NONE = np.zeros(0, dtype=np.int64)
+_TRAILING_COMMAS = (b",}", b",]", b", }", b", ]")
+"""What DuckDB lets pass before the end of an object or a list, and JSON does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineColumns:
+    """How the plain lines of a format become columns, and who reads the others.
+
+    Expressions are DuckDB's; in them ``c[1]``, ``c[2]``, ... are the JSON texts at ``paths`` (null: nothing is there).
+    """
+
+    paths: tuple[str, ...]
+    """JSON paths."""
+    step: str
+    """A whole number; null makes the line odd."""
+    group: str
+    """The group's name within the step; null or "" makes the line odd."""
+    prompt: tuple[str, ...]
+    """What rows of one prompt have in common."""
+    prompt_id: Callable[[Mapping[str, Any]], str]
+    """The id of a row's prompt, as the row reader gives it."""
+    reward: str
+    """The scalar reward, a number; null or not finite makes the line odd."""
+    rewards: Mapping[str, str]
+    """Reward function -> its reward; null or not finite: it has none."""
+    plain: str = "true"
+    """What else must hold of a plain line."""
+    group_is_prompt: bool = False
+    """Whether groups are told apart by their prompts alone: then the prompt's id is the group's name."""
+    sample: str | None = None
+    """What tells a rollout from the others of its group; None: nothing does."""
+    further: Mapping[str, str] = field(default_factory=dict)
+    """``seconds`` or ``num_tokens`` of a rollout: numbers, null where they are not known."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of a part's columns."""
+        sample = () if self.sample is None else ("sample",)
+        return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
+
+    def query(self, *, strict: bool) -> str:
+        """The query of the table ``lines``; a strict one also finds commas that JSON does not allow."""
+        commas = " OR ".join(f"contains(line, '{text.decode()}')" for text in _TRAILING_COMMAS) if strict else "false"
+        found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
+        found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
+        inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
+        paths = ", ".join(_quoted(path) for path in self.paths)
+        is_plain = f"{self.plain} AND NOT ({commas})"
+        return f"""
+            SELECT {", ".join(found)},
+                   NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false) AS is_odd
+            FROM (SELECT {inner}, {is_plain} AS is_plain
+                  FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines))"""
+
+    @property
+    def _expressions(self) -> dict[str, str]:
+        """Column -> expression, the scalar reward's first; of columns that are the same the first."""
+        sample = {} if self.sample is None else {"sample": f"hash({self.sample})"}
+        rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
+        return {"reward": self.reward, **rewards, **self.further, **sample}
+
+    def columns_of(self, rows: pa.Table) -> dict[str, NDArray[Any]]:
+        """The columns of a part from the rows of the query, row by row, [R] each."""
+        found = {name: numbers(rows[f"x{at}"]) for at, name in enumerate(self._expressions)}
+        return {name: found.get(name, found["reward"]) for name in self.columns}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The lines of a block."""
+
+    data: bytes
+    """The block."""
+    starts: NDArray[np.int64]
+    """Where each line starts, and where the last one ends, [1 + lines]."""
+
+    @classmethod
+    def of(cls, data: bytes) -> Lines:
+        """The lines of a block, which ends with one."""
+        ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_END) + 1
+        last = [] if len(ends) and ends[-1] == len(data) else [len(data)]
+        return cls(data=data, starts=np.concatenate([[0], ends, last]).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, at: int) -> bytes:
+        return self.data[self.starts[at] : self.starts[at + 1]]
+
+    def to_arrow(self) -> pa.Table:
+        """One column, ``line``, which shares the block's memory."""
+        texts = pa.LargeStringArray.from_buffers(len(self), pa.py_buffer(self.starts), pa.py_buffer(self.data))
+        return pa.table({"line": texts})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedLines:
+    """What came of a block."""
+
+    lines: Lines
+    """Its lines."""
+    part: Part | None
+    """The groups of its plain lines, their places counted from the block's first line; None where there are none."""
+    prompt: NDArray[Any]
+    """What the prompts of these groups are told apart by, [j]."""
+    odd: NDArray[np.int64]
+    """The places of the others, ascending."""
+
+
+def scan_lines(connection: Any, data: bytes, columns: LineColumns) -> ScannedLines:
+    """The groups of a block of whole lines.
+
+    Args:
+        connection: A DuckDB connection that nothing else uses meanwhile.
+        data: The block.
+        columns: How to read it.
+
+    Returns:
+        Groups of the plain lines, and which lines are odd: all of them where DuckDB cannot take the block.
+    """
+    lines, rows = _rows(connection, data, columns)
+    if rows is None:
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
+    is_odd = rows["is_odd"].combine_chunks()
+    places = np.arange(len(lines))
+    odd = np.flatnonzero(is_odd.to_numpy(zero_copy_only=False))
+    if len(odd):
+        rows, places = rows.filter(pc.invert(is_odd)), np.delete(places, odd)
+    if not len(rows):
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+    group = rows["name"].combine_chunks()
+    part, first = part_of_rows(numbers(rows["step"]), group, columns.columns_of(rows), places)
+    return ScannedLines(lines=lines, part=part, prompt=numbers(rows["prompt"])[first], odd=odd)
+
+
+def _rows(connection: Any, data: bytes, columns: LineColumns) -> tuple[Lines, pa.Table | None]:
+    """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
+    lines = Lines.of(data)
+    query = columns.query(strict=any(text in data for text in _TRAILING_COMMAS))
+    connection.register("lines", lines.to_arrow())
+    try:
+        return lines, connection.sql(query).to_arrow_table()
+    except duckdb.Error:
+        return lines, None
+    finally:
+        connection.unregister("lines")
+
+
+def lines_of_groups(connection: Any, data: bytes, columns: LineColumns, names: frozenset[str]) -> ScannedLines:
+    """The lines of a block that may belong to some groups.
+
+    Args:
+        connection: A DuckDB connection that nothing else uses meanwhile.
+        data: The block.
+        columns: How to read it.
+        names: Names of groups within the run.
+
+    Returns:
+        The odd lines and those of the groups, as ``odd``.
+    """
+    lines, rows = _rows(connection, data, columns)
+    if rows is None:
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
+    group = group_names(numbers(rows["step"]), rows["name"].combine_chunks())
+    is_wanted = pc.or_kleene(rows["is_odd"].combine_chunks(), pc.is_in(group, value_set=pa.array(sorted(names))))
+    odd = np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False))
+    return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+
+
+def numbers(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+    """A column of numbers as an array, [R]; nulls as NaN, or as -1 among whole numbers."""
+    cells = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if cells.null_count:
+        cells = pc.fill_null(cells, math.nan if pa.types.is_floating(cells.type) else UNKNOWN)
+    # Not by pyarrow's own way to numpy where it imports pandas, which takes as long as hundreds of thousands of rows.
+    return np.from_dlpack(cells)
+
+
+def number(cell: str) -> str:
+    """The expression for a JSON text's number, null where it is none; booleans count 1 and 0, as rewards do."""
+    return f"coalesce(try_cast({cell} AS DOUBLE), CASE {cell} WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
+
+
+def finite(expression: str) -> str:
+    """The expression for a number where it is finite, else null."""
+    return f"CASE WHEN isfinite({expression}) THEN {expression} END"
+
+
+def whole(cell: str) -> str:
+    """The expression for a JSON text that is a whole number in digits, as ``type(value) is int`` asks; else null."""
+    return f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,17}}') THEN {cell}::BIGINT END"
+
+
+def step_number(cell: str) -> str:
+    """The expression for a JSON text that is a step for ``whole_number``: also ``3.0`` and ``"3"``; else null."""
+    value = f"try_cast(trim({cell}, '\"') AS DOUBLE)"
+    is_step = f"{value} = floor({value}) AND abs({value}) <= {LARGEST_STEP} AND NOT contains({cell}, '_')"
+    return f"CASE WHEN {is_step} THEN {value}::BIGINT END"
+
+
+def text(cell: str) -> str:
+    """The expression for a JSON text as ``text_of`` tells it: of a string, or of a whole number; else null."""
+    string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE {cell}[2:-2] END"
+    return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
+
+
+def member(*names: str) -> str:
+    """The JSON path of a key of a row, or of a key of its value, ..., whatever letters they have."""
+    escaped = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
+    return "$" + "".join(f'."{name}"' for name in escaped)
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("'", "''")
+    return f"'{escaped}'"
+
+
+def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+    """Blocks of whole lines from a stream; the last may lack its end of line.
+
+    Args:
+        read: Gives at most so many next bytes, none at the end.
+        size: Bytes of a block, more where a line is longer.
+
+    Yields:
+        The blocks.
+    """
+    pieces: list[bytes] = []
+    while more := read(size):
+        end = more.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*pieces, more[:end]))
+            pieces = []
+        if end < len(more):
+            pieces.append(more[end:])
+    if pieces:
+        yield b"".join(pieces)

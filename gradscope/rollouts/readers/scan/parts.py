@@ -1,0 +1,270 @@
+"""Parts of a log, each reduced to its groups, and the whole that they add up to, however the log was cut.
+
+Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+from gradscope.rollouts.types import RolloutGroup
+
+Counts = NDArray[np.int64]
+
+REWARD = "reward/"
+"""What stands before the name of a reward function in the name of its column."""
+NOT_COMPARED = 0
+"""Stands for what tells a rollout apart where only the row reader can compare it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The groups of some rows, in the order of their first rows."""
+
+    place: Counts
+    """The number of each group's first row within the log, [j]."""
+    step: Counts
+    """[j]."""
+    group: pa.Array
+    """Names within the step, strings, [j]."""
+    prompt: Sequence[str]
+    """Ids, [j]."""
+    size: Counts
+    """Rollouts, [j]."""
+    columns: Mapping[str, NDArray[Any]]
+    """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
+    ``seconds``, ``num_tokens``, ``sample``. NaN where a reward is missing."""
+
+
+def part_of_rows(
+    step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], places: Counts
+) -> tuple[Part, Counts]:
+    """The groups of plain rows, whose prompts are yet to be named.
+
+    Args:
+        step: [R].
+        group: Names within the step, strings, [R].
+        columns: As those of a part, but row by row, [R].
+        places: The numbers of the rows within the log, ascending, [R].
+
+    Returns:
+        The part, and the row that comes first in each group, [j].
+    """
+    order, size = grouped(step, group)
+    first = order[_starts(size)]
+    made: dict[int, NDArray[Any]] = {}  # a reward function that is the reward stays one array
+    part = Part(
+        place=places[first],
+        step=step[first],
+        group=group.take(pa.array(first)),
+        prompt=(),
+        size=size,
+        columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
+    )
+    return part, first
+
+
+def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str]) -> Part:
+    """The groups of records.
+
+    Args:
+        records: Each with the number of its row within the log, ascending; at least one.
+        columns: Those that the part must have.
+
+    Returns:
+        The part.
+    """
+    rows = [record for _, record in records]
+    part, first = part_of_rows(
+        np.array([record.step for record in rows], dtype=np.int64),
+        pa.array([record.group for record in rows], type=pa.string()),
+        {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
+        np.array([place for place, _ in records], dtype=np.int64),
+    )
+    return replace(part, prompt=[rows[at].prompt_id for at in first.tolist()])
+
+
+_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint64}
+
+
+def _cell(record: Record, column: str) -> float | int | None:
+    match column:
+        case "reward":
+            return math.nan if record.reward is None else record.reward
+        case "seconds":
+            return math.nan if record.seconds is None else record.seconds
+        case "num_tokens":
+            return UNKNOWN if record.tokens is None else len(record.tokens.completion_ids)
+        case "sample":
+            return NOT_COMPARED
+    value = record.rewards.get(column.removeprefix(REWARD))
+    return math.nan if value is None else value
+
+
+def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[RewardTable, NDArray[np.uint64] | None]:
+    """The table of a log from its parts, in any order: the same to the last bit however the log was cut.
+
+    Args:
+        parts: At least one; places are those of the whole log.
+        columns: Those of the log; a part that lacks one says nothing of it.
+
+    Returns:
+        Groups by step, then by their first row: a group that goes on in another part is one, and its first row names
+        its prompt. And what tells rollouts apart, [N], where the parts know.
+    """
+    parts = sorted(parts, key=lambda part: int(part.place[0]))
+    step = np.concatenate([part.step for part in parts])
+    group = pa.concat_arrays([part.group for part in parts])
+    size = np.concatenate([part.size for part in parts])
+    by_place = np.argsort(np.concatenate([part.place for part in parts]), kind="stable")
+    order, pieces = grouped(step[by_place], group.take(pa.array(by_place)))
+    by_step = np.argsort(step[by_place][order[_starts(pieces)]], kind="stable")
+    order = by_place[order[_ranges(_starts(pieces)[by_step], pieces[by_step])]]
+    pieces = pieces[by_step]
+    first = order[_starts(pieces)]
+    rows = _ranges(_starts(size)[order], size[order])
+    found = _joined(parts, columns, rows)
+    ids = list(chain.from_iterable(part.prompt for part in parts))
+    prompts: dict[str, int] = {}
+    lengths = found.get("num_tokens")
+    table = RewardTable(
+        step=step[first],
+        group=group_names(step[first], group.take(pa.array(first))),
+        prompt=np.array([prompts.setdefault(ids[at], len(prompts)) for at in first.tolist()], dtype=np.int64),
+        prompts=tuple(prompts),
+        size=np.add.reduceat(size[order], _starts(pieces)),
+        reward=found["reward"],
+        rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
+        num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
+        seconds=found.get("seconds"),
+    )
+    return table, found.get("sample")
+
+
+def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts) -> dict[str, NDArray[Any]]:
+    """The columns of the whole; those that are one array in each part are one here, too."""
+    is_in_order = bool(np.all(np.diff(rows) == 1))
+    made: dict[tuple[int, ...], NDArray[Any]] = {}
+    joined = {}
+    for name in columns:
+        pieces = [part.columns[name] if name in part.columns else _nothing(part, name) for part in parts]
+        key = tuple(map(id, pieces))
+        if key not in made:
+            whole = np.concatenate(pieces)
+            made[key] = whole if is_in_order else whole[rows]
+        joined[name] = made[key]
+    return joined
+
+
+def _nothing(part: Part, column: str) -> NDArray[Any]:
+    unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
+    return np.full(int(part.size.sum()), unknown, dtype=_TYPES.get(column, np.float64))
+
+
+def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
+    """A table in which some groups are those that the row reader made.
+
+    Args:
+        table: The table.
+        replaced: Which of its groups, [J].
+        groups: All of them, in any order.
+
+    Returns:
+        The table, in its order.
+    """
+    made = {group.group_id: group for group in groups}
+    kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in _names(table, replaced))
+    prompts = {name: at for at, name in enumerate(table.prompts)}
+    codes = np.array([prompts.setdefault(name, len(prompts)) for name in others.prompts], dtype=np.int64)
+    size = np.concatenate([kept.size, others.size])
+    order = np.argsort(np.concatenate([np.flatnonzero(~replaced), np.flatnonzero(replaced)]))
+    rows = _ranges(_starts(size)[order], size[order])
+
+    def joined(first: NDArray[Any], second: NDArray[Any] | None, unknown: float) -> NDArray[Any]:
+        second = np.full(len(others.reward), unknown, dtype=first.dtype) if second is None else second
+        return np.concatenate([first, second])[rows]
+
+    return replace(
+        table,
+        prompt=np.concatenate([kept.prompt, codes[others.prompt]])[order],
+        prompts=tuple(prompts),
+        size=size[order],
+        reward=joined(kept.reward, others.reward, math.nan),
+        rewards={name: joined(values, others.rewards.get(name), math.nan) for name, values in kept.rewards.items()},
+        num_tokens=None if kept.num_tokens is None else joined(kept.num_tokens, others.num_tokens, UNKNOWN),
+        seconds=None if kept.seconds is None else joined(kept.seconds, others.seconds, math.nan),
+    )
+
+
+def _names(table: RewardTable, chosen: NDArray[np.bool_]) -> list[str]:
+    names: list[str] = table.select(chosen).group.to_pylist()
+    return names
+
+
+def repeated_samples(table: RewardTable, sample: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Groups in which a rollout may be logged twice.
+
+    Args:
+        sample: What tells rollouts apart, [N].
+
+    Returns:
+        [J].
+    """
+    repeated = np.zeros(len(table), dtype=np.bool_)
+    for places, ids in table.by_size(sample):
+        ordered = np.sort(ids, axis=1)
+        repeated[places] = np.any(ordered[:, 1:] == ordered[:, :-1], axis=1) | np.any(ids == NOT_COMPARED, axis=1)
+    return repeated
+
+
+def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
+    """Rows group by group.
+
+    Args:
+        step: [R].
+        group: Strings, [R].
+
+    Returns:
+        The rows in an order in which those of a group stand side by side, groups by their first rows, [R]; and how
+        many each group has, [j].
+    """
+    names = group.dictionary_encode()
+    key = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(step) and np.any(step != step[0]):
+        key += len(names.dictionary) * np.unique(step, return_inverse=True)[1]
+    # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.
+    run = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
+    length = np.diff(run, append=len(key))
+    _, first, place = np.unique(key[run], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    order = np.argsort(rank[place], kind="stable")
+    size = np.bincount(rank[place], weights=length).astype(np.int64)
+    return _ranges(run[order], length[order]), size
+
+
+def _starts(size: Counts) -> Counts:
+    return np.asarray(np.cumsum(size) - size, dtype=np.int64)
+
+
+def _ranges(start: Counts, size: Counts) -> Counts:
+    """From each start on so many whole numbers, one range after the other."""
+    return np.asarray(np.repeat(start - _starts(size), size) + np.arange(int(size.sum())), dtype=np.int64)
+
+
+def group_names(step: Counts, group: pa.Array) -> pa.Array:
+    """As ``group_name`` gives them."""
+    steps = pa.array(step)
+    numbered = pc.binary_join_element_wise(steps.cast(pa.string()), group, ":")
+    return pc.if_else(pc.equal(steps, 0), group, numbered)

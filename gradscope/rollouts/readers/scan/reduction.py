@@ -1,0 +1,197 @@
+"""A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
+
+A plain row is never an object. An odd one goes to the row reader, so that the answers are those of the row reader
+whatever the files hold: a bad line costs its line, a Parquet or CSV file with an odd row is read row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, group_name
+from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.scan.lines import LineColumns, Lines, ScannedLines, lines_of_groups, scan_lines
+from gradscope.rollouts.readers.scan.parts import (
+    Part,
+    part_of_records,
+    repeated_samples,
+    replaced_groups,
+    whole_of_parts,
+)
+from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
+from gradscope.rollouts.readers.scan.workers import Block, Workers, blocks_in
+from gradscope.rollouts.reward_table import RewardTable
+
+MIN_BYTES = 64 << 20
+"""Logs below this are read row by row: it takes a few seconds at most, and keeps the text."""
+_EXPANSION = 10
+"""What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
+_ROWS = 1 << 13
+"""Rows of the row reader that are objects at once."""
+_PLACES_A_FILE = 1 << 40
+"""Numbers of rows that are kept free for each file."""
+_MEGABYTE = 1 << 20
+FileRow = tuple[Path, Row]
+"""A row and its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLog:
+    """A log whose plain rows are read as columns."""
+
+    files: Sequence[Path]
+    """Its files, in order."""
+    columns: tuple[str, ...]
+    """The columns that every part of it has, as :class:`Part` names them."""
+    declared: Callable[[Path], LineColumns | CellColumns | None]
+    """How a file is read; None: by the row reader alone."""
+    rows: Callable[[Path, QuarantineLog], Iterable[Row]]
+    """The row reader's rows of a file; what is no row goes to the quarantine."""
+    records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[Record]]
+    """The row reader's rollouts of some rows of a file, one a row; likewise."""
+    counted: Callable[[Sequence[FileRow]], Sequence[FileRow]] = tuple
+    """Which rows count, of groups in which a sample returns."""
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
+    """What is set aside."""
+
+
+def is_large(files: Iterable[Path]) -> bool:
+    """Whether files are worth a reduction: from ``MIN_BYTES`` on."""
+    return sum(file.stat().st_size * (_EXPANSION if file.suffix in COMPRESSED else 1) for file in files) >= MIN_BYTES
+
+
+def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> RewardTable:
+    """Reduce a log to its rewards.
+
+    Args:
+        log: The log.
+        progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
+
+    Returns:
+        Its table; empty where no row can be used.
+    """
+    with Workers() as workers:
+        parts = list(_parts(log, workers, progress))
+        if not parts:
+            return RewardTable.of_groups(())
+        table, sample = whole_of_parts(parts, log.columns)
+        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+        if not repeated.any():
+            return table
+        names = frozenset(table.select(repeated).group.to_pylist())
+        rows = log.counted(list(_rows_of_groups(log, workers, names)))
+        records = (record for file, row in rows for record in log.records(file, [row], QuarantineLog()))
+        return replaced_groups(table, repeated, build_groups(records, log.quarantine))
+
+
+def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback) -> Iterator[Part]:
+    """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
+    num_bytes = sum(file.stat().st_size for file in log.files)
+    prompts: dict[int, str] = {}
+    num_rows = place = 0
+    for block, found in workers.map(_blocks(log), _scan):
+        if block.is_first:
+            place = block.file * _PLACES_A_FILE
+        if isinstance(found, ScannedLines):
+            parts: Iterable[Part] = _parts_of_lines(log, block, found, place, prompts)
+            place += len(found.lines)
+        else:
+            parts = _parts_of_rows(log, block.path, place) if found is None else found
+        for part in parts:
+            num_rows += int(part.size.sum())
+            yield part
+        progress(block.end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
+
+
+def _blocks(log: ColumnLog) -> Iterator[Block]:
+    end = 0
+    for number, file in enumerate(log.files):
+        columns = log.declared(file)
+        if isinstance(columns, LineColumns):
+            yield from blocks_in(file, number, columns, end)
+        end += file.stat().st_size
+        if not isinstance(columns, LineColumns):
+            yield Block(file=number, path=file, columns=columns, end=end)
+
+
+def _scan(connection: Any, block: Block) -> ScannedLines | list[Part] | None:
+    if isinstance(block.columns, LineColumns):
+        return scan_lines(connection, block.data, block.columns)
+    place = block.file * _PLACES_A_FILE
+    return None if block.columns is None else scan_table_file(connection, block.path, block.columns, place=place)
+
+
+def _parts_of_lines(
+    log: ColumnLog, block: Block, found: ScannedLines, place: int, prompts: dict[int, str]
+) -> Iterator[Part]:
+    if found.part is not None and isinstance(block.columns, LineColumns):
+        yield _named(found.part, found, block.columns, place, prompts)
+    odd = _odd_rows(block.path, found.lines, found.odd.tolist(), place, log.quarantine)
+    rows = [(at, record) for at, row in odd for record in log.records(block.path, [row], log.quarantine)]
+    if rows:
+        yield part_of_records(rows, log.columns)
+
+
+def _named(part: Part, found: ScannedLines, columns: LineColumns, place: int, prompts: dict[int, str]) -> Part:
+    """The part of a block with the ids of its prompts: of one that was not seen before its first row tells."""
+    names = []
+    for prompt, at in zip(found.prompt.tolist(), part.place.tolist(), strict=True):
+        name = prompts.get(prompt)
+        if name is None:
+            name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
+        names.append(name)
+    group = pa.array(names, type=pa.string()) if columns.group_is_prompt else part.group
+    return replace(part, prompt=names, group=group, place=part.place + place)
+
+
+def _odd_rows(
+    file: Path, lines: Lines, places: Iterable[int], first: int, quarantine: QuarantineLog
+) -> Iterator[tuple[int, Row]]:
+    """The objects in some lines of a block, each with its number within the log."""
+    for at in places:
+        row = parse_line(lines[at])
+        location = f"{file}:{(first + at) % _PLACES_A_FILE + 1}"
+        if isinstance(row, str):
+            quarantine.add(row, location)
+        else:
+            yield first + at, (location, row)
+
+
+def _parts_of_rows(log: ColumnLog, file: Path, place: int) -> Iterator[Part]:
+    records = enumerate(log.records(file, log.rows(file, log.quarantine), log.quarantine), start=place)
+    while some := list(islice(records, _ROWS)):
+        yield part_of_records(some, log.columns)
+
+
+def _rows_of_groups(log: ColumnLog, workers: Workers, names: frozenset[str]) -> Iterator[FileRow]:
+    """The rows of some groups, in order; nothing is set aside, for that was done before."""
+
+    def scan(connection: Any, block: Block) -> ScannedLines | None:
+        if isinstance(block.columns, LineColumns):
+            return lines_of_groups(connection, block.data, block.columns, names)
+        return None
+
+    place, nobody = 0, QuarantineLog()
+    for block, found in workers.map(_blocks(log), scan):
+        file = block.path
+        if found is None:
+            rows: Iterable[Row] = log.rows(file, nobody)
+        else:
+            place = 0 if block.is_first else place
+            rows = [row for _, row in _odd_rows(file, found.lines, found.odd.tolist(), place, nobody)]
+            place += len(found.lines)
+        for row in rows:
+            record = next(iter(log.records(file, [row], nobody)), None)
+            if record is not None and group_name(record.step, record.group) in names:
+                yield file, row
