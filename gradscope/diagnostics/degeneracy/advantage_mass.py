@@ -16,12 +16,13 @@ from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import AdvantageMass
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> tuple[AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
     groups = chosen.table
-    by_size = list(groups.by_size(chosen.values))
+    by_size = [(_kinds(rewards), places) for places, rewards in groups.by_size(chosen.values)]
     masses = []
     for entry in FORMULATIONS.values():
         sums = _sums(entry, by_size, len(groups))
@@ -43,14 +44,25 @@ def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> t
     return tuple(masses)
 
 
-def _sums(entry: Formulation, by_size: Sequence[tuple[NDArray[np.int64], Array]], num_groups: int) -> Array | str:
+def _kinds(rewards: Array) -> tuple[Array, Places]:
+    """Different groups of one size, [k, G], and which of them each is, [j]: of two rewards there are at most G + 1."""
+    levels = np.unique(rewards)
+    if len(levels) > 2:
+        return rewards, np.arange(len(rewards))
+    high, size = np.sum(rewards == levels[-1], axis=1), rewards.shape[1]
+    present = np.unique(high)
+    return np.where(np.arange(size) < present[:, None], levels[-1], levels[0]), np.searchsorted(present, high)
+
+
+def _sums(entry: Formulation, by_size: Sequence[tuple[tuple[Array, Places], Places]], num_groups: int) -> Array | str:
     """Positive mass, negative mass, zeros and rollouts of each group, [J, 4]; or why there is no such advantage."""
     sums = np.zeros((num_groups, 4))
-    for places, rewards in by_size:
+    for (rewards, kind), places in by_size:
         reason = entry.why_not(rewards)
         if reason is not None:
             return reason
         advantages = compute_advantages(entry.name, rewards)
         parts = [np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0), advantages == 0.0]
-        sums[places] = np.column_stack([*(part.sum(axis=1) for part in parts), np.full(len(places), rewards.shape[1])])
+        size = np.full(len(rewards), rewards.shape[1])
+        sums[places] = np.column_stack([*(part.sum(axis=1) for part in parts), size])[kind]
     return sums

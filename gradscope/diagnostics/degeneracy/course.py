@@ -66,6 +66,10 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
 
 
 def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
+    levels = np.unique(chosen.values)
+    if len(levels) == 2 and np.ptp(levels) > EQUAL_REWARDS:
+        high = chosen.table.sums(chosen.values == levels[1])
+        return np.column_stack([chosen.table.size - high, high])
     counted = [(places, level_counts(rewards)) for places, rewards in chosen.table.by_size(chosen.values)]
     counts = np.zeros((len(chosen.table), max(found.shape[1] for _, found in counted)), dtype=np.int64)
     for places, found in counted:

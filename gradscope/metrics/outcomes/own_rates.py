@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+_MANY = 16
+"""Values, in squares of the order, from which one is divided out: no more than a sixteenth of a sum then cancels."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRates:
@@ -119,7 +122,8 @@ def _products_of_others(values: Array, order: int) -> Array:
     """Sums over all choices of k different values of their product, k up to an order.
 
     The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
-    is no subtraction, so nothing cancels.
+    is no subtraction, so nothing cancels. One of very many values is divided out instead, at a fraction of the work:
+    what cancels then is a small part of the sums of choices that the products are set against.
 
     Args:
         values: Non-negative, [m].
@@ -134,6 +138,8 @@ def _products_of_others(values: Array, order: int) -> Array:
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(_multiplied(levels[-1][0::2], levels[-1][1::2], 1 << (len(levels) - 1)))
+    if len(values) >= _MANY * order**2:
+        return _by_division(levels[-1], values)
     others = np.eye(1, order + 1)
     for height in reversed(range(len(levels) - 1)):
         siblings = levels[height].reshape(-1, 2, order + 1)[:, ::-1].reshape(levels[height].shape)
@@ -147,3 +153,11 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
     for power in range(min(degree + 1, first.shape[-1])):
         product[:, power:] += first[:, power : power + 1] * second[:, : first.shape[-1] - power]
     return product
+
+
+def _by_division(whole: Array, values: Array) -> Array:
+    """The same from the coefficients of the product of all, [1, 1 + K]: each value's factor is divided out."""
+    others = np.ones((len(values), whole.shape[1]))
+    for power in range(1, whole.shape[1]):
+        others[:, power] = np.maximum(whole[0, power] - values * others[:, power - 1], 0.0)
+    return np.concatenate([whole, others])

@@ -8,7 +8,7 @@ key that one JSON object names twice does DuckDB take the first and the row read
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,8 @@ _TRAILING_COMMAS = (b",}", b",]", b", }", b", ]")
 class LineColumns:
     """How the plain lines of a format become columns, and who reads the others.
 
-    Expressions are DuckDB's; in them ``c[1]``, ``c[2]``, ... are the JSON texts at ``paths`` (null: nothing is there).
+    Expressions are DuckDB's; in them ``c[1]``, ``c[2]``, ... are the JSON texts at ``paths`` (null: nothing is there),
+    and ``derived`` names what several of them need.
     """
 
     paths: tuple[str, ...]
@@ -49,6 +50,8 @@ class LineColumns:
     """The scalar reward, a number; null or not finite makes the line odd."""
     rewards: Mapping[str, str]
     """Reward function -> its reward; null or not finite: it has none."""
+    derived: Mapping[str, str] = field(default_factory=dict)
+    """Name -> expression."""
     plain: str = "true"
     """What else must hold of a plain line."""
     group_is_prompt: bool = False
@@ -71,12 +74,14 @@ class LineColumns:
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
         paths = ", ".join(_quoted(path) for path in self.paths)
+        derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         is_plain = f"{self.plain} AND NOT ({commas})"
         return f"""
             SELECT {", ".join(found)},
                    NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false) AS is_odd
             FROM (SELECT {inner}, {is_plain} AS is_plain
-                  FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines))"""
+                  FROM (SELECT line, c{derived}
+                        FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
 
     @property
     def _expressions(self) -> dict[str, str]:
@@ -93,25 +98,38 @@ class LineColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of a block."""
+    """The lines of a block, of one piece of a file or of several."""
 
     data: bytes
-    """The block."""
+    """The pieces, each with an end of line."""
     starts: NDArray[np.int64]
     """Where each line starts, and where the last one ends, [1 + lines]."""
+    lines_of_piece: tuple[int, ...]
+    """How many lines each piece has."""
+    open_lines: frozenset[int]
+    """Lines that had no end of line: the last of their files."""
 
     @classmethod
-    def of(cls, data: bytes) -> Lines:
-        """The lines of a block, which ends with one."""
+    def of(cls, pieces: Sequence[bytes]) -> Lines:
+        """The lines of some pieces, none of them empty."""
+        closed = [piece if piece.endswith(b"\n") else piece + b"\n" for piece in pieces]
+        data = closed[0] if len(closed) == 1 else b"".join(closed)
         ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_END) + 1
-        last = [] if len(ends) and ends[-1] == len(data) else [len(data)]
-        return cls(data=data, starts=np.concatenate([[0], ends, last]).astype(np.int64))
+        last = np.searchsorted(ends, np.cumsum([len(piece) for piece in closed]))
+        return cls(
+            data=data,
+            starts=np.concatenate([[0], ends]).astype(np.int64),
+            lines_of_piece=tuple(np.diff(last, prepend=-1).tolist()),
+            open_lines=frozenset(
+                line for line, piece in zip(last.tolist(), pieces, strict=True) if not piece.endswith(b"\n")
+            ),
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def __getitem__(self, at: int) -> bytes:
-        return self.data[self.starts[at] : self.starts[at + 1]]
+        return self.data[self.starts[at] : self.starts[at + 1] - (at in self.open_lines)]
 
     def to_arrow(self) -> pa.Table:
         """One column, ``line``, which shares the block's memory."""
@@ -133,18 +151,18 @@ class ScannedLines:
     """The places of the others, ascending."""
 
 
-def scan_lines(connection: Any, data: bytes, columns: LineColumns) -> ScannedLines:
-    """The groups of a block of whole lines.
+def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> ScannedLines:
+    """The groups of a block.
 
     Args:
         connection: A DuckDB connection that nothing else uses meanwhile.
-        data: The block.
-        columns: How to read it.
+        pieces: Whole lines.
+        columns: How to read them.
 
     Returns:
         Groups of the plain lines, and which lines are odd: all of them where DuckDB cannot take the block.
     """
-    lines, rows = _rows(connection, data, columns)
+    lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
     is_odd = rows["is_odd"].combine_chunks()
@@ -159,10 +177,10 @@ def scan_lines(connection: Any, data: bytes, columns: LineColumns) -> ScannedLin
     return ScannedLines(lines=lines, part=part, prompt=numbers(rows["prompt"])[first], odd=odd)
 
 
-def _rows(connection: Any, data: bytes, columns: LineColumns) -> tuple[Lines, pa.Table | None]:
+def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
     """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
-    lines = Lines.of(data)
-    query = columns.query(strict=any(text in data for text in _TRAILING_COMMAS))
+    lines = Lines.of(pieces)
+    query = columns.query(strict=any(text in lines.data for text in _TRAILING_COMMAS))
     connection.register("lines", lines.to_arrow())
     try:
         return lines, connection.sql(query).to_arrow_table()
@@ -172,19 +190,21 @@ def _rows(connection: Any, data: bytes, columns: LineColumns) -> tuple[Lines, pa
         connection.unregister("lines")
 
 
-def lines_of_groups(connection: Any, data: bytes, columns: LineColumns, names: frozenset[str]) -> ScannedLines:
+def lines_of_groups(
+    connection: Any, pieces: Sequence[bytes], columns: LineColumns, names: frozenset[str]
+) -> ScannedLines:
     """The lines of a block that may belong to some groups.
 
     Args:
         connection: A DuckDB connection that nothing else uses meanwhile.
-        data: The block.
-        columns: How to read it.
+        pieces: Whole lines.
+        columns: How to read them.
         names: Names of groups within the run.
 
     Returns:
         The odd lines and those of the groups, as ``odd``.
     """
-    lines, rows = _rows(connection, data, columns)
+    lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
     group = group_names(numbers(rows["step"]), rows["name"].combine_chunks())

@@ -42,6 +42,8 @@ class Part:
     """Ids, [j]."""
     size: Counts
     """Rollouts, [j]."""
+    by_row: bool = False
+    """Whether the row reader read them."""
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``num_tokens``, ``sample``. NaN where a reward is missing."""
@@ -92,7 +94,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
         {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
         np.array([place for place, _ in records], dtype=np.int64),
     )
-    return replace(part, prompt=[rows[at].prompt_id for at in first.tolist()])
+    return replace(part, prompt=[rows[at].prompt_id for at in first.tolist()], by_row=True)
 
 
 _TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint64}
@@ -123,16 +125,20 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
         Groups by step, then by their first row: a group that goes on in another part is one, and its first row names
         its prompt. And what tells rollouts apart, [N], where the parts know.
     """
-    parts = sorted(parts, key=lambda part: int(part.place[0]))
     step = np.concatenate([part.step for part in parts])
     group = pa.concat_arrays([part.group for part in parts])
     size = np.concatenate([part.size for part in parts])
-    by_place = np.argsort(np.concatenate([part.place for part in parts]), kind="stable")
-    order, pieces = grouped(step[by_place], group.take(pa.array(by_place)))
-    by_step = np.argsort(step[by_place][order[_starts(pieces)]], kind="stable")
-    order = by_place[order[_ranges(_starts(pieces)[by_step], pieces[by_step])]]
-    pieces = pieces[by_step]
-    first = order[_starts(pieces)]
+    place = np.concatenate([part.place for part in parts])
+    by_row = np.repeat([part.by_row for part in parts], [len(part.size) for part in parts])
+    by_place = np.argsort(place, kind="stable")
+    pieces, count = grouped(step[by_place], group.take(pa.array(by_place)))
+    pieces = by_place[pieces]
+    first = pieces[_starts(count)]
+    by_step = np.argsort(step[first], kind="stable")
+    first, pieces, count = first[by_step], pieces[_ranges(_starts(count)[by_step], count[by_step])], count[by_step]
+    of_group = np.repeat(np.arange(len(count)), count)
+    # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
+    order = pieces[np.lexsort((place[pieces], by_row[pieces], of_group))]
     rows = _ranges(_starts(size)[order], size[order])
     found = _joined(parts, columns, rows)
     ids = list(chain.from_iterable(part.prompt for part in parts))
@@ -143,7 +149,7 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
         group=group_names(step[first], group.take(pa.array(first))),
         prompt=np.array([prompts.setdefault(ids[at], len(prompts)) for at in first.tolist()], dtype=np.int64),
         prompts=tuple(prompts),
-        size=np.add.reduceat(size[order], _starts(pieces)),
+        size=np.add.reduceat(size[order], _starts(count)),
         reward=found["reward"],
         rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
         num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,

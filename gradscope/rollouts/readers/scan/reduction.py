@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, group_name
@@ -30,7 +31,7 @@ from gradscope.rollouts.readers.scan.parts import (
     whole_of_parts,
 )
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
-from gradscope.rollouts.readers.scan.workers import Block, Workers, blocks_in
+from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 from gradscope.rollouts.reward_table import RewardTable
 
 MIN_BYTES = 64 << 20
@@ -98,52 +99,55 @@ def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> Rewa
 def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
     num_bytes = sum(file.stat().st_size for file in log.files)
-    prompts: dict[int, str] = {}
-    num_rows = place = 0
-    for block, found in workers.map(_blocks(log), _scan):
-        if block.is_first:
-            place = block.file * _PLACES_A_FILE
-        if isinstance(found, ScannedLines):
-            parts: Iterable[Part] = _parts_of_lines(log, block, found, place, prompts)
-            place += len(found.lines)
-        else:
-            parts = _parts_of_rows(log, block.path, place) if found is None else found
+    places, prompts, num_rows = _Places(), dict[int, str](), 0
+    for block, found in workers.map(blocks_of(log.files, log.declared), _scan):
+        if isinstance(block, LineBlock) and isinstance(found, ScannedLines):
+            parts: Iterable[Part] = _parts_of_lines(log, block, found, places.of(block, found.lines), prompts)
+        elif isinstance(block, FileBlock):
+            parts = found if isinstance(found, list) else _parts_of_rows(log, block)
         for part in parts:
             num_rows += int(part.size.sum())
             yield part
         progress(block.end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
 
 
-def _blocks(log: ColumnLog) -> Iterator[Block]:
-    end = 0
-    for number, file in enumerate(log.files):
-        columns = log.declared(file)
-        if isinstance(columns, LineColumns):
-            yield from blocks_in(file, number, columns, end)
-        end += file.stat().st_size
-        if not isinstance(columns, LineColumns):
-            yield Block(file=number, path=file, columns=columns, end=end)
+class _Places:
+    """The numbers of lines within the log."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def of(self, block: LineBlock, lines: Lines) -> NDArray[np.int64]:
+        """Those of a block, which is the next one, [lines]."""
+        places = []
+        for piece, count in zip(block.pieces, lines.lines_of_piece, strict=True):
+            self._next = piece.file * _PLACES_A_FILE if piece.is_first else self._next
+            places.append(self._next + np.arange(count))
+            self._next += count
+        return np.concatenate(places)
 
 
 def _scan(connection: Any, block: Block) -> ScannedLines | list[Part] | None:
-    if isinstance(block.columns, LineColumns):
-        return scan_lines(connection, block.data, block.columns)
+    if isinstance(block, LineBlock):
+        return scan_lines(connection, [piece.data for piece in block.pieces], block.columns)
     place = block.file * _PLACES_A_FILE
     return None if block.columns is None else scan_table_file(connection, block.path, block.columns, place=place)
 
 
 def _parts_of_lines(
-    log: ColumnLog, block: Block, found: ScannedLines, place: int, prompts: dict[int, str]
+    log: ColumnLog, block: LineBlock, found: ScannedLines, places: NDArray[np.int64], prompts: dict[int, str]
 ) -> Iterator[Part]:
-    if found.part is not None and isinstance(block.columns, LineColumns):
-        yield _named(found.part, found, block.columns, place, prompts)
-    odd = _odd_rows(block.path, found.lines, found.odd.tolist(), place, log.quarantine)
-    rows = [(at, record) for at, row in odd for record in log.records(block.path, [row], log.quarantine)]
+    if found.part is not None:
+        yield _named(found.part, found, block.columns, places, prompts)
+    odd = _objects(log, found.lines, found.odd, places, log.quarantine)
+    rows = [(at, record) for at, file, row in odd for record in log.records(file, [row], log.quarantine)]
     if rows:
         yield part_of_records(rows, log.columns)
 
 
-def _named(part: Part, found: ScannedLines, columns: LineColumns, place: int, prompts: dict[int, str]) -> Part:
+def _named(
+    part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: dict[int, str]
+) -> Part:
     """The part of a block with the ids of its prompts: of one that was not seen before its first row tells."""
     names = []
     for prompt, at in zip(found.prompt.tolist(), part.place.tolist(), strict=True):
@@ -152,25 +156,26 @@ def _named(part: Part, found: ScannedLines, columns: LineColumns, place: int, pr
             name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
         names.append(name)
     group = pa.array(names, type=pa.string()) if columns.group_is_prompt else part.group
-    return replace(part, prompt=names, group=group, place=part.place + place)
+    return replace(part, prompt=names, group=group, place=places[part.place])
 
 
-def _odd_rows(
-    file: Path, lines: Lines, places: Iterable[int], first: int, quarantine: QuarantineLog
-) -> Iterator[tuple[int, Row]]:
-    """The objects in some lines of a block, each with its number within the log."""
-    for at in places:
-        row = parse_line(lines[at])
-        location = f"{file}:{(first + at) % _PLACES_A_FILE + 1}"
+def _objects(
+    log: ColumnLog, lines: Lines, chosen: NDArray[np.int64], places: NDArray[np.int64], quarantine: QuarantineLog
+) -> Iterator[tuple[int, Path, Row]]:
+    """The objects in some lines of a block, each with its number within the log and its file."""
+    for at, place in zip(chosen.tolist(), places[chosen].tolist(), strict=True):
+        file, number = divmod(place, _PLACES_A_FILE)
+        location, row = f"{log.files[file]}:{number + 1}", parse_line(lines[at])
         if isinstance(row, str):
             quarantine.add(row, location)
         else:
-            yield first + at, (location, row)
+            yield place, log.files[file], (location, row)
 
 
-def _parts_of_rows(log: ColumnLog, file: Path, place: int) -> Iterator[Part]:
-    records = enumerate(log.records(file, log.rows(file, log.quarantine), log.quarantine), start=place)
-    while some := list(islice(records, _ROWS)):
+def _parts_of_rows(log: ColumnLog, block: FileBlock) -> Iterator[Part]:
+    records = log.records(block.path, log.rows(block.path, log.quarantine), log.quarantine)
+    numbered = enumerate(records, start=block.file * _PLACES_A_FILE)
+    while some := list(islice(numbered, _ROWS)):
         yield part_of_records(some, log.columns)
 
 
@@ -178,20 +183,18 @@ def _rows_of_groups(log: ColumnLog, workers: Workers, names: frozenset[str]) -> 
     """The rows of some groups, in order; nothing is set aside, for that was done before."""
 
     def scan(connection: Any, block: Block) -> ScannedLines | None:
-        if isinstance(block.columns, LineColumns):
-            return lines_of_groups(connection, block.data, block.columns, names)
+        if isinstance(block, LineBlock):
+            return lines_of_groups(connection, [piece.data for piece in block.pieces], block.columns, names)
         return None
 
-    place, nobody = 0, QuarantineLog()
-    for block, found in workers.map(_blocks(log), scan):
-        file = block.path
-        if found is None:
-            rows: Iterable[Row] = log.rows(file, nobody)
-        else:
-            place = 0 if block.is_first else place
-            rows = [row for _, row in _odd_rows(file, found.lines, found.odd.tolist(), place, nobody)]
-            place += len(found.lines)
-        for row in rows:
+    places, nobody = _Places(), QuarantineLog()
+    for block, found in workers.map(blocks_of(log.files, log.declared), scan):
+        if isinstance(block, LineBlock) and found is not None:
+            objects = _objects(log, found.lines, found.odd, places.of(block, found.lines), nobody)
+            rows: Iterable[FileRow] = ((file, row) for _, file, row in objects)
+        elif isinstance(block, FileBlock):
+            rows = ((block.path, row) for row in log.rows(block.path, nobody))
+        for file, row in rows:
             record = next(iter(log.records(file, [row], nobody)), None)
             if record is not None and group_name(record.step, record.group) in names:
                 yield file, row

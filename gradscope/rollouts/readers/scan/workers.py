@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,53 +19,98 @@ from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.scan.lines import LineColumns, whole_lines
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 
-BLOCK = 8 << 20
-"""Bytes of JSON lines that are parsed at once: so many that the work outweighs its call, and so few that a file of a
-few dozen MB gives every core some."""
+BLOCK = 16 << 20
+"""Bytes of JSON lines that are parsed at once: so many that the work outweighs the planning of its query, and so few
+that every core has some of a log of a few dozen MB."""
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Some lines of a file of JSON lines, or a whole file of another kind."""
+class Piece:
+    """Some lines of a file."""
 
     file: int
     """The file's number within the log."""
     path: Path
     """The file."""
-    columns: LineColumns | CellColumns | None
-    """How to read it."""
-    data: bytes = b""
+    data: bytes
     """Whole lines, without a byte-order mark."""
-    is_first: bool = True
-    """Whether it is the first block of its file."""
+    is_first: bool
+    """Whether the file begins with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineBlock:
+    """Lines of JSON that are read alike, of one file or of several."""
+
+    pieces: tuple[Piece, ...]
+    """In order."""
+    columns: LineColumns
+    """How to read them."""
     end: int
     """Bytes of the log up to its end; of a compressed file up to its start."""
 
 
-def blocks_in(path: Path, file: int, columns: LineColumns, start: int) -> Iterator[Block]:
-    """The blocks of a file of JSON lines.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBlock:
+    """A whole file of another kind."""
+
+    file: int
+    """Its number within the log."""
+    path: Path
+    """The file."""
+    columns: CellColumns | None
+    """How to read it; None: by the row reader alone."""
+    end: int
+    """Bytes of the log up to its end."""
+
+
+Block = LineBlock | FileBlock
+
+
+def blocks_of(files: Sequence[Path], declared: Callable[[Path], LineColumns | CellColumns | None]) -> Iterator[Block]:
+    """The blocks of a log.
 
     Args:
-        path: The file.
-        file: Its number within the log.
-        columns: How to read it.
-        start: Bytes of the log before it.
+        files: Its files.
+        declared: How each is read.
 
     Yields:
-        The blocks.
-
-    Raises:
-        InputError: It cannot be opened, or its compression is broken.
+        The blocks, in order.
     """
+    waiting: list[Piece] = []
+    of_waiting: LineColumns | None = None
+    end = size = 0
+    for number, file in enumerate(files):
+        columns, length = declared(file), file.stat().st_size
+        if waiting and of_waiting is not None and columns is not of_waiting:
+            yield LineBlock(pieces=tuple(waiting), columns=of_waiting, end=end)
+            waiting, size = [], 0
+        if isinstance(columns, LineColumns):
+            of_waiting, at = columns, 0
+            for piece in _pieces(file, number):
+                waiting.append(piece)
+                size, at = size + len(piece.data), at + len(piece.data)
+                if size >= BLOCK:
+                    read = 0 if file.suffix in COMPRESSED else min(at, length)
+                    yield LineBlock(pieces=tuple(waiting), columns=columns, end=end + read)
+                    waiting, size = [], 0
+        end += length
+        if not isinstance(columns, LineColumns):
+            yield FileBlock(file=number, path=file, columns=columns, end=end)
+    if waiting and of_waiting is not None:
+        yield LineBlock(pieces=tuple(waiting), columns=of_waiting, end=end)
+
+
+def _pieces(path: Path, file: int) -> Iterator[Piece]:
+    """The pieces of a file; one that cannot be opened, or whose compression is broken, is an :class:`InputError`."""
     try:
         with open_bytes(path) as stream:
-            end, is_first = start, True
+            is_first = True
             for data in whole_lines(stream.read, BLOCK):
-                end += 0 if path.suffix in COMPRESSED else len(data)
                 lines = data.removeprefix(BOM) if is_first else data
-                yield Block(file=file, path=path, columns=columns, data=lines, is_first=is_first, end=end)
+                yield Piece(file=file, path=path, data=lines, is_first=is_first)
                 is_first = False
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error

@@ -9,8 +9,6 @@ from gradscope.rollouts.readers.scan.lines import LineColumns, member, number, w
 
 _KEYS = ("step", "uid", "score", "input", "gts")
 _STEP, _UID, _SCORE, _INPUT, _GTS = (f"c[{at}]" for at in range(1, 6))
-_PARTS = f"string_split({_UID}[2:-2], '_')"
-"""Of a uid: <group>_<session>_<index>."""
 
 
 def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapping[str, Any]], str]) -> LineColumns:
@@ -27,17 +25,19 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
     score = number(_SCORE)
     is_uid = (
         f"starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\') "
-        f"AND regexp_full_match({_PARTS}[-2], '[0-9]+') AND regexp_full_match({_PARTS}[-1], '[0-9]+')"
+        "AND regexp_full_match(parts[-2], '[0-9]+') AND regexp_full_match(parts[-1], '[0-9]+\"')"
     )
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
-        group=f"array_to_string({_PARTS}[:-3], '_')" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
+        # <group>_<session>_<index>, between quotes
+        derived={"parts": f"string_split({_UID}, '_')"} if named else {},
+        group="substr(array_to_string(parts[:-3], '_'), 2)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
         group_is_prompt=not named,
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
         rewards={"score": score, **{name: number(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
-        sample=f"{_PARTS}[-2]" if named else None,
+        sample="parts[-2]" if named else None,
         plain=is_uid if named else "true",
     )
