@@ -12,13 +12,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.arrays import places
+from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,8 +35,8 @@ class RewardTable:
 
     step: Counts
     """The trainer's step, [J]."""
-    group: pa.Array
-    """A group's name within the run, strings, [J]."""
+    names: tuple[str, ...] | pa.Array
+    """What groups are called: within the run, or, as an array of strings, within their steps, [J]."""
     prompt: Counts
     """The place of a group's prompt in ``prompts``, [J]."""
     prompts: Sequence[str]
@@ -66,7 +68,7 @@ class RewardTable:
         lengths = [UNKNOWN if rollout.completion_ids is None else len(rollout.completion_ids) for rollout in rollouts]
         return cls(
             step=np.array([group.step for group in groups], dtype=np.int64),
-            group=pa.array([group.group_id for group in groups], type=pa.string()),
+            names=tuple(group.group_id for group in groups),
             prompt=np.array([prompts[group.prompt_id] for group in groups], dtype=np.int64),
             prompts=tuple(prompts),
             size=np.array([group.size for group in groups], dtype=np.int64),
@@ -93,10 +95,11 @@ class RewardTable:
         """The place of each group's first rollout, [J]."""
         return np.asarray(np.cumsum(self.size) - self.size, dtype=np.int64)
 
-    @property
-    def group_of_rollout(self) -> Counts:
-        """The place of each rollout's group, [N]."""
-        return np.repeat(np.arange(len(self)), self.size)
+    def ids(self) -> tuple[str, ...]:
+        """The name of each group within the run, [J]."""
+        if isinstance(self.names, tuple):
+            return self.names
+        return tuple(map(group_name, self.step.tolist(), self.names.to_pylist()))
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sums over the rollouts of each group.
@@ -152,7 +155,7 @@ class RewardTable:
         rows = np.repeat(kept, self.size)
         return RewardTable(
             step=self.step[kept],
-            group=self.group.filter(pa.array(kept)),
+            names=_chosen(self.names, kept),
             prompt=self.prompt[kept],
             prompts=self.prompts,
             size=self.size[kept],
@@ -177,7 +180,7 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
         columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values()]
         rows = list(zip(*columns, strict=True))
-        ids = zip(table.step.tolist(), table.group.to_pylist(), table.prompt.tolist(), strict=True)
+        ids = zip(table.step.tolist(), table.ids(), table.prompt.tolist(), strict=True)
         ends = zip(table.starts.tolist(), np.cumsum(table.size).tolist(), strict=True)
         return tuple(
             RolloutGroup(
@@ -237,6 +240,12 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
         )
         self[row] = made
         return made
+
+
+def _chosen(names: tuple[str, ...] | pa.Array, kept: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
+    if isinstance(names, tuple):
+        return tuple(compress(names, kept.tolist()))
+    return names.take(places(np.flatnonzero(kept)))
 
 
 def _floats(values: Iterable[float | None]) -> Floats:

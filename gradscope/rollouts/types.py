@@ -76,3 +76,16 @@ class RolloutGroup:
     def size(self) -> int:
         """Number of rollouts, G."""
         return len(self.rollouts)
+
+
+def group_name(step: int, group: str) -> str:
+    """A group's name within its run: its step (0 where the log has none) and what its rows share within the step.
+
+    Returns:
+        The name; without a step the group alone.
+
+    Example:
+        >>> group_name(3, "a"), group_name(0, "a")
+        ('3:a', 'a')
+    """
+    return f"{step}:{group}" if step else group

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -100,6 +101,7 @@ def degeneracy(
     By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
     between the two; what the dead groups cost, and what would revive them. Reads logs only; no model is loaded.
     """
+    one_blas_thread()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     base = _base_pass_rate(base_pass_rate)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.token_lists import Tokens
-from gradscope.rollouts.types import Rollout, RolloutGroup, Status
+from gradscope.rollouts.types import Rollout, RolloutGroup, Status, group_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +112,6 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
         return first
     quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.location)
     return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
-
-
-def group_name(step: int, group: str) -> str:
-    """A group's name within its run: its step (0 where the log has none) and what its rows share within the step.
-
-    Returns:
-        The name; without a step the group alone.
-
-    Example:
-        >>> group_name(3, "a"), group_name(0, "a")
-        ('3:a', 'a')
-    """
-    return f"{step}:{group}" if step else group
 
 
 def _token_fields(record: Record) -> dict[str, Any]:

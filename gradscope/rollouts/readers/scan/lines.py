@@ -7,7 +7,6 @@ key that one JSON object names twice does DuckDB take the first and the row read
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,14 +14,16 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import numbers, places
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
-from gradscope.rollouts.readers.scan.parts import REWARD, Part, group_names, part_of_rows
+from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
 from gradscope.rollouts.reward_table import UNKNOWN
+from gradscope.rollouts.types import group_name
 
 _LINE_END = ord("\n")
+_NAN = "'NaN'::DOUBLE"
 _NONE = np.zeros(0, dtype=np.int64)
 _TRAILING_COMMAS = (b",}", b",]", b", }", b", ]")
 """What DuckDB lets pass before the end of an object or a list, and JSON does not."""
@@ -73,12 +74,17 @@ class LineColumns:
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
+        numbers = [
+            f"coalesce(x{at}, {UNKNOWN if name == 'num_tokens' else _NAN}) AS x{at}"
+            for at, name in enumerate(self._expressions)
+        ]
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         is_plain = f"{self.plain} AND NOT ({commas})"
         return f"""
-            SELECT {", ".join(found)},
-                   NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false) AS is_odd
+            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join(numbers)},
+                   (NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false))::UTINYINT
+                       AS is_odd
             FROM (SELECT {inner}, {is_plain} AS is_plain
                   FROM (SELECT line, c{derived}
                         FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
@@ -86,7 +92,7 @@ class LineColumns:
     @property
     def _expressions(self) -> dict[str, str]:
         """Column -> expression, the scalar reward's first; of columns that are the same the first."""
-        sample = {} if self.sample is None else {"sample": f"hash({self.sample})"}
+        sample = {} if self.sample is None else {"sample": f"coalesce(hash({self.sample}), {NOT_COMPARED})"}
         rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
         return {"reward": self.reward, **rewards, **self.further, **sample}
 
@@ -165,15 +171,13 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
-    is_odd = rows["is_odd"].combine_chunks()
-    places = np.arange(len(lines))
-    odd = np.flatnonzero(is_odd.to_numpy(zero_copy_only=False))
-    if len(odd):
-        rows, places = rows.filter(pc.invert(is_odd)), np.delete(places, odd)
-    if not len(rows):
+    is_odd = numbers(rows["is_odd"])
+    odd, plain = np.flatnonzero(is_odd), np.flatnonzero(is_odd == 0)
+    if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+    rows = rows.take(places(plain)) if len(odd) else rows
     group = rows["name"].combine_chunks()
-    part, first = part_of_rows(numbers(rows["step"]), group, columns.columns_of(rows), places)
+    part, first = part_of_rows(numbers(rows["step"]), group, columns.columns_of(rows), plain)
     return ScannedLines(lines=lines, part=part, prompt=numbers(rows["prompt"])[first], odd=odd)
 
 
@@ -207,19 +211,10 @@ def lines_of_groups(
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
-    group = group_names(numbers(rows["step"]), rows["name"].combine_chunks())
-    is_wanted = pc.or_kleene(rows["is_odd"].combine_chunks(), pc.is_in(group, value_set=pa.array(sorted(names))))
-    odd = np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False))
+    steps, in_step = numbers(rows["step"]).tolist(), rows["name"].to_pylist()
+    is_wanted = [group_name(step, name or "") in names for step, name in zip(steps, in_step, strict=True)]
+    odd = np.flatnonzero(numbers(rows["is_odd"]).astype(np.bool_) | is_wanted)
     return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
-
-
-def numbers(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
-    """A column of numbers as an array, [R]; nulls as NaN, or as -1 among whole numbers."""
-    cells = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if cells.null_count:
-        cells = pc.fill_null(cells, math.nan if pa.types.is_floating(cells.type) else UNKNOWN)
-    # Not by pyarrow's own way to numpy where it imports pandas, which takes as long as hundreds of thousands of rows.
-    return np.from_dlpack(cells)
 
 
 def number(cell: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import numbers, places, strings
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.types import RolloutGroup
@@ -50,7 +50,7 @@ class Part:
 
 
 def part_of_rows(
-    step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], places: Counts
+    step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
     """The groups of plain rows, whose prompts are yet to be named.
 
@@ -58,7 +58,7 @@ def part_of_rows(
         step: [R].
         group: Names within the step, strings, [R].
         columns: As those of a part, but row by row, [R].
-        places: The numbers of the rows within the log, ascending, [R].
+        numbers_in_log: The numbers of the rows within the log, ascending, [R].
 
     Returns:
         The part, and the row that comes first in each group, [j].
@@ -67,9 +67,9 @@ def part_of_rows(
     first = order[_starts(size)]
     made: dict[int, NDArray[Any]] = {}  # a reward function that is the reward stays one array
     part = Part(
-        place=places[first],
+        place=numbers_in_log[first],
         step=step[first],
-        group=group.take(pa.array(first)),
+        group=group.take(places(first)),
         prompt=(),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
@@ -90,7 +90,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
     rows = [record for _, record in records]
     part, first = part_of_rows(
         np.array([record.step for record in rows], dtype=np.int64),
-        pa.array([record.group for record in rows], type=pa.string()),
+        strings([record.group for record in rows]),
         {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
         np.array([place for place, _ in records], dtype=np.int64),
     )
@@ -131,7 +131,7 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     place = np.concatenate([part.place for part in parts])
     by_row = np.repeat([part.by_row for part in parts], [len(part.size) for part in parts])
     by_place = np.argsort(place, kind="stable")
-    pieces, count = grouped(step[by_place], group.take(pa.array(by_place)))
+    pieces, count = grouped(step[by_place], group.take(places(by_place)))
     pieces = by_place[pieces]
     first = pieces[_starts(count)]
     by_step = np.argsort(step[first], kind="stable")
@@ -146,7 +146,7 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     lengths = found.get("num_tokens")
     table = RewardTable(
         step=step[first],
-        group=group_names(step[first], group.take(pa.array(first))),
+        names=group.take(places(first)),
         prompt=np.array([prompts.setdefault(ids[at], len(prompts)) for at in first.tolist()], dtype=np.int64),
         prompts=tuple(prompts),
         size=np.add.reduceat(size[order], _starts(count)),
@@ -190,7 +190,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
         The table, in its order.
     """
     made = {group.group_id: group for group in groups}
-    kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in _names(table, replaced))
+    kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in table.select(replaced).ids())
     prompts = {name: at for at, name in enumerate(table.prompts)}
     codes = np.array([prompts.setdefault(name, len(prompts)) for name in others.prompts], dtype=np.int64)
     size = np.concatenate([kept.size, others.size])
@@ -213,11 +213,6 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     )
 
 
-def _names(table: RewardTable, chosen: NDArray[np.bool_]) -> list[str]:
-    names: list[str] = table.select(chosen).group.to_pylist()
-    return names
-
-
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Groups in which a rollout may be logged twice.
 
@@ -228,9 +223,9 @@ def repeated_samples(table: RewardTable, sample: NDArray[np.uint64]) -> NDArray[
         [J].
     """
     repeated = np.zeros(len(table), dtype=np.bool_)
-    for places, ids in table.by_size(sample):
+    for rows, ids in table.by_size(sample):
         ordered = np.sort(ids, axis=1)
-        repeated[places] = np.any(ordered[:, 1:] == ordered[:, :-1], axis=1) | np.any(ids == NOT_COMPARED, axis=1)
+        repeated[rows] = np.any(ordered[:, 1:] == ordered[:, :-1], axis=1) | np.any(ids == NOT_COMPARED, axis=1)
     return repeated
 
 
@@ -246,7 +241,7 @@ def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
         many each group has, [j].
     """
     names = group.dictionary_encode()
-    key = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    key = numbers(names.indices).astype(np.int64)
     if len(step) and np.any(step != step[0]):
         key += len(names.dictionary) * np.unique(step, return_inverse=True)[1]
     # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.
@@ -267,10 +262,3 @@ def _starts(size: Counts) -> Counts:
 def _ranges(start: Counts, size: Counts) -> Counts:
     """From each start on so many whole numbers, one range after the other."""
     return np.asarray(np.repeat(start - _starts(size), size) + np.arange(int(size.sum())), dtype=np.int64)
-
-
-def group_names(step: Counts, group: pa.Array) -> pa.Array:
-    """As ``group_name`` gives them."""
-    steps = pa.array(step)
-    numbered = pc.binary_join_element_wise(steps.cast(pa.string()), group, ":")
-    return pc.if_else(pc.equal(steps, 0), group, numbered)

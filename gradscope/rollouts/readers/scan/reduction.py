@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, group_name
+from gradscope.rollouts.arrays import strings
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import Row
@@ -33,6 +33,7 @@ from gradscope.rollouts.readers.scan.parts import (
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.types import group_name
 
 MIN_BYTES = 64 << 20
 """Logs below this are read row by row: it takes a few seconds at most, and keeps the text."""
@@ -90,7 +91,7 @@ def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> Rewa
         repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table
-        names = frozenset(table.select(repeated).group.to_pylist())
+        names = frozenset(table.select(repeated).ids())
         rows = log.counted(list(_rows_of_groups(log, workers, names)))
         records = (record for file, row in rows for record in log.records(file, [row], QuarantineLog()))
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
@@ -155,7 +156,7 @@ def _named(
         if name is None:
             name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
         names.append(name)
-    group = pa.array(names, type=pa.string()) if columns.group_is_prompt else part.group
+    group = strings(names) if columns.group_is_prompt else part.group
     return replace(part, prompt=names, group=group, place=places[part.place])
 
 

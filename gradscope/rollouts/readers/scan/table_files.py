@@ -17,13 +17,13 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gradscope.rollouts.arrays import numbers, places, strings
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.readers.scan.lines import finite, number, numbers
+from gradscope.rollouts.readers.scan.lines import finite, number
 from gradscope.rollouts.readers.scan.parts import REWARD, Part, part_of_rows
 
 _BLOCK = 1 << 18
@@ -75,10 +75,10 @@ class CellColumns:
         step = "try_cast(s AS DOUBLE)"
         is_step = f"{step} = floor({step}) AND abs({step}) <= {LARGEST_STEP}"
         is_key = "g <> '' AND left(g, 1) NOT IN ('[', '{') AND left(p, 1) NOT IN ('[', '{')"
-        rewards = ", ".join(name if name == "x0" else f"{finite(name)} AS {name}" for name in cells)
+        rewards = ", ".join(f"coalesce({finite(name)}, 'NaN'::DOUBLE) AS {name}" for name in cells)
         return f"""
-            SELECT try_cast({step} AS BIGINT) AS step, g AS name, p AS prompt, {rewards},
-                   NOT coalesce({is_step} AND {is_key} AND isfinite(x0), false) AS is_odd
+            SELECT coalesce(try_cast({step} AS BIGINT), 0) AS step, g AS name, p AS prompt, {rewards},
+                   (NOT coalesce({is_step} AND {is_key} AND isfinite(x0), false))::UTINYINT AS is_odd
             FROM (SELECT {inner} FROM {source})"""
 
     def columns_of(self, rows: pa.RecordBatch) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
         query = columns.query(source, is_typed=source.startswith("read_parquet"))
         parts, num_rows = [], 0
         for rows in connection.sql(query, params=[str(path)]).to_arrow_reader(_ROWS):
-            if pc.any(rows["is_odd"]).as_py():
+            if numbers(rows["is_odd"]).any():
                 return None
             if len(rows):
                 parts.append(_part(rows, columns, place + num_rows))
@@ -121,10 +121,10 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
 
 
 def _part(rows: pa.RecordBatch, columns: CellColumns, place: int) -> Part:
-    step, places = numbers(rows["step"]), place + np.arange(len(rows))
-    part, first = part_of_rows(step, rows["name"], columns.columns_of(rows), places)
-    names = rows["prompt"].take(pa.array(first)).dictionary_encode()
-    ids = pa.array([columns.prompt_id(text) for text in names.dictionary.to_pylist()], type=pa.string())
+    step, numbers_in_log = numbers(rows["step"]), place + np.arange(len(rows))
+    part, first = part_of_rows(step, rows["name"], columns.columns_of(rows), numbers_in_log)
+    names = rows["prompt"].take(places(first)).dictionary_encode()
+    ids = strings([columns.prompt_id(text) for text in names.dictionary.to_pylist()])
     prompts = ids.take(names.indices)
     return replace(part, prompt=prompts.to_pylist(), group=prompts if columns.group_is_prompt else part.group)
 

@@ -1,0 +1,30 @@
+"""From Arrow to NumPy and back without a copy.
+
+pyarrow's own ways look for pandas first, and importing it takes as long as hundreds of thousands of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+
+def numbers(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+    """A column of numbers, none of them null, as an array, [R]."""
+    return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+
+
+def places(rows: NDArray[np.int64]) -> pa.Array:
+    """Places of rows, for ``take``."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+
+
+def strings(values: list[str]) -> pa.Array:
+    """Text."""
+    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    return whole.cast(pa.string())
