@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -17,6 +17,11 @@ AGENTS = "Episodes with several trained agents: the rollouts of one agent form a
 """For ``Source.inferred``."""
 
 
+def is_standalone(episode: Mapping[str, Any]) -> bool:
+    """Whether an episode is of an evaluation on its own, beside no training."""
+    return isinstance(episode.get("traces"), list) and mapping_of(episode.get("run")).get("type") == "eval"
+
+
 def trained_traces(episode: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The traces of an episode whose agents were trained."""
     return [trace for trace in map(mapping_of, list_of(episode.get("traces"))) if _is_trained(trace)]
@@ -24,6 +29,14 @@ def trained_traces(episode: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _is_trained(trace: Mapping[str, Any]) -> bool:
     return bool(trace) and mapping_of(trace.get("agent")).get("trainable") is not False
+
+
+def group_names(group: str, traces: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A group for each agent of an episode, by its name where that tells it from the others, else by its place."""
+    if len(traces) == 1:
+        return [group]
+    agents = [text_of(mapping_of(trace.get("agent")).get("name")) for trace in traces]
+    return [f"{group}/{agent if len(set(agents)) == len(agents) else at}" for at, agent in enumerate(agents)]
 
 
 def record_of(

@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.parsing.scalars import finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.annotations import Annotations, read_annotations, ship_step
 from gradscope.rollouts.readers.prime_rl.batches import in_no_loss
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, group_names, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.trace import read_trace
 from gradscope.rollouts.run import Run
@@ -76,7 +76,7 @@ class _Stream:
                     self.quarantine.add("the episode has no trace of a trained agent", location)
                 else:
                     self.seen[AGENTS] += len(traces) > 1
-                    for name, trace in zip(_names(text_of(group), traces), traces, strict=True):
+                    for name, trace in zip(group_names(text_of(group), traces), traces, strict=True):
                         yield from self._arrival(row, self.annotations.folded(trace), name, location)
 
     def _arrival(self, row: Mapping[str, Any], trace: Mapping[str, Any], group: str, at: str) -> Iterator[_Arrival]:
@@ -168,14 +168,6 @@ def _annotation_files(files: Iterable[Path]) -> tuple[Path, ...]:
 def _is_evaluation(row: Mapping[str, Any], traces: Sequence[Mapping[str, Any]]) -> bool:
     work = mapping_of(mapping_of(row.get("run")).get("work"))
     return "eval" in (work.get("type"), *(mapping_of(trace.get("info")).get("kind") for trace in traces))
-
-
-def _names(group: str, traces: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A group for each agent of an episode, by its name where that tells it from the others, else by its place."""
-    if len(traces) == 1:
-        return [group]
-    agents = [text_of(mapping_of(trace.get("agent")).get("name")) for trace in traces]
-    return [f"{group}/{agent if len(set(agents)) == len(agents) else at}" for at, agent in enumerate(agents)]
 
 
 def _dispatched_at(row: Mapping[str, Any], info: Mapping[str, Any]) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.reason import Reason
-from gradscope.rollouts.readers.parsing.assemble import assemble
+from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.run import Run
@@ -43,7 +43,8 @@ _ELSEWHERE = Reason(
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds prime-rl's traces of training."""
-    return bool(stream_files(request.path)) or _holds_steps(request.path)
+    files = _files(request.path, "all") or _files(request.path, "effective")
+    return bool(stream_files(request.path)) or (bool(files) and not any(map(is_standalone, peek(files[0]))))
 
 
 def _holds_steps(path: Path) -> bool:
