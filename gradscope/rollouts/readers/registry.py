@@ -12,7 +12,17 @@ from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.prime_rl import token_export, traces
 from gradscope.rollouts.readers.slime import miles, relax
 from gradscope.rollouts.readers.slime import rollouts as slime
-from gradscope.rollouts.readers.trainers import areal, art, ms_swift, nemo_rl, open_instruct, ragen, rllm, roll, tinker
+from gradscope.rollouts.readers.trainers import (
+    areal,
+    art,
+    ms_swift,
+    nemo_rl,
+    open_instruct,
+    ragen,
+    rllm,
+    roll,
+    tinker,
+)
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.verl import rollouts as verl
 
