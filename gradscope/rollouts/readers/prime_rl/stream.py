@@ -179,13 +179,25 @@ def _with_one_step(arrivals: Sequence[_Arrival]) -> tuple[list[Record], set[int]
     """The records, each with the step of its group, and the steps among which some group is divided."""
     trained: dict[str, set[int]] = {}
     sent: dict[str, int] = {}
-    for arrival in arrivals:
-        group, step = arrival.record.group, arrival.record.step
-        sent[group] = min(step, sent.get(group, step))
-        trained.setdefault(group, set()).update(() if arrival.trained_at is None else (arrival.trained_at,))
+    records = _told_apart([arrival.record for arrival in arrivals])
+    for record, arrival in zip(records, arrivals, strict=True):
+        sent[record.group] = min(record.step, sent.get(record.group, record.step))
+        at = () if arrival.trained_at is None else (arrival.trained_at,)
+        trained.setdefault(record.group, set()).update(at)
     steps = {group: min(trained[group], default=first) for group, first in sent.items()}
-    records = [replace(arrival.record, step=steps[arrival.record.group]) for arrival in arrivals]
-    return records, {step for among in trained.values() if len(among) > 1 for step in among}
+    divided = {step for among in trained.values() if len(among) > 1 for step in among}
+    return [replace(record, step=steps[record.group]) for record in records], divided
+
+
+def _told_apart(records: Sequence[Record]) -> list[Record]:
+    """The records, with the prompt in the name of a group that has several: such a name is used again and again."""
+    prompts: dict[str, set[str]] = {}
+    for record in records:
+        prompts.setdefault(record.group, set()).add(record.prompt_id)
+    return [
+        replace(record, group=f"{record.group}/{record.prompt_id}") if len(prompts[record.group]) > 1 else record
+        for record in records
+    ]
 
 
 def _are_rounded(records: Iterable[Record]) -> bool:

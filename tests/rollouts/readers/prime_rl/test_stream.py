@@ -174,3 +174,10 @@ def test_the_layout_of_an_earlier_version_beside_the_stream_is_left_out(run_fold
 def test_evaluations_alone_are_no_stream_of_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
         read(tmp_path, episode(run={"type": "eval", "id": "r"}))
+
+
+def test_a_group_is_of_one_prompt_even_where_its_name_comes_again(tmp_path: Path) -> None:
+    rows = [episode(traces=[trace(name)], task={"hash": name[0]}) for name in ("a1", "b1", "a2", "b2")]
+    run = read(tmp_path, *rows, annotations=ships(("a1", 2), ("a2", 2), ("b1", 3), ("b2", 3)))
+    assert {name: len(rewards) for name, rewards in rewards_of(run).items()} == {"2:g3/math/a": 2, "3:g3/math/b": 2}
+    assert run.notes == {}
