@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_row
+from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, required_whole
@@ -70,7 +70,7 @@ FORMAT = RowFormat(
     looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
-    recognizes_file=has_row(_is_batch),
+    recognizes_file=Path.is_file,  # nobody else has the name, and a damaged first line is no sample file's
     rows_of=_rows_of,
     survey=_survey,
     records=_records,
