@@ -58,7 +58,7 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
             quarantine.add("the sample is not a JSON object", f"{path}:{number}")
 
 
-def is_finished(path: Path) -> bool:
+def has_succeeded(path: Path) -> bool:
     """Whether an ``.eval`` log says that its evaluation succeeded; the header is written last."""
     try:
         with zipfile.ZipFile(path) as archive:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_finished
+from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, has_succeeded
 from gradscope.rollouts.readers.parsing.tables import files_like, natural
 
 _SHARDS = ".shards"
@@ -36,7 +36,7 @@ def find_logs(path: Path) -> dict[Path, str]:
     found = {file: file.stem for file in files}
     for shards in sorted(path.glob(f"*{_SHARDS}")) if path.is_dir() else ():
         merged = [path / f"{_evaluation(shards)}{ending}{SUFFIX}" for ending in ("", _RECOVERED)]
-        if not any(map(is_finished, merged)):
+        if not any(map(has_succeeded, merged)):
             found = {file: name for file, name in found.items() if file not in merged} | _current(shards)
     return found
 

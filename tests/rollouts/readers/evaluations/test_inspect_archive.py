@@ -12,7 +12,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import inspect_archive
-from gradscope.rollouts.readers.evaluations.inspect_archive import is_finished
+from gradscope.rollouts.readers.evaluations.inspect_archive import has_succeeded
 
 
 def archive(path: Path, members: dict[str, Any]) -> Path:
@@ -66,7 +66,7 @@ def test_members_of_zstd_that_are_damaged_are_an_error(tmp_path: Path, change: s
 
 def test_a_log_is_finished_where_its_header_says_so(tmp_path: Path) -> None:
     def finished(**members: Any) -> bool:
-        return is_finished(
+        return has_succeeded(
             zstd_archive(tmp_path / "a.eval", {f"{name}.json": cells for name, cells in members.items()})
         )
 
@@ -74,9 +74,9 @@ def test_a_log_is_finished_where_its_header_says_so(tmp_path: Path) -> None:
     assert not finished(header={"status": "error"})
     assert not finished(header=["success"])
     assert not finished(start={"status": "success"})
-    assert not is_finished(tmp_path / "none.eval")
+    assert not has_succeeded(tmp_path / "none.eval")
     (tmp_path / "text.eval").write_text("no zip")
-    assert not is_finished(tmp_path / "text.eval")
+    assert not has_succeeded(tmp_path / "text.eval")
 
 
 def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
