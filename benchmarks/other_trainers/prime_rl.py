@@ -16,6 +16,9 @@ LOG = "."
 CASES: dict[str, dict[str, Any]] = {
     "default, traces": {},
     "default, token export": {"export": True},
+    "stream of traces": {"stream": True, "noise": 0.3},
+    "stream of traces, several turns and a group without advantage": {"stream": True, "turns": True, "dead": True},
+    "stream of traces, groups over two steps": {"stream": True, "elsewhere": True, "refused": "rollouts_missing"},
     "far off policy, masked by sign": {"noise": 1.5, "dppo_mask_low": 0.02, "dppo_mask_high": 0.03},
     "ipo": {"type": "ipo", "noise": 1.2, "ipo_threshold": 0.03},
     "both bounds, as until 0.6": {"noise": 1.2, "ipo_mask_low": 0.02, "ipo_mask_high": 0.05},
@@ -63,6 +66,8 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
         ]
         if case.get("export"):
             _write_export(run / "token_exports" / f"step_{step}" / "rank_0.jsonl", step, batch)
+        elif case.get("stream"):
+            _write_stream(run / "monitors" / "file" / "traces", step, samples, case)
         else:
             shift = 1 if case.get("elsewhere") else 0
             _write_traces(run / "rollouts" / f"step_{step}" / "train" / "all", step, samples, case, trained=False)
@@ -104,30 +109,55 @@ def _parts(batch: Sequence[Sample], given: dict[str, Any]) -> Any:
 def _write_traces(folder: Path, step: int, samples: Sequence[Sample], case: dict[str, Any], *, trained: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    for at, sample in enumerate(samples):
-        name = f"t{step}-{sample.group}-{sum(other.group == sample.group for other in samples[:at])}"
-        asked = {"message": {"role": "user", "content": f"question {sample.group}"}, "token_ids": sample.prompt}
-        nodes: list[dict[str, Any]] = [{**asked, "mask": [False] * len(sample.prompt)}]
-        said = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "an answer"}}
-        counted = [at for at, flag in enumerate(sample.mask) if flag]
-        answer = {**said, "token_ids": sample.completion, "mask": [bool(flag) for flag in sample.mask]}
-        if not case.get("silent"):
-            answer["logprobs"] = [float(sample.sampler[at]) for at in counted]
+    for name, sample in _named(step, samples):
+        row = _episode(step, name, f"g{sample.group}", sample, case)
         if trained:
-            answer["advantages"] = [sample.advantage] * len(counted)
-        row = {
-            "id": f"e{name}",
-            "env": {"id": "sums", "name": "sums"},
-            "group": {"id": f"g{sample.group}"},
-            "task": {"hash": f"h{step}-{sample.group}"},
-            "run": {"type": "train", "work": {"type": "train", "step": step}},
-            "ok": True,
-            "traces": [
-                {"id": name, "rewards": {"right": {"score": sample.reward, "weight": 1.0}}, "nodes": [*nodes, answer]}
-            ],
-        }
+            row["traces"][0]["nodes"][1]["advantages"] = [sample.advantage] * sum(map(bool, sample.mask))
         lines.append(json.dumps(row))
     (folder / "traces.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _write_stream(folder: Path, step: int, samples: Sequence[Sample], case: dict[str, Any]) -> None:
+    """All episodes into the stream, and an annotation for each that is trained on."""
+    episodes, annotations = folder / "stream" / "00000.jsonl", folder / "annotations" / "orchestrator" / "00000.jsonl"
+    for file in (episodes, annotations):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with episodes.open("a") as arrived, annotations.open("a") as shipped:
+        for shift in (0, 1) if case.get("elsewhere") else (0,):
+            for name, sample in _named(step, samples)[shift :: 2 if case.get("elsewhere") else 1]:
+                arrived.write(json.dumps(_episode(step, name, f"g{step}-{sample.group}", sample, case)) + "\n")
+                credit = [0.0] * len(sample.prompt) + [sample.advantage * bool(flag) for flag in sample.mask]
+                info = {"effective": True, "ship": {"step": step + shift, "time": 1.0}}
+                update = {"version": 1, "trace_id": name, "info": info}
+                if sample.advantage != 0:
+                    shipped.write(json.dumps({**update, "branches": [{"index": 0, "advantages": credit}]}) + "\n")
+
+
+def _named(step: int, samples: Sequence[Sample]) -> list[tuple[str, Sample]]:
+    return [
+        (f"t{step}-{sample.group}-{sum(other.group == sample.group for other in samples[:at])}", sample)
+        for at, sample in enumerate(samples)
+    ]
+
+
+def _episode(step: int, name: str, group: str, sample: Sample, case: dict[str, Any]) -> dict[str, Any]:
+    asked = {"message": {"role": "user", "content": f"question {sample.group}"}, "token_ids": sample.prompt}
+    nodes: list[dict[str, Any]] = [{**asked, "mask": [False] * len(sample.prompt)}]
+    said = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "an answer"}}
+    answer = {**said, "token_ids": sample.completion, "mask": [bool(flag) for flag in sample.mask]}
+    if not case.get("silent"):
+        answer["logprobs"] = [float(sample.sampler[at]) for at, flag in enumerate(sample.mask) if flag]
+    return {
+        "id": f"e{name}",
+        "env": {"id": "sums", "name": "sums"},
+        "group": {"id": group},
+        "task": {"hash": f"h{step}-{sample.group}"},
+        "run": {"type": "train", "work": {"type": "train", "step": step}},
+        "ok": True,
+        "traces": [
+            {"id": name, "rewards": {"right": {"score": sample.reward, "weight": 1.0}}, "nodes": [*nodes, answer]}
+        ],
+    }
 
 
 def _write_export(file: Path, step: int, batch: Sequence[Sample]) -> None:

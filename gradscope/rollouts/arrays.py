@@ -12,17 +12,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-def numbers(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+def to_numpy(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """A column of numbers, none of them null, as an array, [R]."""
     return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
 
 
-def places(rows: NDArray[np.int64]) -> pa.Array:
+def to_indices(rows: NDArray[np.int64]) -> pa.Array:
     """Places of rows, for ``take``."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
 
-def strings(values: list[str]) -> pa.Array:
+def to_strings(values: list[str]) -> pa.Array:
     """Text."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import places
+from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 
 Counts = NDArray[np.int64]
@@ -245,7 +245,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
 def _chosen(names: tuple[str, ...] | pa.Array, kept: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
     if isinstance(names, tuple):
         return tuple(compress(names, kept.tolist()))
-    return names.take(places(np.flatnonzero(kept)))
+    return names.take(to_indices(np.flatnonzero(kept)))
 
 
 def _floats(values: Iterable[float | None]) -> Floats:

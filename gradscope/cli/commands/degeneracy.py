@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.records import with_records
+from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError

@@ -9,6 +9,7 @@ import typer
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.records import with_records
+from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -45,6 +46,7 @@ def passk(
     Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
     A k above the number of samples is undefined and says so; a forecast stands beside it, never in its place.
     """
+    one_blas_thread()
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
     with delivery(out) as result:

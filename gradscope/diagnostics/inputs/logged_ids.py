@@ -17,7 +17,8 @@ _WHY: Mapping[str, tuple[str, str]] = {
     ),
     "prime-rl": (
         "some traces branch into several sequences or have no ids",
-        "Replay the export of tokens (trainer.enable_token_export), which has each sequence that was trained on.",
+        "Replay a step whose traces do not branch, or (before September 2026) the export of tokens, "
+        "trainer.enable_token_export, which has each sequence that was trained on.",
     ),
     "nemo-rl": (
         "the training data holds text and no ids",

@@ -25,9 +25,9 @@ _KNOWN = (
     _Pickled(
         writer="SkyRL's dump of training batches, which lacks the rewards",
         patterns=("dumped_data/global_step_*_training_input.pkl", "global_step_*_training_input.pkl"),
-        instead="SkyRL writes evaluations as JSONL (dump_eval_results): give dumped_evals/global_step_<N>_evals with "
-        "--prompt-column input_prompt. For training, write a JSONL row a rollout from the environment: step, group, "
-        "reward.",
+        instead="SkyRL writes evaluations as JSONL (dump_eval_results), which are read: give "
+        "dumped_evals/global_step_<N>_evals. For training, write a JSONL row a rollout from the environment: step, "
+        "group, reward.",
     ),
     _Pickled(
         writer="verl's rollout cache",
@@ -37,7 +37,8 @@ _KNOWN = (
     _Pickled(
         writer="slime's dump of training, which lacks the rewards as they were given, or a dump in an old form",
         patterns=("rollout_data/*.pt", "train_data/*.pt"),
-        instead="Give the folder of --dump-details: its rollout_data/<rollout_id>.pt are read as plain data.",
+        instead="Give the folder of --dump-details: its rollout_data/<rollout_id>.pt are read as plain data, as "
+        "are miles' trajectory/<rollout_id>.jsonl.",
     ),
     _Pickled(
         writer="RAGEN's evaluation rollouts",

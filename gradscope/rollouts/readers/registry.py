@@ -6,24 +6,40 @@ import difflib
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers import gradscope_run
-from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples
+from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples, skyrl, verifiers
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.prime_rl import token_export, traces
-from gradscope.rollouts.readers.trainers import art, ms_swift, nemo_rl, open_instruct, ragen, rllm, slime, tinker
+from gradscope.rollouts.readers.slime import miles, relax
+from gradscope.rollouts.readers.slime import rollouts as slime
+from gradscope.rollouts.readers.trainers import (
+    areal,
+    art,
+    ms_swift,
+    nemo_rl,
+    open_instruct,
+    ragen,
+    rllm,
+    roll,
+    tinker,
+)
 from gradscope.rollouts.readers.trl import reader as trl
-from gradscope.rollouts.readers.verl import rollouts
+from gradscope.rollouts.readers.verl import rollouts as verl
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
     gradscope_run.FORMAT,
     trl.FORMAT,
-    rollouts.FORMAT,
+    verl.FORMAT,
     open_instruct.FORMAT,
     nemo_rl.FORMAT,
     traces.FORMAT,
     token_export.FORMAT,
     ms_swift.FORMAT,
     slime.FORMAT,
+    miles.FORMAT,
+    relax.FORMAT,
+    areal.FORMAT,
+    roll.FORMAT,
     rllm.FORMAT,
     art.FORMAT,
     tinker.FORMAT,
@@ -37,6 +53,8 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     lm_eval.FORMAT,
     lighteval.FORMAT,
     inspect_ai.FORMAT,
+    verifiers.FORMAT,
+    skyrl.FORMAT,
     samples.FORMAT,
     generic.FORMAT,
 )

@@ -84,7 +84,7 @@ def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> Non
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["inspect_ai", "inspect_ai_json"])
+@pytest.mark.parametrize("name", ["inspect_ai", "inspect_ai_json", "inspect_ai_zstd", "inspect_ai_shards"])
 def test_inspect_epochs_are_the_samples_of_a_prompt(name: str) -> None:
     run = read_run(LOGS / name)
     assert rewards_of(run) == {"a": (1.0, 0.0), "b": (0.0, 0.5)}
@@ -108,7 +108,10 @@ def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
 
 def test_inspect_members_that_are_no_sample_are_set_aside(tmp_path: Path) -> None:
     sample = {"id": 1, "epoch": 1, "scores": {"m": {"value": "maybe"}}}
-    members = {"samples/1_epoch_1.json": {**sample, "scores": {"m": {"value": 1}}}, "samples/1_epoch_2.json": sample}
+    members = {
+        "samples/1_epoch_1.json": {**sample, "scores": {"m": {"value": 1}}},
+        "samples/1_epoch_2.json": {**sample, "epoch": 2},
+    }
     run = read_run(archive(tmp_path / "a.eval", {**members, "samples/1_epoch_3.json": "text"}))
     assert rewards_of(run) == {"1": (1.0, None)}
     assert set_aside(run) == {"the reward is text": 1, "the sample is not a JSON object": 1}

@@ -15,7 +15,12 @@ BYTES = b"\x80\x04cos\nsystem\n"
     ("name", "given", "message", "instead"),
     [
         ("dumped_data/global_step_3_training_input.pkl", ".", "SkyRL's dump", "dump_eval_results"),
-        ("dumped_data/global_step_3_training_input.pkl", "dumped_data", "SkyRL's dump", "--prompt-column"),
+        (
+            "dumped_data/global_step_3_training_input.pkl",
+            "dumped_data",
+            "SkyRL's dump",
+            "global_step_<N>_evals",
+        ),
         ("3/0/tq_batch.pt", ".", "verl's rollout cache", "trainer.rollout_data_dir"),
         ("3/gen_batch.dp", "3/gen_batch.dp", "verl's rollout cache", "trainer.rollout_data_dir"),
         ("rollout_data/3.pt", ".", "slime's dump of training", "--dump-details"),

@@ -10,7 +10,8 @@ from typing import Any
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names
-from gradscope.rollouts.readers.parsing.scalars import is_number
+from gradscope.rollouts.readers.parsing.nested_cells import list_of
+from gradscope.rollouts.readers.parsing.scalars import digest, is_number
 
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
 _TEXT_LISTS = (
@@ -19,6 +20,9 @@ _TEXT_LISTS = (
     *("predictions", "preds", "model_outputs", "model_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
+_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
+"""Names under which a text is what the policy wrote, and not the task's own solution."""
+_PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
 _TOTALS = ("n", "num_samples", "n_samples", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
@@ -51,7 +55,8 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
     """The samples that a row, or a part of a document, holds.
 
     A list of rewards counts as samples where a list of as many responses stands beside it, or where it was named: a
-    list alone may as well hold the criteria, tests or tokens of one response.
+    list alone may as well hold the criteria, tests or tokens of one response. Beside one response it holds those, named
+    or not; beside a list of different prompts it holds a batch.
 
     Args:
         columns: Which list is the reward, and which columns are counts; None: the first with a usual name.
@@ -90,6 +95,12 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         InputError: They have; the hint is the option that makes samples of it.
     """
+    batches = [name for row in rows if (name := _prompts_in(row)) is not None]
+    if len(batches) > len(rows) / 2:
+        raise InputError(
+            f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
+            hint="Write a row a rollout: step, prompt, response, reward.",
+        )
     for name in _REWARD_LISTS:
         if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
             raise InputError(
@@ -99,7 +110,21 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def _prompts_in(row: Mapping[str, Any]) -> str | None:
+    """The list of a batch that names its prompts: one a response, not all the same; a conversation is one prompt."""
+    responses = [row[name] for name in (*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS) if isinstance(row.get(name), list)]
+    sizes = set(map(len, responses))
+    for name in _PROMPTS:
+        cells = list_of(row.get(name))
+        is_conversation = any(isinstance(cell, Mapping) for cell in cells)
+        if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
+            return name
+    return None
+
+
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+    if _prompts_in(row) is not None:
+        return None
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
@@ -117,6 +142,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
+    if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
+        return "the list of rewards stands beside one response, whose parts or tokens it then holds"
     size = len(columns[main])
     if not size:
         return "the list of samples is empty"

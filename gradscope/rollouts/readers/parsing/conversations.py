@@ -35,7 +35,7 @@ def cut_conversation(value: Any) -> Conversation:
     """
     messages = parse_messages(value) or ()
     trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
-    spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     start = (trained or spoken or [len(messages)])[0]
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     return Conversation(

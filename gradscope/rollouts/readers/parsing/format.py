@@ -9,18 +9,22 @@ its own. A new one takes its declaration and one line in ``registry``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
+from gradscope.rollouts.readers.scan.lines import LineColumns
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduce_log
+from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,18 @@ class LogRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogColumns:
+    """How the rows of a log are read as columns."""
+
+    names: tuple[str, ...]
+    """The columns that all of its files have, as :class:`LineColumns` names them."""
+    of_file: Callable[[Path], LineColumns | None]
+    """How a file is read; None: row by row."""
+    judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
+    """A last look at the whole; None: the log has to be read row by row after all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
     """A format whose files hold rows, each row a rollout or several."""
 
@@ -113,6 +129,9 @@ class RowFormat:
     """Adds what the trainer left beside its log: arguments, weights, metrics; None: nothing."""
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
+    columns: Callable[[Reading], LogColumns | None] | None = None
+    """How large logs are read as columns where nothing but rewards is asked for; None: row by row. What ``noted`` and
+    ``survey`` would have found, it notes."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -121,8 +140,12 @@ class RowFormat:
 
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
-        reading = Reading(request=request, files=self._files(request.path)[: 1 if self.is_one_file else None])
-        groups = build_groups(self._records(reading), reading.quarantine)
+        files = self._files(request.path)[: 1 if self.is_one_file else None]
+        reading = Reading(request=request, files=files)
+        groups: Sequence[RolloutGroup] | None = self._reduced(reading)
+        if groups is None:
+            reading = Reading(request=request, files=files)
+            groups = build_groups(self._records(reading), reading.quarantine)
         run = assemble_groups(
             request,
             groups=groups,
@@ -130,7 +153,11 @@ class RowFormat:
             format=self.name,
             recognized=self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
             inferred=(*self._said(self.inferred, reading), *reading.inferred),
-            missing=(*self._said(self.missing, reading), *reading.missing),
+            missing=(
+                *self._said(self.missing, reading),
+                *reading.missing,
+                *((REDUCED,) if isinstance(groups, GroupsOfTable) else ()),
+            ),
             files=reading.files,
             needs_reward=self.needs_reward,
         )
@@ -143,6 +170,30 @@ class RowFormat:
     def _said(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
+    def _reduced(self, reading: Reading) -> GroupsOfTable | None:
+        """The groups of a large log, of which only rewards are asked for; None: it is to be read row by row."""
+        if not (reading.request.rewards_only and self.columns is not None and is_large(reading.files)):
+            return None
+        columns = self.columns(reading)
+        if columns is None:
+            return None
+
+        def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+            aside = replace(reading, quarantine=quarantine)
+            for location, cells in rows:
+                yield from self._records_of(LogRow(file=file, location=location, cells=cells, reading=aside), {})
+
+        log = ColumnLog(
+            files=reading.files,
+            columns=columns.names,
+            declared=columns.of_file,
+            rows=self.rows_of,
+            records=records,
+            quarantine=reading.quarantine,
+        )
+        table = columns.judged(reduce_log(log, reading.request.progress))
+        return None if table is None else GroupsOfTable(table)
+
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)
         shared: Mapping[str, Any] = {}
@@ -150,10 +201,13 @@ class RowFormat:
             rows = list(rows)
             shared = self.survey(rows, reading)
         for row in rows:
-            try:
-                yield from self.records(row, **shared)
-            except UnusableRowError as error:
-                reading.quarantine.add(str(error), row.location)
+            yield from self._records_of(row, shared)
+
+    def _records_of(self, row: LogRow, shared: Mapping[str, Any]) -> Iterator[Record]:
+        try:
+            yield from self.records(row, **shared)
+        except UnusableRowError as error:
+            row.reading.quarantine.add(str(error), row.location)
 
     def _rows(self, reading: Reading) -> Iterator[LogRow]:
         for file in reading.files:

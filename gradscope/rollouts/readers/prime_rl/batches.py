@@ -37,7 +37,7 @@ class TrainedBatches:
             return read_trace(trace)
         found, batch = self.traces.get(text_of(trace.get("id")), (None, None))
         if found is None:
-            return _in_no_loss(read_trace(trace))
+            return in_no_loss(read_trace(trace))
         if batch is not None and batch != step:
             self.elsewhere.update((batch, step))
         return read_trace(found)
@@ -55,7 +55,8 @@ def batches_in(files: Iterable[Path]) -> TrainedBatches:
     return TrainedBatches(traces)
 
 
-def _in_no_loss(trace: AgentTrace) -> AgentTrace:
+def in_no_loss(trace: AgentTrace) -> AgentTrace:
+    """A trace none of whose tokens was trained on."""
     tokens = trace.tokens
     if tokens is None:
         return trace

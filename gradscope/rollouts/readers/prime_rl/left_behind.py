@@ -36,10 +36,10 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
 
 
 def _run_folder(path: Path) -> Path:
-    """The folder of the run, above its rollouts or its export of tokens."""
+    """The folder of the run, above its rollouts, its export of tokens or its monitors."""
     here = path.resolve()
     above = [here, *here.parents][: _DEEPEST + 1]
-    inside = [folder for folder in above if folder.name in ("rollouts", "token_exports")]
+    inside = [folder for folder in above if folder.name in ("rollouts", "token_exports", "monitors")]
     return inside[0].parent if inside else here if here.is_dir() else here.parent
 
 

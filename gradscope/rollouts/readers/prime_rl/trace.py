@@ -29,11 +29,10 @@ class AgentTrace:
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
-    """The text and tokens of a trace; of one that branches, the text of the last branch."""
-    nodes = [mapping_of(node) for node in list_of(trace.get("nodes"))]
-    parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
-    leaves = [at for at in range(len(nodes)) if at not in parents]
-    path = _path(nodes, leaves[-1]) if leaves else []
+    """The text and tokens of a trace; of one that branches, the text of the last branch that was trained on."""
+    nodes = nodes_of(trace)
+    leaves = _trained_leaves(nodes)
+    path = [nodes[at] for at in path_to(leaves[-1], nodes)] if leaves else []
     sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
     return AgentTrace(
@@ -45,13 +44,37 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     )
 
 
-def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[Mapping[str, Any]]:
+def nodes_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages of a trace."""
+    return [mapping_of(node) for node in list_of(trace.get("nodes"))]
+
+
+def leaves_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where each branch ends, in the order in which prime-rl numbers branches."""
+    parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
+    return [at for at in range(len(nodes)) if at not in parents]
+
+
+def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     """The nodes from the root to a leaf; a parent comes before its children, so that a cycle cannot be written."""
-    path, at = [nodes[leaf]], leaf
-    while type(parent := nodes[at].get("parent")) is int and 0 <= parent < at:
-        path.append(nodes[parent])
-        at = parent
+    path = [leaf]
+    while type(parent := nodes[path[-1]].get("parent")) is int and 0 <= parent < path[-1]:
+        path.append(parent)
     return path[::-1]
+
+
+def _trained_leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The leaves of branches that were trained on: of attempts to compact the context only those resumed from."""
+    resumed = {link.get("node") for node in nodes for link in _links(node) if link.get("type") == "compaction"}
+    return [
+        leaf
+        for leaf in leaves_of(nodes)
+        if leaf in resumed or all(link.get("type") != "compaction_attempt" for link in _links(nodes[leaf]))
+    ]
+
+
+def _links(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [mapping_of(link) for link in list_of(node.get("semantic_parents"))]
 
 
 def _text(message: Any) -> str:

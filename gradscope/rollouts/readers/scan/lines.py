@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import numbers, places
+from gradscope.rollouts.arrays import to_indices, to_numpy
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
 from gradscope.rollouts.reward_table import UNKNOWN
@@ -98,7 +98,7 @@ class LineColumns:
 
     def columns_of(self, rows: pa.Table) -> dict[str, NDArray[Any]]:
         """The columns of a part from the rows of the query, row by row, [R] each."""
-        found = {name: numbers(rows[f"x{at}"]) for at, name in enumerate(self._expressions)}
+        found = {name: to_numpy(rows[f"x{at}"]) for at, name in enumerate(self._expressions)}
         return {name: found.get(name, found["reward"]) for name in self.columns}
 
 
@@ -171,14 +171,14 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
-    is_odd = numbers(rows["is_odd"])
+    is_odd = to_numpy(rows["is_odd"])
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(is_odd == 0)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
-    rows = rows.take(places(plain)) if len(odd) else rows
+    rows = rows.take(to_indices(plain)) if len(odd) else rows
     group = rows["name"].combine_chunks()
-    part, first = part_of_rows(numbers(rows["step"]), group, columns.columns_of(rows), plain)
-    return ScannedLines(lines=lines, part=part, prompt=numbers(rows["prompt"])[first], odd=odd)
+    part, first = part_of_rows(to_numpy(rows["step"]), group, columns.columns_of(rows), plain)
+    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], odd=odd)
 
 
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
@@ -211,9 +211,9 @@ def lines_of_groups(
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
-    steps, in_step = numbers(rows["step"]).tolist(), rows["name"].to_pylist()
+    steps, in_step = to_numpy(rows["step"]).tolist(), rows["name"].to_pylist()
     is_wanted = [group_name(step, name or "") in names for step, name in zip(steps, in_step, strict=True)]
-    odd = np.flatnonzero(numbers(rows["is_odd"]).astype(np.bool_) | is_wanted)
+    odd = np.flatnonzero(to_numpy(rows["is_odd"]).astype(np.bool_) | is_wanted)
     return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import numbers, places, strings
+from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.types import RolloutGroup
@@ -69,7 +69,7 @@ def part_of_rows(
     part = Part(
         place=numbers_in_log[first],
         step=step[first],
-        group=group.take(places(first)),
+        group=group.take(to_indices(first)),
         prompt=(),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
@@ -90,7 +90,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
     rows = [record for _, record in records]
     part, first = part_of_rows(
         np.array([record.step for record in rows], dtype=np.int64),
-        strings([record.group for record in rows]),
+        to_strings([record.group for record in rows]),
         {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
         np.array([place for place, _ in records], dtype=np.int64),
     )
@@ -131,7 +131,7 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     place = np.concatenate([part.place for part in parts])
     by_row = np.repeat([part.by_row for part in parts], [len(part.size) for part in parts])
     by_place = np.argsort(place, kind="stable")
-    pieces, count = grouped(step[by_place], group.take(places(by_place)))
+    pieces, count = grouped(step[by_place], group.take(to_indices(by_place)))
     pieces = by_place[pieces]
     first = pieces[_starts(count)]
     by_step = np.argsort(step[first], kind="stable")
@@ -146,7 +146,7 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     lengths = found.get("num_tokens")
     table = RewardTable(
         step=step[first],
-        names=group.take(places(first)),
+        names=group.take(to_indices(first)),
         prompt=np.array([prompts.setdefault(ids[at], len(prompts)) for at in first.tolist()], dtype=np.int64),
         prompts=tuple(prompts),
         size=np.add.reduceat(size[order], _starts(count)),
@@ -241,7 +241,7 @@ def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
         many each group has, [j].
     """
     names = group.dictionary_encode()
-    key = numbers(names.indices).astype(np.int64)
+    key = to_numpy(names.indices).astype(np.int64)
     if len(step) and np.any(step != step[0]):
         key += len(names.dictionary) * np.unique(step, return_inverse=True)[1]
     # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.

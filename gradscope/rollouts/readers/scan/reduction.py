@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.arrays import strings
+from gradscope.rollouts.arrays import to_strings
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -61,7 +61,7 @@ class ColumnLog:
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[Record]]
-    """The row reader's rollouts of some rows of a file, one a row; likewise."""
+    """The row reader's rollouts of some rows of a file; likewise."""
     counted: Callable[[Sequence[FileRow]], Sequence[FileRow]] = tuple
     """Which rows count, of groups in which a sample returns."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
@@ -93,7 +93,12 @@ def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> Rewa
             return table
         names = frozenset(table.select(repeated).ids())
         rows = log.counted(list(_rows_of_groups(log, workers, names)))
-        records = (record for file, row in rows for record in log.records(file, [row], QuarantineLog()))
+        records = (
+            record
+            for file, row in rows
+            for record in log.records(file, [row], QuarantineLog())
+            if group_name(record.step, record.group) in names
+        )
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
 
 
@@ -156,7 +161,7 @@ def _named(
         if name is None:
             name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
         names.append(name)
-    group = strings(names) if columns.group_is_prompt else part.group
+    group = to_strings(names) if columns.group_is_prompt else part.group
     return replace(part, prompt=names, group=group, place=places[part.place])
 
 
@@ -196,6 +201,6 @@ def _rows_of_groups(log: ColumnLog, workers: Workers, names: frozenset[str]) -> 
         elif isinstance(block, FileBlock):
             rows = ((block.path, row) for row in log.rows(block.path, nobody))
         for file, row in rows:
-            record = next(iter(log.records(file, [row], nobody)), None)
-            if record is not None and group_name(record.step, record.group) in names:
+            records = log.records(file, [row], nobody)
+            if any(group_name(record.step, record.group) in names for record in records):
                 yield file, row

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradscope.rollouts.arrays import numbers, places, strings
+from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.tables import suffix_of
@@ -84,8 +84,8 @@ class CellColumns:
     def columns_of(self, rows: pa.RecordBatch) -> dict[str, Any]:
         """The columns of a part from the rows of the query, row by row, [R] each."""
         further = [name for name in self.rewards if name != self.reward]
-        reward = numbers(rows["x0"])
-        found = {name: numbers(rows[f"x{at}"]) for at, name in enumerate(further, start=1)}
+        reward = to_numpy(rows["x0"])
+        found = {name: to_numpy(rows[f"x{at}"]) for at, name in enumerate(further, start=1)}
         return {"reward": reward, **{REWARD + name: found.get(name, reward) for name in self.rewards}}
 
 
@@ -110,7 +110,7 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
         query = columns.query(source, is_typed=source.startswith("read_parquet"))
         parts, num_rows = [], 0
         for rows in connection.sql(query, params=[str(path)]).to_arrow_reader(_ROWS):
-            if numbers(rows["is_odd"]).any():
+            if to_numpy(rows["is_odd"]).any():
                 return None
             if len(rows):
                 parts.append(_part(rows, columns, place + num_rows))
@@ -121,10 +121,10 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
 
 
 def _part(rows: pa.RecordBatch, columns: CellColumns, place: int) -> Part:
-    step, numbers_in_log = numbers(rows["step"]), place + np.arange(len(rows))
+    step, numbers_in_log = to_numpy(rows["step"]), place + np.arange(len(rows))
     part, first = part_of_rows(step, rows["name"], columns.columns_of(rows), numbers_in_log)
-    names = rows["prompt"].take(places(first)).dictionary_encode()
-    ids = strings([columns.prompt_id(text) for text in names.dictionary.to_pylist()])
+    names = rows["prompt"].take(to_indices(first)).dictionary_encode()
+    ids = to_strings([columns.prompt_id(text) for text in names.dictionary.to_pylist()])
     prompts = ids.take(names.indices)
     return replace(part, prompt=prompts.to_pylist(), group=prompts if columns.group_is_prompt else part.group)
 

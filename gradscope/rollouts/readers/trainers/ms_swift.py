@@ -118,7 +118,9 @@ def _without_repeats(lines: Sequence[_Line]) -> list[_Line]:
 
 
 def _content(line: _Line) -> dict[str, Sequence[Any]]:
-    return {name: cells for name, cells in line.columns.items() if name != "step"}
+    """What a repeated batch has in common: what stands behind the advantages (entropy, ...) is of the update."""
+    names = list(line.columns)[: list(line.columns).index("advantages") + 1]
+    return {name: line.columns[name] for name in names if name != "step"}
 
 
 def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -147,3 +147,35 @@ def test_counts_are_found_under_the_names_that_are_given() -> None:
         == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
     )
     assert samples_of({"n": 3, "hits": 2}, ColumnNames(num_correct="hits")) == shape({"n": 3, "c": 2})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": ["p", "q"], "responses": ["a", "b"], "scores": [1, 0]},
+        {"task_id": [1, 2], "passed": [True, False]},
+        {"prompt": [[{"role": "user", "content": text}] for text in "pq"], "response": ["a", "b"], "reward": [1, 0]},
+    ],
+)
+def test_a_batch_of_several_prompts_is_no_list_of_samples(row: dict[str, Any]) -> None:
+    assert samples_of(row) is None
+    assert samples_of(row, ColumnNames(reward=next(name for name in row if name != "prompt"))) is None
+    with pytest.raises(InputError, match="a list of several prompts each"):
+        refuse_lone_list(Path("log"), [row])
+
+
+@pytest.mark.parametrize(
+    "prompt", ["p", ["p", "p"], [{"role": "system"}, {"role": "user"}], ["p", "q", "r"], [{"type": "text"}] * 2]
+)
+def test_the_samples_of_one_prompt_may_repeat_it(prompt: Any) -> None:
+    assert shape({"prompt": prompt, "responses": ["a", "b"], "scores": [1, 0]}).rewards == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["response", "completion", "output", "output_response"])
+def test_a_list_beside_one_response_is_none_of_samples_even_if_it_is_named(name: str) -> None:
+    row = {"prompt": "q", name: "a b", "score": [0.0, 1.0]}
+    assert samples_of(row) is None
+    assert samples_of(row, ColumnNames(reward="score")) == (
+        "the list of rewards stands beside one response, whose parts or tokens it then holds"
+    )
+    assert shape({**row, "responses": ["a", "b"]}, "score").rewards == (0.0, 1.0)

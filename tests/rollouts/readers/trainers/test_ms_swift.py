@@ -66,3 +66,25 @@ def test_a_log_without_usable_lines_or_rewards_is_refused(tmp_path: Path) -> Non
         read_run(write_lines(tmp_path / "completions.jsonl", line(step=["x", "y"])))
     with pytest.raises(InputError, match="has no list of rewards before `advantages`"):
         read_run(write_lines(tmp_path / "completions.jsonl", line(Right=["a", "b"])))
+
+
+def test_columns_behind_the_advantages_are_no_rewards_and_tell_no_batch_from_another(tmp_path: Path) -> None:
+    further = {"solution": ["4", None], "num_turns": [1, 2], "entropy": [0.5, 0.25], "images": [[1]], "note": "x"}
+    again = {**further, "entropy": [0.4, 0.2]}
+    run = read_run(
+        write_lines(tmp_path / "completions.jsonl", line(**further), line(step=["2", "2"], **again), line(**again))
+    )
+    assert rewards_of(run) == {"1:0": (1.0, 0.0)}
+    assert run.groups[0].rollouts[0].rewards == {"Right": 1.0}
+    assert "2 lines that repeat" in run.source.inferred[-1]
+
+
+def test_the_log_of_several_steps_in_one_line(tmp_path: Path) -> None:
+    both = {name: [*cells, *cells] for name, cells in line().items()}
+    run = read_run(write_lines(tmp_path / "completions.jsonl", {**both, "step": ["1", "1", "2.0", "2"]}))
+    assert run.steps == (1,)
+    other = {**both, "step": ["1", "1", "2", "2"], "completion": ["a", "b", "c", "d"]}
+    assert rewards_of(read_run(write_lines(tmp_path / "completions.jsonl", other))) == {
+        "1:0": (1.0, 0.0),
+        "2:0": (1.0, 0.0),
+    }

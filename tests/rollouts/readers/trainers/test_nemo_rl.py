@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
@@ -41,3 +44,14 @@ def test_nemo_rl_rows_whose_lists_are_too_short_are_set_aside(tmp_path: Path) ->
     bad = {**good, "token_ids": [[1, 2]], "token_loss_mask": [[0, 1]], "input_lengths": [3]}
     run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", good, bad))
     assert set_aside(run) == {"the lists of tokens differ in length": 1}
+
+
+@pytest.mark.parametrize("previous", [[[-0.9] * 7], [[-0.9]], [[None] * 7], None, "none", [[[]]]])
+def test_nemo_rls_log_probabilities_are_the_samplers_whatever_the_trainers_are(tmp_path: Path, previous: Any) -> None:
+    row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])
+    run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", {**row, "prev_logprobs": previous}))
+    assert run.groups[0].rollouts[0].logprobs == (-0.1, -0.1)
+    del row["generation_logprobs"]
+    run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", {**row, "prev_logprobs": previous}))
+    assert run.groups[0].rollouts[0].logprobs is None
+    assert run.source.quarantined.num_rows == 0

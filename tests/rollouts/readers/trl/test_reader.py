@@ -98,3 +98,14 @@ def test_what_the_folder_does_not_tell_is_said(tmp_path: Path) -> None:
     said = " ".join(read_run(tmp_path).source.missing)
     for words in ("no trainer_state.json", "never opened", "re-tokenized", "weights before the first update"):
         assert words in said
+
+
+def test_a_run_under_unsloth_is_trls(tmp_path: Path) -> None:
+    """Its patched trainer writes TRL's files; it logs a length and a KL of its own beside TRL's metrics."""
+    write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
+    write_state(tmp_path, {**entry(1), "completion_length": 3.0, "kl": 0.01, "reward_std": 0.35})
+    (tmp_path / "unsloth_compiled_cache").mkdir()
+    run = read_run(tmp_path)
+    assert run.source.format == "trl"
+    assert shape(run) == [("1:0", "a", 2), ("1:1", "b", 2)]
+    assert run.metrics[1]["completion_length"] == 3.0

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 
-_BROKEN = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, LookupError, TypeError, ValueError, AttributeError)
+_BROKEN = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError),
+    *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
+)
 """What an archive raises that was cut off or made to be odd."""
 
 

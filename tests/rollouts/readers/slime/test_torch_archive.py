@@ -12,7 +12,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.trainers.torch_archive import StandIn, read_archive
+from gradscope.rollouts.readers.slime.torch_archive import StandIn, read_archive
 from tests.rollouts.readers.lines import rewards_of
 
 

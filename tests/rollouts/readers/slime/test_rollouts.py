@@ -70,3 +70,18 @@ def test_samples_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match="the step is not a whole number"):
         read_run(archive(tmp_path / "1.pt", {"rollout_id": "x", "samples": [sample(0)]}))
+
+
+@pytest.mark.parametrize("name", ["rollout_3.pt", "dump-rollout_3.pt", "3.pt"])
+@pytest.mark.parametrize("folder", [".", "rollout_data"])
+def test_a_name_may_have_anything_before_the_number(tmp_path: Path, folder: str, name: str) -> None:
+    file = archive(tmp_path / folder / name, {"rollout_id": 3, "samples": [sample(0), sample(1, reward=0.0)]})
+    archive(file.with_name(name.replace("3", "eval_3")), {"rollout_id": 3, "samples": [sample(7)]})
+    assert rewards_of(read_run(tmp_path)) == rewards_of(read_run(file)) == {"3:0": (1.0, 0.0)}
+
+
+def test_other_archives_of_that_name_are_no_rollouts(tmp_path: Path) -> None:
+    archive(tmp_path / "model_rank_0.pt", {"weight": [1.0]})
+    (tmp_path / "broken_1.pt").write_bytes(b"PK\x03\x04")
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read_run(tmp_path)

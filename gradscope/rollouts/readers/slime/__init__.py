@@ -1,0 +1,1 @@
+"""Logs of slime and of the trainers that grew out of it."""

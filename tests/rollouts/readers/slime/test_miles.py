@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.run import Run
+from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.slime.test_rollouts import archive, sample
+
+LOG = REPOSITORY / "fixtures/logs/miles"
+
+
+def row(index: Any = 0, **cells: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "p"}, {"role": "assistant", "content": f"c{index}"}]
+    return {"sample_index": index, "group_index": 0, "reward": 1.0, "prompt": "p", "messages": messages, **cells}
+
+
+def columns(index: int | None, **cells: Any) -> dict[str, Any]:
+    return {"sample_index": index, "response_length": 1, "tokens": [5, 2], "loss_mask": [1], **cells}
+
+
+def read(tmp_path: Path, *rows: Any, beside: list[dict[str, Any]] | None = None) -> Run:
+    write_lines(tmp_path / "trajectory/3.jsonl", *rows)
+    if beside is not None:
+        (tmp_path / "dashboard_columns").mkdir()
+        pq.write_table(pa.Table.from_pylist(beside), tmp_path / "dashboard_columns/rollout_3.parquet")
+    return read_run(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "trajectory"])
+def test_conversations_are_joined_with_their_tokens(below: str) -> None:
+    run = read_run(LOG / below)
+    assert run.source.format == "miles"
+    assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0), "1:3": (1.0, 0.0)}
+    first, masked = run.groups[0].rollouts[0], run.groups[1].rollouts[1]
+    assert (first.prompt_ids, first.completion_ids, first.logprobs) == ((5, 9), (11, 2), (-0.5, -0.25))
+    assert (first.prompt, first.completion) == ("0?", "4")
+    assert (masked.mask, masked.status) == ((True, False), "truncated")
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_a_sample_of_several_sequences_counts_once_and_without_tokens() -> None:
+    run = read_run(LOG / "trajectory/1.jsonl")
+    branching = run.groups[1].rollouts[0]
+    assert (branching.reward, branching.completion_ids) == (1.0, None)
+    assert "several sequences" in run.source.missing[0]
+
+
+def test_without_the_parquet_file_there_are_no_tokens(tmp_path: Path) -> None:
+    shutil.copytree(LOG / "trajectory", tmp_path / "trajectory")
+    run = read_run(tmp_path)
+    assert rewards_of(run) == rewards_of(read_run(LOG))
+    assert "pip install miles[dashboard]" in run.source.missing[0]
+    assert {rollout.completion_ids for group in run.groups for rollout in group.rollouts} == {None}
+
+
+def test_the_whole_dump_beside_it_goes_first(tmp_path: Path) -> None:
+    shutil.copytree(LOG, tmp_path / "run")
+    archive(tmp_path / "run/rollout_data/0.pt", {"rollout_id": 0, "samples": [sample(0), sample(1)]})
+    assert read_run(tmp_path / "run").source.format == "slime"
+
+
+def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    rows = [
+        row(0),
+        row(1, reward=None),
+        row(2, group_index="x"),
+        row(3, messages=None, prompt=None),
+        row(4, messages=[4]),
+        row(5),
+        row(5, reward=0.0),
+        row("x"),
+        row(None),
+    ]
+    bad = [columns(0, tokens=None), columns(3, loss_mask=[0]), columns(9), columns(None)]
+    run = read(tmp_path, *rows, beside=bad)
+    assert rewards_of(run) == {"3:0": (1.0, None, 1.0, 1.0, None, 1.0, 1.0)}
+    assert set_aside(run) == {
+        "the reward is null": 1,
+        "group_index is not a whole number": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the token ids are not a list of whole numbers": 1,
+        "no token of the row was sampled": 1,
+        "the sample kept no conversation, so that neither its group nor its reward is known": 2,
+    }
+
+
+def test_a_damaged_parquet_file_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(LOG, tmp_path / "run")
+    (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"rollout_1\.parquet is not a readable Parquet file"):
+        read_run(tmp_path / "run")
