@@ -219,6 +219,13 @@ def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
     return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.of_groups(groups)
 
 
+def num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool = True) -> int:
+    """How many rollouts are of use: those with a reward, or all of them where none is needed."""
+    if isinstance(groups, GroupsOfTable):
+        return int(np.sum(~np.isnan(groups.table.reward))) if needs_reward else len(groups.table.reward)
+    return sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
+
+
 class _Rollouts(dict[tuple[float, ...], Rollout]):
     """The rollout of some rewards, made when it is first asked for: rollouts of equal rewards are one object."""
 

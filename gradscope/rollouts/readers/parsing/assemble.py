@@ -16,7 +16,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, de
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.reward_table import GroupsOfTable
+from gradscope.rollouts.reward_table import GroupsOfTable, num_used
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -71,8 +71,8 @@ def assemble_groups(
         InputError: No row can be used.
     """
     set_aside = quarantine.result()
-    num_used = _num_used(groups, needs_reward=needs_reward)
-    if not num_used:
+    num_rows = num_used(groups, needs_reward=needs_reward)
+    if not num_rows:
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
             f"{request.path} has no usable rows{first}.",
@@ -84,7 +84,7 @@ def assemble_groups(
         format=format,
         recognized=recognized,
         files=tuple(map(str, expand(request.path) if files is None else files)),
-        num_rows=num_used,
+        num_rows=num_rows,
         inferred=(*inferred, *describe_sizes(_sizes(groups))),
         missing=tuple(missing),
         quarantined=set_aside,
@@ -98,12 +98,6 @@ def assemble_groups(
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )
-
-
-def _num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool) -> int:
-    if isinstance(groups, GroupsOfTable):
-        return int(np.sum(~np.isnan(groups.table.reward))) if needs_reward else len(groups.table.reward)
-    return sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
 
 
 def _sizes(groups: Sequence[RolloutGroup]) -> list[int]:

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
@@ -107,10 +107,17 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             yield from read_jsonl(path, quarantine)
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """A Parquet file, whole."""
+def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
+    """A Parquet file, or all but some of its columns."""
     with _named_if_damaged(path), path.open("rb") as stream:  # as a path, "a=1/" above it would become a column
-        return pq.read_table(stream)
+        file = pq.ParquetFile(stream)
+        return file.read(columns=[name for name in file.schema_arrow.names if name not in without])
+
+
+def parquet_columns(path: Path) -> tuple[str, ...]:
+    """The names of a Parquet file's columns, in order."""
+    with _named_if_damaged(path), path.open("rb") as stream:
+        return tuple(pq.read_schema(stream).names)
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

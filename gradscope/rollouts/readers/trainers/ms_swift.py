@@ -6,10 +6,14 @@ serves several updates is written again at each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import list_names
@@ -24,7 +28,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
-from gradscope.rollouts.readers.trl.rewards import scalar_reward
+from gradscope.rollouts.readers.trl.rewards import scalar_reward, scalar_rewards
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")
@@ -162,12 +166,17 @@ def _holds_numbers(cells: Sequence[Any]) -> bool:
     return all(cell is None or is_number(cell) for cell in cells) and any(map(is_number, cells))
 
 
+def _numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
+    """A list's numbers; NaN where an element is none, or not finite."""
+    return np.array([math.nan if (number := finite_or_none(cell)) is None else number for cell in cells])
+
+
 def _block(line: _Line, weights: Mapping[str, float]) -> Block:
     return Block(
         path=line.path,
         prompts=tuple(digest(prompt) for prompt in line.columns["prompt"]),
-        rewards=tuple(scalar_reward(line.row(at), weights)[1] for at in range(line.size)),
-        advantages=tuple(finite_or_none(value) for value in line.columns["advantages"]),
+        rewards=scalar_rewards({name: _numbers(line.columns[name]) for name in weights}, weights),
+        advantages=_numbers(line.columns["advantages"]),
         logged_share=None,
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -35,10 +36,10 @@ class Block:
     """Their file."""
     prompts: tuple[str, ...]
     """A name for each row's prompt."""
-    rewards: tuple[float | None, ...]
-    """Scalar rewards."""
-    advantages: tuple[float | None, ...]
-    """Logged advantages."""
+    rewards: NDArray[np.float64]
+    """Scalar rewards; NaN where there is none."""
+    advantages: NDArray[np.float64]
+    """Logged advantages; likewise."""
     logged_share: float | None
     """The trainer's ``frac_reward_zero_std``, where it was logged for this step alone."""
 
@@ -94,10 +95,9 @@ def _explains(block: Block, size: int) -> bool:
     Returns:
         True also where a row lacks its reward, which says nothing about the size.
     """
-    if None in block.rewards or None in block.advantages:
+    if np.isnan(block.rewards).any() or np.isnan(block.advantages).any():
         return True
-    advantages = np.array(block.advantages, dtype=float).reshape(-1, size)  # [groups, G]
-    rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
+    advantages, rewards = block.advantages.reshape(-1, size), block.rewards.reshape(-1, size)  # [groups, G]
     varies = np.ptp(rewards, axis=1, keepdims=True) > EQUAL_REWARDS
     centered = np.where(varies, rewards - rewards.mean(axis=1, keepdims=True), 0.0)
     energy = (centered**2).sum(axis=1, keepdims=True)
@@ -108,7 +108,7 @@ def _explains(block: Block, size: int) -> bool:
 
 def _has_logged_share(block: Block, size: int) -> bool:
     """Whether blocks of this size have the share of dead groups that the trainer logged; False where it logged none."""
-    if block.logged_share is None or None in block.rewards:
+    if block.logged_share is None or np.isnan(block.rewards).any():
         return False
-    rewards = np.array(block.rewards, dtype=float).reshape(-1, size)
+    rewards = block.rewards.reshape(-1, size)
     return bool(abs(np.mean(np.ptp(rewards, axis=1) <= EQUAL_REWARDS) - block.logged_share) <= _SHARE_TOLERANCE)

@@ -7,21 +7,29 @@ batch only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.tables import natural, read_parquet
+from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.tables import natural, parquet_columns, read_parquet
 from gradscope.rollouts.readers.trl.state import TrlState
+from gradscope.rollouts.reward_table import UNKNOWN
 
 REQUIRED = ("step", "prompt", "completion", "advantage")
+_IDS = "completion_ids"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepFile:
     """One file of training rollouts."""
 
@@ -33,10 +41,62 @@ class StepFile:
     """Column names in order."""
     doubles: tuple[str, ...]
     """Names of the columns of type double, in order."""
-    rows: tuple[dict[str, Any], ...]
-    """Its rows in order."""
+    cells: pa.Table
+    """Its columns, with the completions where they are looked at."""
     repeated_at: tuple[int, ...] = ()
     """Later steps at which the same batch was written again."""
+
+    @property
+    def size(self) -> int:
+        """How many rows it has, N."""
+        return len(self.cells)
+
+    @cached_property
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """Its rows in order, completions and all."""
+        is_whole = len(self.cells.column_names) == len(self.columns)
+        return tuple((self.cells if is_whole else read_parquet(self.path)).to_pylist())
+
+    @cached_property
+    def prompts(self) -> tuple[str, ...]:
+        """The id of each row's prompt, [N]."""
+        prompts = self.cells["prompt"].combine_chunks()
+        if not (pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type)):
+            return tuple(prompt_id(prompt) for prompt in prompts.to_pylist())
+        names = prompts.dictionary_encode()
+        ids = [prompt_id(text) for text in names.dictionary.to_pylist()]
+        return tuple(prompt_id(None) if at is None else ids[at] for at in names.indices.to_pylist())
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """The numbers of a column; NaN where a cell holds none, or one that is not finite, [N]."""
+        if column not in self.columns:
+            return np.full(self.size, math.nan)
+        if column in self.doubles and not self.cells[column].null_count:
+            numbers = to_numpy(self.cells[column].cast(pa.float64()))
+            return np.where(np.isfinite(numbers), numbers, math.nan)
+        cells = map(finite_or_none, self.cells[column].to_pylist())
+        return np.array([math.nan if cell is None else cell for cell in cells], dtype=np.float64)
+
+    def lacks(self, column: str) -> bool:
+        """Whether a row has no cell in a column."""
+        return column not in self.columns or self.cells[column].null_count > 0
+
+    def num_tokens(self) -> NDArray[np.int64] | None:
+        """Tokens of each completion, -1 where its ids were not logged, [N]; None without such a column."""
+        if _IDS not in self.columns:
+            return None
+        lengths = [UNKNOWN if ids is None else len(ids) for ids in map(logged_ids, self.cells[_IDS].to_pylist())]
+        return np.array(lengths, dtype=np.int64)
+
+
+def prompt_id(prompt: Any) -> str:
+    """The id of a prompt, text or messages."""
+    return digest(parse_messages(prompt) or text_of(prompt))
+
+
+def logged_ids(ids: Any) -> tuple[int, ...] | None:
+    """Ids that a reward function logged with ``log_extra``; None where a cell holds none."""
+    return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:
@@ -53,8 +113,11 @@ def run_of(path: Path) -> Path:
     return folder.parent if folder.name == "completions" else folder
 
 
-def read_step_file(path: Path) -> StepFile:
+def read_step_file(path: Path, *, whole: bool = True) -> StepFile:
     """One file of completions.
+
+    Args:
+        whole: Whether completions are looked at, too.
 
     Returns:
         What it holds.
@@ -62,22 +125,23 @@ def read_step_file(path: Path) -> StepFile:
     Raises:
         InputError: It is damaged, lacks a column, or holds several steps.
     """
-    table = read_parquet(path)
-    absent = [name for name in REQUIRED if name not in table.column_names]
+    columns = parquet_columns(path)
+    absent = [name for name in REQUIRED if name not in columns]
     if absent:
         raise InputError(
             f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
             hint="Use --reader generic and name the columns.",
         )
+    table = read_parquet(path, without=() if whole else {"completion"})
     steps = table["step"].unique().to_pylist() if pa.types.is_integer(table.schema.field("step").type) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
     return StepFile(
         path=path,
         step=steps[0],
-        columns=tuple(table.column_names),
+        columns=columns,
         doubles=tuple(field.name for field in table.schema if pa.types.is_floating(field.type)),
-        rows=tuple(table.to_pylist()),
+        cells=table,
     )
 
 
@@ -122,11 +186,4 @@ def _content(file: StepFile) -> list[str]:
 
 
 def _repeat(file: StepFile, step: int) -> StepFile:
-    return StepFile(
-        path=file.path,
-        step=file.step,
-        columns=file.columns,
-        doubles=file.doubles,
-        rows=file.rows,
-        repeated_at=(*file.repeated_at, step),
-    )
+    return replace(file, repeated_at=(*file.repeated_at, step))

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
@@ -18,13 +20,22 @@ from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
-from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, is_not_finite, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_not_finite, parse_messages, text_of
 from gradscope.rollouts.readers.trl.blocks import Block, group_size
-from gradscope.rollouts.readers.trl.files import StepFile, completion_files, read_step_file, run_of, split_training
+from gradscope.rollouts.readers.trl.files import (
+    StepFile,
+    completion_files,
+    logged_ids,
+    read_step_file,
+    run_of,
+    split_training,
+)
 from gradscope.rollouts.readers.trl.model_card import with_trl_version
 from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
-from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward
+from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
+from gradscope.rollouts.readers.trl.table import NO_REWARD, table_of_files
+from gradscope.rollouts.reward_table import GroupsOfTable, num_used, reward_table
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
@@ -56,7 +67,7 @@ def _read(request: ReadRequest) -> Run:
     state = read_state(run)
     settings = with_trl_version(read_trainer_settings(request.run_config), run)
     quarantine = QuarantineLog()
-    training, evaluation = split_training(_readable(paths, quarantine), state)
+    training, evaluation = split_training(_readable(paths, quarantine, whole=not request.rewards_only), state)
     if not training:
         raise InputError(
             f"Every file of completions in {request.path} holds evaluation rows.",
@@ -64,7 +75,11 @@ def _read(request: ReadRequest) -> Run:
         )
     functions = reward_weights(training, state, settings)
     size, cut = group_size([_block(file, functions.weights, state) for file in training], settings)
-    groups = _all_groups(training, size, functions.weights, request, quarantine)
+    groups: Sequence[RolloutGroup]
+    if request.rewards_only and request.completion_ids is None:
+        groups = GroupsOfTable(table_of_files(training, size, functions.weights, quarantine))
+    else:
+        groups = _all_groups(training, size, functions.weights, request, quarantine)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(run, request, damaged_weights)
     read_files = (*paths, state.path, request.run_config, request.completion_ids)
@@ -73,7 +88,7 @@ def _read(request: ReadRequest) -> Run:
         format="trl",
         recognized=f"TRL output_dir, {counted(len(paths), 'file')} of completions",
         files=tuple(str(path) for path in read_files if path is not None),
-        num_rows=sum(reward is not None for group in groups for reward in group.rewards),
+        num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
         missing=(*functions.missing, *_missing(state, settings.origin, groups, weights)),
         quarantined=quarantine.result(),
@@ -93,8 +108,11 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-def _readable(paths: Sequence[Path], quarantine: QuarantineLog) -> list[StepFile]:
+def _readable(paths: Sequence[Path], quarantine: QuarantineLog, *, whole: bool) -> list[StepFile]:
     """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone.
+
+    Args:
+        whole: Whether completions are looked at, too.
 
     Returns:
         One or more.
@@ -105,7 +123,7 @@ def _readable(paths: Sequence[Path], quarantine: QuarantineLog) -> list[StepFile
     files, errors = [], []
     for path in paths:
         try:
-            files.append(read_step_file(path))
+            files.append(read_step_file(path, whole=whole))
         except InputError as error:
             errors.append(error)
             quarantine.add("a file of completions that cannot be read", str(path))
@@ -118,15 +136,11 @@ def _block(file: StepFile, weights: Mapping[str, float], state: TrlState) -> Blo
     share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
     return Block(
         path=file.path,
-        prompts=tuple(_prompt_id(row) for row in file.rows),
-        rewards=tuple(scalar_reward(row, weights)[1] for row in file.rows),
-        advantages=tuple(finite_or_none(row["advantage"]) for row in file.rows),
+        prompts=file.prompts,
+        rewards=scalar_rewards({name: file.numbers(name) for name in weights}, weights),
+        advantages=file.numbers("advantage"),
         logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
     )
-
-
-def _prompt_id(row: Mapping[str, Any]) -> str:
-    return digest(parse_messages(row["prompt"]) or text_of(row["prompt"]))
 
 
 def _all_groups(
@@ -151,19 +165,19 @@ def _groups(
 ) -> list[RolloutGroup]:
     """One step's rows cut into groups of ``size``; rows without a reward are set aside, but stay in their group."""
     groups = []
-    for start in range(0, len(file.rows), size):
+    for start in range(0, file.size, size):
         group_id = f"{file.step}:{start // size}"
         rollouts = []
-        for at in range(start, min(start + size, len(file.rows))):
+        for at in range(start, min(start + size, file.size)):
             rewards, reward = scalar_reward(file.rows[at], weights)
             if reward is None:
-                quarantine.add("no reward function gave a finite number", f"{file.path}:{at + 1}")
+                quarantine.add(NO_REWARD, f"{file.path}:{at + 1}")
             elif is_not_finite(file.rows[at]["advantage"]):
                 quarantine.add(BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
-            ids = side_ids.get((file.step, at)) or _logged_ids(file.rows[at], "completion_ids")
+            ids = side_ids.get((file.step, at)) or logged_ids(file.rows[at].get("completion_ids"))
             rollouts.append(_rollout(file.rows[at], group_id, at - start, at, rewards, reward, ids))
-        prompt_id = _prompt_id(file.rows[start])
-        groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
+        prompt = file.prompts[start]
+        groups.append(RolloutGroup(step=file.step, group_id=group_id, prompt_id=prompt, rollouts=tuple(rollouts)))
     return groups
 
 
@@ -183,7 +197,7 @@ def _rollout(
         prompt=text_of(row["prompt"]),
         completion=text_of(row["completion"]),
         messages=parse_messages(row["prompt"]),
-        prompt_ids=_logged_ids(row, "prompt_ids"),
+        prompt_ids=logged_ids(row.get("prompt_ids")),
         completion_ids=ids,
         mask=_logged_mask(row),
         logprobs=_logged_logprobs(row),
@@ -191,12 +205,6 @@ def _rollout(
         rewards=rewards,
         advantage=finite_or_none(row["advantage"]),
     )
-
-
-def _logged_ids(row: Mapping[str, Any], column: str) -> tuple[int, ...] | None:
-    """Ids that a reward function logged with ``log_extra``; None without such a column."""
-    ids = row.get(column)
-    return tuple(ids) if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
 
 def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
@@ -241,12 +249,13 @@ def _missing(
             "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
             "training files."
         )
-    unlogged = sorted({group.step for group in groups if group.step > state.last_step})
+    table = reward_table(groups)
+    unlogged = bool(np.any(table.step > state.last_step))
     if state.path is not None and unlogged:
         sentences.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
     if settings_origin is None:
         sentences.append("The trainer's arguments are in a pickle, which is never opened: give them with --run-config.")
-    if not any(rollout.completion_ids for group in groups for rollout in group.rollouts):
+    if table.num_tokens is None or not np.any(table.num_tokens > 0):
         sentences.append(
             "Completions are text without token ids: they are re-tokenized where a model runs. A reward function can "
             'log them: log_extra("completion_ids", [list(map(int, c)) for c in completion_ids]).'

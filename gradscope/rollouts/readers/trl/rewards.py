@@ -19,6 +19,8 @@ from gradscope.rollouts.readers.trl.files import StepFile
 from gradscope.rollouts.readers.trl.state import TrlState
 from gradscope.rollouts.run import TrainerSettings
 
+Array = npt.NDArray[np.float64]
+
 _TOLERANCE = 1e-5
 """Largest residual of fitted weights, relative to the largest logged reward: the log is float32."""
 _MAX_CONDITION = 1e4
@@ -73,7 +75,7 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         return RewardWeights(weights=dict(zip(names, map(float, named_weights), strict=True)), inferred=inferred)
     if "reward_weights" in settings.values:  # null: TRL's default
         return RewardWeights(weights=dict.fromkeys(names, 1.0), inferred=inferred)
-    if any(row.get(name) is None for one in files for row in one.rows for name in names):
+    if any(one.lacks(name) for one in files for name in names):
         reason = "Reward weights are not known, and means over other rollouts do not tell them; 1 each was used"
         return RewardWeights(
             weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
@@ -95,6 +97,20 @@ def scalar_reward(row: Mapping[str, Any], weights: Mapping[str, float]) -> tuple
     rewards = {name: finite_or_none(row.get(name)) for name in weights}
     terms = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
     return rewards, sum(terms) if terms else None
+
+
+def scalar_rewards(numbers: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """The weighted sums of the rows of a file, as :func:`scalar_reward` gives them one by one.
+
+    Args:
+        numbers: Reward function -> its rewards, NaN where it does not apply, [N].
+        weights: Reward function -> weight.
+
+    Returns:
+        [N]; NaN where no function applies.
+    """
+    terms = np.stack([weights[name] * values for name, values in numbers.items()])
+    return np.where(np.isnan(terms).all(axis=0), math.nan, np.nansum(terms, axis=0))
 
 
 def _leading_doubles(file: StepFile) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gradscope.errors import InputError
@@ -91,7 +92,9 @@ def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
 
 def test_means_over_other_rollouts_tell_no_weights(file: StepFile) -> None:
     name = next(name for name in file.columns if name in ("right", "neat"))
-    gaps = replace(file, rows=({**file.rows[0], name: None}, *file.rows[1:]))
+    at = file.cells.column_names.index(name)
+    cells = pa.array([None, *file.cells[name].to_pylist()[1:]], type=pa.float64())
+    gaps = replace(file, cells=file.cells.set_column(at, name, cells))
     found = reward_weights([gaps], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), TrainerSettings())
     assert set(found.weights.values()) == {1.0}
     (missing,) = found.missing
