@@ -18,7 +18,13 @@ from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, number_in_name, usable_reward
+from gradscope.rollouts.readers.parsing.nested_cells import (
+    list_of,
+    mapping_of,
+    number_in_name,
+    usable_reward,
+    whole_number,
+)
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
@@ -131,7 +137,15 @@ def _record(
         rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
         status="error" if failed else "unknown",
         tokens=parsed.tokens,
+        policy_versions=_policy_versions(row),
     )
+
+
+def _policy_versions(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The versions of the weights that an episode began and ended with, counted in updates; None of other cells."""
+    policy = mapping_of(mapping_of(mapping_of(row.get("run")).get("work")).get("policy"))
+    start, end = whole_number(policy.get("start")), whole_number(policy.get("end"))
+    return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
 def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:
