@@ -47,7 +47,7 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
     divergences = [
         f"{title} {with_interval(estimate, '.2g')}"
         for title, estimate in (
-            ("KL", overall.kl_k3),
+            ("KL a token", overall.kl_k3),
             ("chi-square of tokens", overall.chi2_token),
             ("of sequences", overall.chi2_sequence),
         )
@@ -59,13 +59,16 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
         f"sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. Weighed by their ratios, "
         f"the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and the sequences "
         f"{with_interval(overall.sequence_ess, percent)}.",
-        f"The ratio is outside [0.8, 1.2] at {with_interval(overall.frac_beyond_clip, percent)} of tokens and beyond a "
-        f"factor of two at {with_interval(overall.frac_beyond_2, percent)}"
-        + (
-            f"; PPO's clip would take the gradient of {with_interval(clipped, percent)}." if clipped.is_defined else "."
-        ),
+        f"The ratio is outside [0.8, 1.2] at {with_interval(overall.frac_beyond_clip, _small)} of tokens and beyond a "
+        f"factor of two at {with_interval(overall.frac_beyond_2, _small)}"
+        + (f"; PPO's clip would take the gradient of {with_interval(clipped, _small)}." if clipped.is_defined else "."),
         *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
     )
+
+
+def _small(share: float) -> str:
+    """A share in per cent, however small."""
+    return f"{100 * share:.2g} %"
 
 
 def _set_aside(mismatch: SamplerMismatch) -> tuple[str, ...]:
@@ -117,7 +120,7 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
         return ()
     return (
         ReportTable(
-            caption="Each step; names as in the table above",
+            caption="Each step, as in the table above; all intervals are in the JSON document",
             columns=(
                 Column(title="step", style="count"),
                 Column(title="tokens", style="count"),
@@ -140,8 +143,9 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
                 (
                     row.step,
                     row.num_tokens,
-                    *(row.token_ess, row.sequence_ess, row.logprob_gap, row.kl_k1, row.kl_k3),
-                    *(row.chi2_token, row.chi2_sequence, row.frac_beyond_clip, row.frac_beyond_2),
+                    *(row.token_ess, row.sequence_ess, row.logprob_gap),
+                    *(row.kl_k1.value, row.kl_k3.value, row.chi2_token.value, row.chi2_sequence.value),
+                    *(row.frac_beyond_clip.value, row.frac_beyond_2.value),
                 )
                 for row in mismatch.by_step
             ),
