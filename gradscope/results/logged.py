@@ -181,3 +181,5 @@ class LoggedPolicy:
     """Lag of the weights."""
     generation: Generation = Generation()
     """Ends and times of completions."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Part without numbers -> why; a sentence without its period."""

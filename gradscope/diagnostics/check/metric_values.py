@@ -123,8 +123,9 @@ class MetricValues:
             chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
-        if _part_of_log(metric) and self._log_part(_part_of_log(metric)).overall is None:
-            return self._of_log(CATALOG[metric])
+        unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None
+        if unknown is not None:
+            return unknown
         course = self._course(metric, steps)
         if course is None:
             reason = f"{metric} is not a number of each step"
@@ -146,8 +147,7 @@ class MetricValues:
         if _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
         elif _part_of_log(metric):
-            part, name = self._log_part(_part_of_log(metric)), metric.rpartition(".")[2]
-            rows = {row.step: getattr(row, name).value for row in part.by_step}
+            rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
@@ -188,6 +188,22 @@ class MetricValues:
 
     def _log_part(self, name: str) -> Any:
         return self._once(name, lambda: PARTS[name](self.run, self.resampling))
+
+    def _log_course(self, metric: str) -> dict[int, Estimate]:
+        name = CATALOG[metric].path.rpartition(".")[2]
+        return {row.step: getattr(row, name) for row in self._log_part(_part_of_log(metric)).by_step}
+
+    def _unknown_in_log(self, metric: str, steps: Sequence[int], selector: Selector) -> MetricValue | None:
+        """Why the chosen steps do not have the metric: no number of one of them is passed over."""
+        course = self._log_course(metric)
+        if not course:
+            return self._of_log(CATALOG[metric])
+        chosen = [step for step in course if step in set(steps)]
+        for step in chosen[-1:] if selector.aggregate == "last" else chosen:
+            if course[step].undefined:
+                reason = f"{course[step].undefined} (step {step})"
+                return MetricValue(estimate=Estimate.undefined_because(reason), subject=metric, hint=_see(metric))
+        return None
 
     def _of_log(self, entry: Metric) -> MetricValue:
         """What the log alone says of its policy: only the part that the metric is of."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.step_tokens import counts_in_loss, groups_by_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_means import token_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.logged import EntropyNumbers, PolicyEntropy
 from gradscope.rollouts.run import Run
@@ -69,10 +69,9 @@ def _mean(rows: Sequence[Row], resampling: Resampling) -> Estimate:
 def _as_logged(run: Run) -> PolicyEntropy | None:
     for name in METRICS:
         logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        finite = {step: value for step, value in logged.items() if np.isfinite(value)}
-        if finite:
-            by_step = [EntropyNumbers(step=step, mean=Estimate.exact(value)) for step, value in finite.items()]
-            overall = EntropyNumbers(step=None, mean=mean_of_steps(list(finite.values()), list(finite.values())))
+        if logged:
+            by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+            overall = EntropyNumbers(step=None, mean=mean_as_logged(logged))
             return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
     return None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.step_tokens import groups_by_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -37,15 +38,14 @@ def generation(run: Run, resampling: Resampling) -> Generation:
 
 
 def _has_any(row: GenerationNumbers) -> bool:
-    return row.frac_truncated.is_defined or row.seconds.is_defined
+    return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
 
 
 def _logged_shares(run: Run) -> dict[int, float]:
     for name in TRUNCATED:
         shares = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        usable = {step: share for step, share in shares.items() if 0.0 <= share <= 1.0}
-        if usable:
-            return usable
+        if shares:
+            return shares
     return {}
 
 
@@ -69,10 +69,9 @@ def _truncated(
     if ends:
         return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
     if step is None and logged:
-        shares = list(logged.values())
-        return mean_of_steps(shares, shares).within(0.0, 1.0)
+        return mean_as_logged(logged).within(0.0, 1.0)
     if step is not None and step in logged:
-        return Estimate.exact(logged[step])
+        return logged_estimate(logged[step]).within(0.0, 1.0)
     return Estimate.undefined_because(_NO_ENDS)
 
 

@@ -38,7 +38,9 @@ _HINTS = {
 
 def logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
     """Sampler against trainer, entropy, staleness, truncation and time, as far as the log has them."""
-    return LoggedPolicy(**{name: part(run, resampling) for name, part in PARTS.items()})
+    parts = {name: part(run, resampling) for name, part in PARTS.items()}
+    missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
+    return LoggedPolicy(**parts, missing=missing)
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:
@@ -55,5 +57,5 @@ def absence_of(name: str, part: Any) -> tuple[str, str]:
         return part.contradiction, "Count steps from 1, and versions in updates."
     if isinstance(part, SamplerMismatch) and part.set_aside:
         reason, number = max(part.set_aside.items(), key=lambda pair: pair[1])
-        return f"{_MISSING[name]} ({number:,} rows: {reason})", _HINTS[name]
+        return f"{_MISSING[name]} ({number:,} row{'s' * (number != 1)}: {reason})", _HINTS[name]
     return _MISSING[name], _HINTS[name]

@@ -54,12 +54,20 @@ def test_rounding_below_zero_is_zero() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
-    metrics = {1: {name: 0.4}, 2: {name: math.nan}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
+    metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
     found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
     assert found.origin == name
     assert [(row.step, row.mean.value) for row in found.by_step] == [(1, 0.4), (3, 0.2)]
     assert found.overall is not None
     assert found.overall.mean.value == pytest.approx(0.3)
+
+
+def test_a_logged_nan_is_not_passed_over() -> None:
+    groups = [group_of([1, 0], step=step) for step in (1, 2)]
+    found = policy_entropy(run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
+    assert [row.mean.undefined for row in found.by_step] == [None, "the trainer logged NaN"]
+    assert found.overall is not None
+    assert found.overall.mean.undefined == "the trainer logged NaN at step 2"
 
 
 def test_no_entropy_is_none() -> None:

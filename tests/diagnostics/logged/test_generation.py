@@ -33,11 +33,18 @@ def test_unknown_ends_do_not_count() -> None:
 @pytest.mark.parametrize("name", TRUNCATED)
 def test_the_trainers_share_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
-    metrics = {1: {name: 0.5}, 2: {name: math.nan}, 3: {name: 0.25}}
+    metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
     found = generation(run_of(*groups, metrics=metrics), FEW)
     assert found.overall is not None
     assert found.overall.frac_truncated.value == pytest.approx(0.375)
     assert [(row.step, row.frac_truncated.value) for row in found.by_step] == [(1, 0.5), (3, 0.25)]
+
+
+def test_a_logged_nan_is_not_passed_over() -> None:
+    found = generation(run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    assert found.overall is not None
+    assert found.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
+    assert found.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
 
 
 def test_times_alone_leave_truncation_unknown() -> None:

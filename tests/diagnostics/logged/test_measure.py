@@ -13,7 +13,8 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
     found = logged_policy(drifting_run())
-    assert {field.name for field in dataclasses.fields(LoggedPolicy)} == set(PARTS)
+    assert {field.name for field in dataclasses.fields(LoggedPolicy)} == {*PARTS, "missing"}
+    assert found.missing == {}
     for name in PARTS:
         part = getattr(found, name)
         assert part.overall.step is None
@@ -23,9 +24,11 @@ def test_every_part_of_a_log_that_has_them_all() -> None:
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
-    part = getattr(logged_policy(run_of(group_of([1, 0]))), name)
+    found = logged_policy(run_of(group_of([1, 0])))
+    part = getattr(found, name)
     assert part.overall is None
     reason, hint = absence_of(name, part)
+    assert found.missing[name] == reason
     assert reason.startswith("the log ")
     assert not reason.endswith(".")
     assert hint.endswith(".")

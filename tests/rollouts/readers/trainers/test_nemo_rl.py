@@ -41,3 +41,12 @@ def test_nemo_rl_rows_whose_lists_are_too_short_are_set_aside(tmp_path: Path) ->
     bad = {**good, "token_ids": [[1, 2]], "token_loss_mask": [[0, 1]], "input_lengths": [3]}
     run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", good, bad))
     assert set_aside(run) == {"the lists of tokens differ in length": 1}
+
+
+def test_nemo_rl_has_the_trainers_log_probabilities_beside_the_samplers(tmp_path: Path) -> None:
+    assert read_run(LOGS / "nemo_rl").groups[1].rollouts[1].trainer_logprobs == (-0.11,) * 3
+    row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])
+    row["prev_logprobs"][0] = row["prev_logprobs"][0][:2]
+    run = read_run(write_lines(tmp_path / "train_data_step7.jsonl", row))
+    assert run.groups[0].rollouts[0].trainer_logprobs is None
+    assert run.groups[0].rollouts[0].logprobs == (-0.1, -0.1)

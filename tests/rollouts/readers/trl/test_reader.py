@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,11 @@ def test_what_the_folder_does_not_tell_is_said(tmp_path: Path) -> None:
     said = " ".join(read_run(tmp_path).source.missing)
     for words in ("no trainer_state.json", "never opened", "re-tokenized", "weights before the first update"):
         assert words in said
+
+
+def test_log_probabilities_of_both_sides_come_from_their_columns(tmp_path: Path) -> None:
+    columns = {"sampling_logprobs": [[-0.5, None], [-1.0]], "old_per_token_logps": [[-0.6, -0.1], [-1.0]]}
+    write_file(tmp_path, 1, rows(["a", "a"], [1.0, 0.0], **columns))
+    first, second = read_run(tmp_path).groups[0].rollouts
+    assert first.logprobs == pytest.approx((-0.5, math.nan), nan_ok=True)
+    assert (first.trainer_logprobs, second.trainer_logprobs) == ((-0.6, -0.1), (-1.0,))

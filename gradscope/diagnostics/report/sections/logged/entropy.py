@@ -30,6 +30,8 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
+    if overall.mean.value is None:
+        return f"The entropy of the log is not a number: {overall.mean.undefined}."
     steps = len(entropy.by_step)
     where = "each token has its own" if entropy.origin == "tokens" else f"the trainer's own metric {entropy.origin}"
     return (

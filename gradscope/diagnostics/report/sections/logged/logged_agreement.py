@@ -22,7 +22,7 @@ WRONG_SIDE = (
 
 _FEW = 0.5
 _IDENTICAL = (
-    "The trainer's log-probabilities are the sampler's to the last bit at all {} tokens: it took them over (verl's "
+    "The trainer's log-probabilities are the sampler's to the last bit at all of {}: it took them over (verl's "
     "bypass mode, NeMo-RL's force_on_policy_ratio), or both are one engine."
 )
 _SHARES = ("token_ess", "sequence_ess", "frac_beyond_2", "frac_beyond_clip", "frac_clipped")
@@ -43,7 +43,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
 
 def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str, ...]:
     if mismatch.is_identical:
-        return (_IDENTICAL.format(f"{overall.num_tokens:,}"),)
+        return (_IDENTICAL.format(_counted(overall.num_tokens, "token")),)
     divergences = [
         f"{title} {with_interval(estimate, '.2g')}"
         for title, estimate in (
@@ -55,15 +55,19 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
     ]
     clipped = overall.frac_clipped
     return (
-        f"Over {overall.num_tokens:,} tokens of {overall.num_sequences:,} sequences the logged log-probabilities of "
-        f"sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. Weighed by their ratios, "
-        f"the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and the sequences "
-        f"{with_interval(overall.sequence_ess, percent)}.",
+        f"Over {_counted(overall.num_tokens, 'token')} of {_counted(overall.num_sequences, 'sequence')} the logged "
+        f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
+        f"Weighed by their ratios, the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and "
+        f"the sequences {with_interval(overall.sequence_ess, percent)}.",
         f"The ratio is outside [0.8, 1.2] at {with_interval(overall.frac_beyond_clip, _small)} of tokens and beyond a "
         f"factor of two at {with_interval(overall.frac_beyond_2, _small)}"
         + (f"; PPO's clip would take the gradient of {with_interval(clipped, _small)}." if clipped.is_defined else "."),
         *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _small(share: float) -> str:
@@ -108,8 +112,7 @@ def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
 def _whole(overall: MismatchNumbers) -> ReportTable:
     entries = [(name, metric(name if name == "logprob_gap" else f"sampler.{name}")) for name in NAMES]
     return ReportTable(
-        caption=f"The whole log: {overall.num_tokens:,} tokens of {overall.num_sequences:,} sequences, intervals "
-        "resample prompts; w = p_trainer / p_sampler",
+        caption="The whole log; intervals resample prompts, w = p_trainer / p_sampler",
         columns=(Column(title="what"), Column(title="value [95 % interval]", style="norm"), Column(title="formula")),
         rows=tuple((entry.title, getattr(overall, name), entry.formula) for name, entry in entries),
     )
