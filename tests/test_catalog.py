@@ -42,7 +42,8 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
-from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
+from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, StalenessNumbers
+from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint

@@ -9,20 +9,23 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.say import non_finite_word
 
+_LARGEST = 1e100
+
 
 def logged_estimate(value: float) -> Estimate:
     """A logged number.
 
     Returns:
-        The number without an interval; undefined where it is not finite.
+        The number without an interval; undefined where it is not finite, or too large to add up.
 
     Example:
         >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
         (0.5, 'the trainer logged NaN')
     """
-    if math.isfinite(value):
+    if abs(value) < _LARGEST:
         return Estimate.exact(value)
-    return Estimate.undefined_because(f"the trainer logged {non_finite_word(value)}")
+    word = f"{value:g}" if math.isfinite(value) else non_finite_word(value)
+    return Estimate.undefined_because(f"the trainer logged {word}")
 
 
 def mean_as_logged(values: Mapping[int, float]) -> Estimate:
@@ -32,14 +35,14 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
         values: Step -> number.
 
     Returns:
-        The mean; undefined where one of them is not finite.
+        The mean; undefined where one of them is.
 
     Example:
         >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
         (1.0, 'the trainer logged Infinity at step 2')
     """
     for step, value in values.items():
-        if not math.isfinite(value):
+        if not logged_estimate(value).is_defined:
             return Estimate.undefined_because(f"{logged_estimate(value).undefined} at step {step}")
     numbers = list(values.values())
     return mean_of_steps(numbers, numbers)

@@ -13,7 +13,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_means import token_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.results.logged import EntropyNumbers, PolicyEntropy
+from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout, RolloutGroup
 

@@ -12,12 +12,16 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.results.logged import Generation, GenerationNumbers
+from gradscope.results.logged.course import Generation, GenerationNumbers
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.types import RolloutGroup, Status
 
+ENDED: tuple[Status, ...] = ("completed", "truncated")
+"""How a completion ends that did not fail."""
 TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
 """What trainers call the share of completions that were cut off."""
+_LONGEST = 1e9
+"""Thirty years in seconds: no time of a rollout."""
 _NO_ENDS = "the log does not say which completions were cut off"
 _NO_TIMES = "rollouts were not timed"
 _ONE_TIMED = "no step has two timed rollouts"
@@ -26,7 +30,7 @@ _ONE_TIMED = "no step has two timed rollouts"
 def generation(run: Run, resampling: Resampling) -> Generation:
     """Truncation and time of the whole log and of each step."""
     steps = groups_by_step(run)
-    judged = any(rollout.status != "unknown" for group in run.groups for rollout in group.rollouts)
+    judged = any(rollout.status in ENDED for group in run.groups for rollout in group.rollouts)
     logged = {} if judged else _logged_shares(run)
     by_step = tuple(
         row for step, groups in steps.items() if _has_any(row := _numbers(step, groups, logged, resampling))
@@ -53,8 +57,10 @@ def _numbers(
     step: int | None, groups: Iterable[RolloutGroup], logged: Mapping[int, float], resampling: Resampling
 ) -> GenerationNumbers:
     rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
-    ends = [(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status != "unknown"]
-    times = [(at, prompt, one.seconds) for at, prompt, one in rows if one.seconds is not None]
+    ends = [(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED]
+    times = [
+        (at, prompt, one.seconds) for at, prompt, one in rows if one.seconds is not None and one.seconds < _LONGEST
+    ]
     return GenerationNumbers(
         step=step,
         frac_truncated=_truncated(step, ends, logged, resampling),

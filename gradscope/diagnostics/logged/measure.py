@@ -10,7 +10,9 @@ from gradscope.diagnostics.logged.generation import generation
 from gradscope.diagnostics.logged.sampler import sampler_mismatch
 from gradscope.diagnostics.logged.staleness import staleness
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
+from gradscope.results.logged.course import Staleness
+from gradscope.results.logged.mismatch import SamplerMismatch
+from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.rollouts.run import Run
 
 PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {

@@ -15,7 +15,7 @@ from gradscope.diagnostics.logged.step_tokens import StepTokens, groups_by_step,
 from gradscope.metrics.sampler.mismatch import mismatch_estimates
 from gradscope.metrics.sampler.sequence_sums import SequenceSums, joined_sums, sequence_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.logged import MismatchNumbers, SamplerMismatch, TokenMismatch
+from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, TokenMismatch
 from gradscope.rollouts.run import Run
 
 NUM_WORST = 10

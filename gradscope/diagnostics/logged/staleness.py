@@ -13,7 +13,7 @@ from gradscope.metrics.sampler.lags import first_step, lag_estimates
 from gradscope.metrics.sampler.token_means import token_mean
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.results.logged import LagShare, Staleness, StalenessNumbers
+from gradscope.results.logged.course import LagShare, Staleness, StalenessNumbers
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout
 

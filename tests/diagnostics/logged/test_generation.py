@@ -21,11 +21,11 @@ def test_ends_and_times_of_rollouts() -> None:
     assert [row.step for row in found.by_step] == [1, 2, 3]
 
 
-def test_unknown_ends_do_not_count() -> None:
+def test_failures_and_unknown_ends_do_not_count() -> None:
     run = run_of(tokens_of({"status": "truncated"}, {"status": "completed"}, {"status": "error"}, {}))
     found = generation(run, FEW)
     assert found.overall is not None
-    assert found.overall.frac_truncated.value == pytest.approx(1 / 3)
+    assert found.overall.frac_truncated.value == 0.5
     assert found.overall.seconds.undefined == "rollouts were not timed"
     assert found.overall.slowest_over_mean.undefined == "rollouts were not timed"
 
@@ -45,6 +45,10 @@ def test_a_logged_nan_is_not_passed_over() -> None:
     assert found.overall is not None
     assert found.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
     assert found.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
+
+
+def test_failures_alone_tell_nothing() -> None:
+    assert generation(run_of(tokens_of({"status": "error"}, {"seconds": 1e300})), FEW).overall is None
 
 
 def test_times_alone_leave_truncation_unknown() -> None:

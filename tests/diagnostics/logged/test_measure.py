@@ -6,7 +6,9 @@ import pytest
 
 from gradscope.diagnostics.logged.measure import PARTS, absence_of, logged_policy
 from gradscope.results.envelope import to_jsonable
-from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
+from gradscope.results.logged.course import Staleness
+from gradscope.results.logged.mismatch import SamplerMismatch
+from gradscope.results.logged.policy import LoggedPolicy
 from tests.diagnostics.logged.made_up_tokens import drifting_run
 from tests.diagnostics.made_up_runs import group_of, run_of
 

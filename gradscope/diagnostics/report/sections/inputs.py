@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
-from gradscope.results.logged import LoggedPolicy
+from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection

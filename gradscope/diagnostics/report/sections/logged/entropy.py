@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
-from gradscope.results.logged import EntropyNumbers, PolicyEntropy
+from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
 from gradscope.results.report import Chart, ReportSection, Series
 from gradscope.say import interval, with_interval
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
-from gradscope.results.logged import Generation, GenerationNumbers
+from gradscope.results.logged.course import Generation, GenerationNumbers
 from gradscope.results.report import Chart, ReportSection, Series
 from gradscope.say import percent, with_interval
 

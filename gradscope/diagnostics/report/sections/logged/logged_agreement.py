@@ -6,7 +6,7 @@ import math
 
 from gradscope.catalog.lookup import metric
 from gradscope.metrics.sampler.mismatch import NAMES
-from gradscope.results.logged import MismatchNumbers, SamplerMismatch
+from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.say import percent, with_interval
 

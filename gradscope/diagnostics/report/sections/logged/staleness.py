@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
-from gradscope.results.logged import Staleness, StalenessNumbers
+from gradscope.results.logged.course import Staleness, StalenessNumbers
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.say import percent, with_interval
 
