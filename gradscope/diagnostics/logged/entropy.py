@@ -71,7 +71,7 @@ def _as_logged(run: Run) -> PolicyEntropy | None:
         logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
         if logged:
             by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
-            overall = EntropyNumbers(step=None, mean=mean_as_logged(logged))
+            overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
             return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
     return None
 

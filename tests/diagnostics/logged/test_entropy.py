@@ -70,5 +70,13 @@ def test_a_logged_nan_is_not_passed_over() -> None:
     assert found.overall.mean.undefined == "the trainer logged NaN at step 2"
 
 
+def test_a_mean_over_steps_that_fall_stays_an_entropy() -> None:
+    groups = [group_of([1, 0], step=step) for step in range(1, 21)]
+    metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
+    found = policy_entropy(run_of(*groups, metrics=metrics), FEW)
+    assert found.overall is not None
+    assert found.overall.mean.low == 0.0
+
+
 def test_no_entropy_is_none() -> None:
     assert policy_entropy(run_of(group_of([1, 0])), FEW).overall is None

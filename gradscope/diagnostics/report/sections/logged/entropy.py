@@ -7,7 +7,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_p
 from gradscope.estimate import Estimate
 from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
 from gradscope.results.report import Chart, ReportSection, Series
-from gradscope.say import interval, with_interval
+from gradscope.say import interval, number, with_interval
 
 NAME = "entropy"
 QUESTION = "Is the policy losing its entropy?"
@@ -32,11 +32,17 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
 def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
     if overall.mean.value is None:
         return f"The entropy of the log is not a number: {overall.mean.undefined}."
-    steps = len(entropy.by_step)
-    where = "each token has its own" if entropy.origin == "tokens" else f"the trainer's own metric {entropy.origin}"
-    return (
-        f"Entropy is {with_interval(overall.mean, '.3g')} nats a token over {steps} step{'s' * (steps != 1)} ({where})."
-    )
+    first, last = entropy.by_step[0], entropy.by_step[-1]
+    if entropy.origin == "tokens":
+        text, where = with_interval(overall.mean, ".3g"), "each token has its own"
+    else:  # the interval of a mean over steps says little where they go somewhere
+        text, where = number(overall.mean.value, ".3g"), f"the trainer's own metric {entropy.origin}"
+    ends = "" if first is last else f", {_at(first)} and {_at(last)}"
+    return f"Entropy is {text} nats a token{ends} ({where})."
+
+
+def _at(row: EntropyNumbers) -> str:
+    return f"{with_interval(row.mean, '.3g')} at step {row.step}"
 
 
 def _change(entropy: PolicyEntropy, trend: Estimate) -> str:

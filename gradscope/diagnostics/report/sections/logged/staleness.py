@@ -66,13 +66,16 @@ def _charts(staleness: Staleness) -> tuple[Chart, ...]:
 
 
 def _by_lag(staleness: Staleness) -> ReportTable:
+    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
     return ReportTable(
-        caption=f"Rollouts by lag; mean gap = {metric('logprob_gap').formula}",
+        caption="Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps,
         columns=(
             Column(title="updates behind", style="count"),
             Column(title="rollouts", style="count"),
             Column(title="share", style="share"),
-            Column(title="mean gap", style="norm"),
+            *((Column(title="mean gap", style="norm"),) * with_gaps),
         ),
-        rows=tuple((row.lag, row.num_rollouts, row.share, row.logprob_gap) for row in staleness.by_lag),
+        rows=tuple(
+            (row.lag, row.num_rollouts, row.share, *((row.logprob_gap,) * with_gaps)) for row in staleness.by_lag
+        ),
     )

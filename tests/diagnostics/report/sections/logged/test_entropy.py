@@ -17,7 +17,9 @@ def logged(*values: float) -> ReportSection:
 
 def test_entropies_of_tokens_are_said_and_drawn() -> None:
     section = entropy_section(inputs_of(drifting_run()))
-    assert section.findings[0].endswith("nats a token over 3 steps (each token has its own).")
+    assert section.findings[0] == (
+        "Entropy is 0.2 nats a token, 0.1 at step 1 and 0.3 at step 3 (each token has its own)."
+    )
     assert section.findings[1].startswith("From step 1 to 3 it changes by +0.2 along its line")
     assert section.charts[0].series[0].values == pytest.approx((0.1, 0.2, 0.3))
 
@@ -45,7 +47,7 @@ def test_a_logged_nan_is_said() -> None:
 
 def test_one_step_has_neither_trend_nor_chart() -> None:
     section = entropy_section(inputs_of(run_of(tokens_of({"entropies": (0.5,)}))))
-    assert section.findings == ("Entropy is 0.5 nats a token over 1 step (each token has its own).",)
+    assert section.findings == ("Entropy is 0.5 nats a token (each token has its own).",)
     assert section.charts == ()
 
 

@@ -22,6 +22,8 @@ def test_lags_are_said_drawn_and_listed() -> None:
 def test_a_lag_without_log_probabilities_asks_for_them() -> None:
     section = staleness_section(inputs_of(run_of(tokens_of({"policy_versions": (0, 0)}, step=4))))
     assert section.next_step.startswith("Log the log-probabilities of sampler and trainer as well")
+    assert section.tables[0].caption == "Rollouts by lag"
+    assert section.tables[0].rows == ((3, 1, 1.0),)
     assert section.charts == ()
 
 
