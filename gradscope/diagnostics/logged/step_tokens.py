@@ -24,6 +24,7 @@ NO_TRAINER = "no log-probabilities of the trainer"
 OTHER_LENGTH = "log-probabilities of another number of tokens"
 NOT_FINITE = "a log-probability that is missing, NaN or infinite"
 NO_LOGPROB = "a number that is no log-probability"
+PLACEHOLDERS = "zeros in place of log-probabilities"
 
 _HIGHEST = 0.25
 """A log-probability is at most 0; kernels in bfloat16 round it to a little more."""
@@ -78,7 +79,8 @@ def step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> Step
         set_aside: Counts the rows that lack something, by reason.
 
     Returns:
-        The tokens of all other rows; none of rows no token of which counts in the loss.
+        The tokens of all other rows; none of rows no token of which counts in the loss, and none at all where one side
+        holds nothing but zeros.
     """
     kept: list[tuple[RolloutGroup, Rollout]] = []
     columns: list[Columns] = []
@@ -91,6 +93,9 @@ def step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> Step
                 kept.append((group, rollout))
                 columns.append(found)
     sampler, trainer, advantages, positions = map(np.concatenate, zip(_NOTHING, *columns, strict=True))
+    if sampler.any() != trainer.any():  # as NeMo-RL writes where it takes the ratio for 1
+        set_aside[PLACEHOLDERS] += len(columns)
+        return step_tokens((), set_aside)
     return StepTokens(
         sampler=sampler,
         trainer=trainer,

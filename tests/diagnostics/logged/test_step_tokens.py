@@ -13,6 +13,7 @@ from gradscope.diagnostics.logged.step_tokens import (
     NO_TRAINER,
     NOT_FINITE,
     OTHER_LENGTH,
+    PLACEHOLDERS,
     counts_in_loss,
     groups_by_step,
     step_tokens,
@@ -61,7 +62,21 @@ def test_rows_that_cannot_be_compared_are_counted_by_reason(fields: dict[str, An
 
 
 def test_a_little_above_zero_is_rounding() -> None:
-    assert step_tokens([tokens_of(both([0.01], [0.0]))], Counter()).log_ratios.tolist() == [-0.01]
+    assert step_tokens([tokens_of(both([0.25], [-0.25]))], Counter()).log_ratios.tolist() == [-0.5]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "trainer", "kept"),
+    [((-1.0, -2.0), (0.0, 0.0), 0), ((0.0, 0.0), (-1.0, -2.0), 0), ((0.0, 0.0), (0.0, 0.0), 3), ((-1.0,), (0.0,), 3)],
+)
+def test_zeros_of_a_whole_step_stand_for_no_log_probabilities(
+    sampler: tuple[float, ...], trainer: tuple[float, ...], kept: int
+) -> None:
+    set_aside: Counter[str] = Counter()
+    third = both([-1.0], [-1.0]) if len(sampler) == 1 else both(sampler, trainer)
+    tokens = step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
+    assert len(tokens.lengths) == kept
+    assert set_aside == ({} if kept else {PLACEHOLDERS: 3})
 
 
 def test_no_rollout_gives_no_token() -> None:

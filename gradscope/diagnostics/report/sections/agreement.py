@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.step_tokens import NO_TRAINER
+from gradscope.diagnostics.logged.step_tokens import NO_SAMPLER
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.diagnostics.report.sections.logged.logged_agreement import (
     LARGE_GAP,
@@ -44,7 +44,7 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
     if names:
         return _as_logged(metrics, names)
-    if NO_TRAINER in inputs.logged.sampler.set_aside:
+    if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
         return missing_part("sampler", QUESTION, inputs.logged.sampler, anchor=NAME)
     hint = (
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "

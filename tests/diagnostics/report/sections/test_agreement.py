@@ -49,6 +49,12 @@ def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None, missing
     assert section.missing.startswith(missing)
 
 
+def test_zeros_in_place_of_log_probabilities_are_told_as_such() -> None:
+    section = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [0.0, 0.0])))))
+    assert section.missing is not None
+    assert "(1 row: zeros in place of log-probabilities)" in section.missing
+
+
 def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
     run = run_of(tokens_of(both([-1.0, -2.0], [-1.1, -2.0]), step=0))
     alone = agreement_section(inputs_of(run))

@@ -22,8 +22,8 @@ WRONG_SIDE = (
 
 _FEW = 0.5
 _IDENTICAL = (
-    "The trainer's log-probabilities are the sampler's to the last bit at all of {}: it took them over (verl's "
-    "bypass mode, NeMo-RL's force_on_policy_ratio), or both are one engine."
+    "The trainer's log-probabilities are the sampler's to the last bit at all of {}: it took them over (as in "
+    "verl's bypass mode), or both are one engine."
 )
 _SHARES = ("token_ess", "sequence_ess", "frac_beyond_2", "frac_beyond_clip", "frac_clipped")
 
