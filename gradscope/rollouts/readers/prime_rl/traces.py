@@ -94,7 +94,7 @@ def _records(
             step = work.get("step", number_in_name(STEP, file))
             group = mapping_of(row.get("group")).get("id")
             traces = [trace for trace in map(mapping_of, list_of(row.get("traces"))) if _is_trained(trace)]
-            if type(step) is not int:
+            if type(step) is not int or whole_number(step) is None:
                 quarantine.add("the step is not a whole number", location)
             elif group is None:
                 quarantine.add("group.id is missing", location)

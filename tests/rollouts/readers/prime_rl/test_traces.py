@@ -81,3 +81,8 @@ def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
     row = prime_row(run={"work": {"step": 3, "policy": policy}})
     run = read_run(write_lines(tmp_path / "traces.jsonl", row))
     assert run.groups[0].rollouts[0].policy_versions == versions
+
+
+def test_prime_rl_a_step_beyond_all_floats_is_no_step(tmp_path: Path) -> None:
+    rows = [prime_row(), prime_row(run={"work": {"step": 10**400}})]
+    assert set_aside(read_run(write_lines(tmp_path / "traces.jsonl", *rows))) == {"the step is not a whole number": 1}
