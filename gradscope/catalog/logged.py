@@ -8,7 +8,7 @@ from gradscope.catalog.entry import Metric
 
 _report_metric = partial(Metric, command="report")
 _MISMATCH = "Stale weights, another precision or kernel in the sampler, a temperature or top-p that one side applies."
-_LONG = "As the same of tokens, and the length of completions: differences of tokens add up."
+_LONG = f"{_MISMATCH} Long completions: the differences of their tokens add up."
 
 LOGGED_METRICS: tuple[Metric, ...] = (
     _report_metric(
@@ -52,7 +52,7 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         name="sampler.chi2_sequence",
         title="chi-square of sequences",
         formula="mean over sequences of W^2 - 1, W the product of w over a sequence",
-        meaning="The same of whole sequences. A few of them decide it: read it beside the effective share.",
+        meaning="Variance of the ratio of whole sequences. A few decide it: read it beside the effective share.",
         range="[-1, inf)",
         better="lower",
         moved_by=_LONG,
@@ -74,8 +74,8 @@ LOGGED_METRICS: tuple[Metric, ...] = (
         name="sampler.kl_k3",
         title="KL of sampler and trainer, k3",
         formula="mean over tokens of w - 1 - log w",
-        meaning="The same KL with less noise, and never negative. Where k1 and k3 are far apart, the log-probabilities "
-        "are not those of the distribution that was sampled from.",
+        meaning="KL(sampler, trainer) a token with less noise than k1, and never negative. Where k1 and k3 are far "
+        "apart, the log-probabilities are not those of the distribution that was sampled from.",
         range="[0, inf)",
         better="lower",
         moved_by=_MISMATCH,
