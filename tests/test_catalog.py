@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import attrgetter
+from types import UnionType
 from typing import get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -19,6 +20,7 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
@@ -40,14 +42,18 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     StepDegeneracy,
 )
+from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, StalenessNumbers
+from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
+from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.update import WeightUpdate
 from tests.diagnostics.compare.test_judgement import pair_of
+from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
 from tests.diagnostics.rank.rollouts.test_step_spectra import make_rows
@@ -101,10 +107,18 @@ def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
         ("advantages", AdvantageMass),
         ("token_sparsity", GradientSparsity),
         ("weight_sparsity", GradientSparsity),
+        ("entropy", EntropyNumbers),
+        ("staleness", StalenessNumbers),
+        ("generation", GenerationNumbers),
     ],
 )
 def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: type) -> None:
     assert {f"{family}.{name}" for name in estimates_of(result)} <= set(CATALOG)
+
+
+def test_every_number_about_sampler_and_trainer_is_in_the_catalogue() -> None:
+    names = estimates_of(MismatchNumbers)
+    assert {name if name == "logprob_gap" else f"sampler.{name}" for name in names} <= set(CATALOG)
 
 
 def test_every_entry_says_everything() -> None:
@@ -114,7 +128,7 @@ def test_every_entry_says_everything() -> None:
         assert "2606.29238" not in entry.source
 
 
-RESULTS = {"degeneracy": DegeneracyReport, "rank": RankReport, "replay": ReplayReport}
+RESULTS = {"degeneracy": DegeneracyReport, "rank": RankReport, "replay": ReplayReport, "report": RunReport}
 
 
 @pytest.mark.parametrize("entry", [entry for entry in CATALOG.values() if entry.path], ids=lambda entry: entry.name)
@@ -128,6 +142,8 @@ def test_a_path_leads_to_a_number_of_the_commands_result(entry: Metric) -> None:
             reached = arguments[1]
         else:
             reached = get_type_hints(reached)[name]
+        if get_origin(reached) is UnionType:  # a part that a log may lack
+            reached = next(kind for kind in get_args(reached) if kind is not type(None))
     assert (reached if get_origin(reached) is None else get_args(reached)[1]) in (Estimate, float)
 
 
@@ -242,6 +258,35 @@ def other_values(seed: int) -> Iterator[Found]:
         yield from ((name, getattr(pair, name), pair.num_pairs) for name in names)
 
 
+def logged_values(seed: int) -> Iterator[Found]:
+    rng = np.random.default_rng(seed)
+    scale = [0.0, 1e-6, 0.1, 3.0, 100.0][seed % 5]
+    groups = []
+    for step in range(1, 3):
+        for prompt in range(int(rng.integers(1, 13))):
+            rollouts = []
+            for _ in range(int(rng.integers(1, 4))):
+                sampler = -rng.exponential(1.0, int(rng.integers(1, 6)))
+                trainer = np.minimum(sampler + rng.normal(0, scale, len(sampler)), 0.0)
+                first = int(rng.integers(0, step))
+                rollouts.append(
+                    both(
+                        *(sampler, trainer),
+                        advantage=float(rng.choice([-1.0, 0.0, 1.0])),
+                        entropies=tuple(rng.exponential(scale / 10, len(sampler))),
+                        policy_versions=(first, step - 1),
+                        status=rng.choice(["completed", "truncated"]),
+                        seconds=float(rng.choice([0.0, 1.0, 50.0])),
+                    )
+                )
+            groups.append(tokens_of(*rollouts, step=step, prompt=f"p{prompt}"))
+    for part, measured in PARTS.items():
+        found = measured(run_of(*groups), FEW)
+        for row in (found.overall, *found.by_step):
+            for name in estimates_of(type(row)):
+                yield name if name == "logprob_gap" else f"{part}.{name}", getattr(row, name), 0
+
+
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
     whole = re.fullmatch(r"(\d) \.\. N, whole", text)
@@ -258,7 +303,7 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 @cache
 def found_values() -> tuple[Found, ...]:
-    made = (degenerate_values, rank_values, other_values)
+    made = (degenerate_values, rank_values, other_values, logged_values)
     return tuple(found for seed in range(40) for values in made for found in values(seed))
 
 
@@ -270,7 +315,7 @@ def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
 
 RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) is not None]
 UNTRIED = {
-    *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "logprob_gap", "reward_share"),
+    *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "reward_share"),
     *(
         "frac_replay_mismatch",
         "mean_frac_reward_zero_std",

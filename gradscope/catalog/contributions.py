@@ -110,5 +110,6 @@ CONTRIBUTION_METRICS: tuple[Metric, ...] = (
         better="lower",
         moved_by="Stale weights, another precision or kernel in the sampler, a temperature that only one side applies.",
         source="Definition; TRL logs it as sampling/sampling_logp_difference/mean.",
+        path="logged.sampler.overall.logprob_gap",
     ),
 )

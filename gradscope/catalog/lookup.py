@@ -16,6 +16,7 @@ from gradscope.catalog.contributions import CONTRIBUTION_METRICS
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.gradients import GRADIENT_METRICS, SPARSITY_METRICS
 from gradscope.catalog.groups import GROUP_METRICS, SAMPLE_METRICS
+from gradscope.catalog.logged import LOGGED_METRICS
 from gradscope.catalog.spectrum import NULL_METRICS, SPECTRUM_METRICS
 from gradscope.catalog.updates import UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
@@ -30,6 +31,7 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
     "updates": UPDATE_METRICS,
     "weight updates": WEIGHT_UPDATE_METRICS,
     "contributions": CONTRIBUTION_METRICS,
+    "logged policy": LOGGED_METRICS,
     "comparisons": COMPARE_METRICS,
 }
 """Family -> its entries, in the order of reading."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.source import Source
 
 ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
@@ -132,6 +133,8 @@ class RunReport:
     """One a question, in the order of reading."""
     recomputed: tuple[int, ...]
     """Steps whose gradients were recomputed."""
+    logged: LoggedPolicy = field(default_factory=LoggedPolicy)
+    """What the log alone says of its policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

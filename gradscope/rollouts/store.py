@@ -46,7 +46,17 @@ _AFTER_REWARDS = (
     ("mask", pa.list_(pa.bool_())),
     ("status", pa.string()),
 )
-_AS_TUPLE = ("prompt_ids", "completion_ids", "token_rewards", "token_advantages", "logprobs", "mask")
+_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))
+"""A column of files in which some rollout has it."""
+_AS_TUPLE = (
+    "prompt_ids",
+    "completion_ids",
+    "token_rewards",
+    "token_advantages",
+    "logprobs",
+    "mask",
+    "trainer_logprobs",
+)
 _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")
 
 
@@ -74,8 +84,10 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     if any(tuple(rollout.rewards) != names for group in groups for rollout in group.rollouts):
         raise ValueError("all rollouts of a step name the same reward functions in the same order")
     rewards = [(_REWARD_PREFIX + name, pa.float64()) for name in names]
+    has_trainers = any(rollout.trainer_logprobs is not None for group in groups for rollout in group.rollouts)
+    more = (_WHERE_LOGGED,) if has_trainers else ()
     schema = pa.schema(
-        [*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()}
+        [*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS, *more], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()}
     )
     rows = [_to_row(group, rollout) for group in groups for rollout in group.rollouts]
     sink = io.BytesIO()
@@ -138,5 +150,5 @@ def _from_row(row: Mapping[str, Any]) -> Rollout:
         name.removeprefix(_REWARD_PREFIX): value for name, value in row.items() if name.startswith(_REWARD_PREFIX)
     }
     fields: dict[str, Any] = {name: row[name] for name in _AS_IS}
-    fields |= {name: None if row[name] is None else tuple(row[name]) for name in _AS_TUPLE}
+    fields |= {name: None if row.get(name) is None else tuple(row[name]) for name in _AS_TUPLE}
     return Rollout(messages=messages, rewards=rewards, **fields)

@@ -44,6 +44,11 @@ class Rollout:
     """Advantage per completion token, [T], where the trainer used one per token."""
     logprobs: tuple[float, ...] | None = None
     """The sampler's log-probability of each completion token, [T]."""
+    trainer_logprobs: tuple[float, ...] | None = None
+    """The trainer's log-probability of each completion token before the step's first update, [T]; NaN where the log has
+    none that is a number."""
+    entropies: tuple[float, ...] | None = None
+    """Entropy of the trainer's policy where each completion token was sampled, in nats, [T]; NaN as above."""
     mask: tuple[bool, ...] | None = None
     """Which completion tokens count in the loss, [T]; None: all."""
     status: Status = "unknown"
@@ -52,6 +57,9 @@ class Rollout:
     """How long it took to generate; None where the log does not time its rollouts."""
     policy: str | None = None
     """Name of the policy that sampled it, where a log pools several; None: the only one."""
+    policy_versions: tuple[int, int] | None = None
+    """How many updates the weights that sampled its first and its last token had had; None where the log does not
+    say. Weights that are fresh at step N have had N - 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.sampler.mismatch import NAMES
+from gradscope.results.logged.course import LagShare, Staleness
+from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, TokenMismatch
+from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.report import (
     Chart,
     Column,
@@ -91,4 +95,24 @@ def run_report() -> RunReport:
             ReportSection(name="coverage", question="Is pass@k falling?", missing=f"No samples in {ATTACK}. Log them."),
         ),
         recomputed=(1, 21),
+        logged=LoggedPolicy(
+            sampler=SamplerMismatch(
+                overall=MismatchNumbers(
+                    step=None,
+                    num_tokens=1200,
+                    num_sequences=8,
+                    **dict.fromkeys(NAMES, Estimate(value=0.5, low=0.4, high=0.6, num_units=8)),
+                ),
+                worst=(TokenMismatch(step=3, row=1, position=17, sampler=-0.25, trainer=-2.5),),
+                set_aside={"a log-probability that is missing, NaN or infinite": 2},
+            ),
+            staleness=Staleness(
+                by_lag=(
+                    LagShare(
+                        lag=1, num_rollouts=8, share=1.0, logprob_gap=Estimate.undefined_because("it was not logged")
+                    ),
+                )
+            ),
+            missing={"entropy": "the log has no entropy", "generation": f"nothing in {HOSTILE}"},
+        ),
     )

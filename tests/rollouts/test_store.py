@@ -39,6 +39,7 @@ def rollouts(draw: st.DrawFn, group_id: str, sample: int, names: list[str]) -> R
         token_advantages=draw(st.none() | st.lists(REAL).map(tuple)),
         logprobs=draw(st.none() | st.lists(st.floats(width=32, allow_nan=False)).map(tuple)),
         mask=draw(st.none() | st.lists(st.booleans()).map(tuple)),
+        trainer_logprobs=draw(st.none() | st.lists(st.floats(width=32, allow_nan=False)).map(tuple)),
         status=draw(st.sampled_from(["completed", "truncated", "error", "unknown"])),
     )
 
@@ -80,6 +81,15 @@ def test_steps_are_read_in_order(tmp_path: Path) -> None:
 def test_logprobs_are_float32(tmp_path: Path) -> None:
     path = write_step_rollouts(tmp_path, 1, [group(logprobs=(-0.1,))])
     assert read_step_rollouts(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
+
+
+def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(tmp_path: Path) -> None:
+    without = write_step_rollouts(tmp_path, 1, [group()])
+    assert "trainer_logprobs" not in pq.read_schema(without).names
+    assert read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
+    rollouts = (dataclasses.replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
+    path = write_step_rollouts(tmp_path, 1, [dataclasses.replace(group(), rollouts=rollouts)], force=True)
+    assert read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
 
 
 def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:

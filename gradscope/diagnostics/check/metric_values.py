@@ -16,6 +16,7 @@ from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name
 from gradscope.diagnostics.check.by_prompt import group_metric_by_prompt
 from gradscope.diagnostics.check.step_selectors import Selector, aggregate_steps, split_metric
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import GradscopeError
@@ -108,7 +109,8 @@ class MetricValues:
         if any(name in values for values in self.run.metrics.values()):
             return self._logged(name)
         if entry is not None and entry.path:
-            return self._replay(entry) if entry.command == "replay" else self._gradient(entry)
+            make = {"replay": self._replay, "report": self._of_log}.get(entry.command, self._gradient)
+            return make(entry)
         reason = f"{name} is not one number of a run"
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
         return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
@@ -116,10 +118,14 @@ class MetricValues:
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
         steps = selector.choose(self.run.steps)
-        if _part_of_groups(metric) in _OF_GROUPS and steps and selector.aggregate == "mean":
+        of_groups = _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
+        if of_groups and steps and selector.aggregate == "mean":
             chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
+        unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None
+        if unknown is not None:
+            return unknown
         course = self._course(metric, steps)
         if course is None:
             reason = f"{metric} is not a number of each step"
@@ -140,6 +146,8 @@ class MetricValues:
         entry = CATALOG.get(metric)
         if _part_of_groups(metric) in _OF_EACH_STEP:
             rows = {row.step: getattr(row, metric).value for row in self._degeneracy().by_step}
+        elif _part_of_log(metric):
+            rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
         elif any(metric in values for values in self.run.metrics.values()):
@@ -177,6 +185,35 @@ class MetricValues:
                 self.run, entry.name, reward=self.reward, threshold=report.success_threshold
             ),
         )
+
+    def _log_part(self, name: str) -> Any:
+        return self._once(name, lambda: PARTS[name](self.run, self.resampling))
+
+    def _log_course(self, metric: str) -> dict[int, Estimate]:
+        name = CATALOG[metric].path.rpartition(".")[2]
+        return {row.step: getattr(row, name) for row in self._log_part(_part_of_log(metric)).by_step}
+
+    def _unknown_in_log(self, metric: str, steps: Sequence[int], selector: Selector) -> MetricValue | None:
+        """Why the chosen steps do not have the metric: no number of one of them is passed over."""
+        course = self._log_course(metric)
+        if not course:
+            return self._of_log(CATALOG[metric])
+        chosen = [step for step in course if step in set(steps)]
+        for step in chosen[-1:] if selector.aggregate == "last" else chosen:
+            if course[step].undefined:
+                reason = f"{course[step].undefined} (step {step})"
+                return MetricValue(estimate=Estimate.undefined_because(reason), subject=metric, hint=_see(metric))
+        return None
+
+    def _of_log(self, entry: Metric) -> MetricValue:
+        """What the log alone says of its policy: only the part that the metric is of."""
+        name = _part_of_log(entry.name)
+        part = self._log_part(name)
+        if part.overall is None:
+            reason, hint = absence_of(name, part)
+            return MetricValue(estimate=Estimate.undefined_because(reason), subject=entry.name, hint=hint)
+        estimate = _at(part.overall, entry.path.rpartition(".")[2])
+        return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
     def _pass_at_k(self, name: str) -> MetricValue:
         samples: Samples = self._once("samples", self._samples)
@@ -282,6 +319,12 @@ def _part_of_groups(name: str) -> str:
     """The part of a degeneracy report that holds a metric; empty for a metric of another command."""
     entry = CATALOG.get(name)
     return entry.path.partition(".")[0] if entry is not None and entry.command == "degeneracy" else ""
+
+
+def _part_of_log(name: str) -> str:
+    """The part of what a log says of its policy that holds a metric; empty for any other metric."""
+    entry = CATALOG.get(name)
+    return entry.path.split(".")[1] if entry is not None and entry.path.startswith("logged.") else ""
 
 
 def _at(record: Any, path: str) -> Estimate:

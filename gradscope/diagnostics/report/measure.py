@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
+from gradscope.diagnostics.logged.measure import logged_policy
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_measured
@@ -23,6 +24,9 @@ from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.formulations import formulations_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.diagnostics.report.sections.length import length_section
+from gradscope.diagnostics.report.sections.logged.entropy import entropy_section
+from gradscope.diagnostics.report.sections.logged.generation import generation_section
+from gradscope.diagnostics.report.sections.logged.staleness import staleness_section
 from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
 from gradscope.diagnostics.report.sections.replayed import replay_section
 from gradscope.diagnostics.report.sections.rewards import rewards_section
@@ -57,6 +61,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     rewards_section,
     loss_scale_section,
     agreement_section,
+    staleness_section,
+    entropy_section,
+    generation_section,
     coverage_section,
     formulations_section,
     claims_section,
@@ -127,6 +134,7 @@ def report_run(
         passk=held_out
         if isinstance(held_out, Unavailable)
         else _or_unavailable(lambda: pass_at_k_of_samples(held_out)),
+        logged=logged_policy(run),
         options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
@@ -134,6 +142,7 @@ def report_run(
         name="/".join(Path(path).resolve().parts[-2:]),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
+        logged=inputs.logged,
     )
 
 

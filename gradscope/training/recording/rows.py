@@ -46,6 +46,7 @@ def local_rows(
         One row a completion, [R].
     """
     logprobs = _logprobs(output, corrected=corrected)
+    trainers = _trainer_logprobs(output, corrected=corrected)
     rows = []
     for index, (source, ids) in enumerate(zip(inputs, completion_ids, strict=True)):
         prompt = source.get("prompt", "")
@@ -61,6 +62,7 @@ def local_rows(
                 "advantage": None if advantage.dim() else _finite(float(advantage)),
                 "token_advantages": tuple(advantage[: len(ids)].tolist()) if advantage.dim() else None,
                 "logprobs": None if logprobs is None else tuple(logprobs[index, : len(ids)].tolist()),
+                "trainer_logprobs": None if trainers is None else tuple(trainers[index, : len(ids)].tolist()),
                 "mask": _mask(output, index, len(ids)),
                 "status": "completed" if ids and ids[-1] in end_ids else "truncated",
             }
@@ -136,6 +138,13 @@ def _logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | N
     """The sampler's log-probabilities, but those that the loss's ratio refers to where it has one; [R, T]."""
     old, sampled = output.get("old_per_token_logps"), output.get("sampling_per_token_logps")
     return old if old is not None and (sampled is None or not corrected) else sampled
+
+
+def _trainer_logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:
+    """The trainer's own before the update, [R, T]; None unless those of the sampler stand beside them."""
+    sampled: torch.Tensor | None = output.get("sampling_per_token_logps")
+    old: torch.Tensor | None = output.get("old_per_token_logps")
+    return old if corrected and sampled is not None else None
 
 
 def _mask(output: Mapping[str, Any], index: int, num_tokens: int) -> tuple[bool, ...] | None:

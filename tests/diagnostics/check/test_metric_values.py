@@ -13,6 +13,7 @@ from gradscope.results.rank import RankReport, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.source import Source
+from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
@@ -293,3 +294,52 @@ def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reas
     metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
     value = MetricValues(run=dataclasses.replace(RUN, metrics=metrics)).value(name)
     assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logprob_gap", 0.02),
+        ("logprob_gap@2-3", 0.025),
+        ("sampler.token_ess@first1", 1 / (math.cosh(0.02) / math.cosh(0.01) ** 2)),
+        ("logprob_gap@max", 0.03),
+        ("logprob_gap@trend", 0.02),
+        ("sampler.frac_beyond_clip", 0.0),
+        ("entropy.mean", 0.2),
+        ("entropy.mean@last", 0.3),
+        ("staleness.mean_lag", 1 / 3),
+        ("staleness.max_lag@first1", 0.0),
+        ("generation.frac_truncated", 0.5),
+        ("generation.seconds@max", 1.5),
+    ],
+)
+def test_what_the_log_says_of_its_policy(name: str, value: float) -> None:
+    estimate = MetricValues(run=drifting_run(), resampling=Resampling(num_resamples=50)).value(name).estimate
+    assert estimate.value == pytest.approx(value)
+
+
+def test_only_the_part_that_is_asked_for_is_measured() -> None:
+    values = MetricValues(run=drifting_run(), resampling=Resampling(num_resamples=50))
+    assert values.value("staleness.mean_lag").subject == "staleness.mean_lag of the log"
+    assert list(values.cache) == ["staleness"]
+
+
+@pytest.mark.parametrize(("selector", "rows"), [("", 20), ("@last20%", 4), ("@max", 20)])
+def test_a_log_without_both_log_probabilities_says_so(selector: str, rows: int) -> None:
+    value = MetricValues(run=RUN).value(f"sampler.token_ess{selector}")
+    assert value.estimate.undefined == (
+        f"the log does not have the log-probabilities of both sampler and trainer ({rows} rows: no log-probabilities "
+        "of the sampler)"
+    )
+    assert value.hint.startswith("NeMo-RL's training data have them")
+
+
+def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> None:
+    run = run_of(
+        *(tokens_of(both([-900.0 if step == 2 else -1.0], [-1.0]), step=step) for step in (1, 2, 3)),
+    )
+    values = MetricValues(run=run)
+    reason = "a ratio in the log is beyond floating-point numbers"
+    assert values.value("sampler.chi2_token@max").estimate.undefined == f"{reason} (step 2)"
+    assert values.value("sampler.chi2_token").estimate.undefined == reason
+    assert values.value("sampler.chi2_token@last").estimate.value == 0.0

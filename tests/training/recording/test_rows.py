@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
 from gradscope import replay_run
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps
+from gradscope.training.recording.rows import local_rows
 from tests.training.recording.recorded import assert_reproduced, record
 from tests.training.stock import answer, short
 
@@ -61,3 +63,35 @@ def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
     (first, _) = replay_run(run).steps
     assert first.cause is not None
     assert first.cause.startswith("an update covers several generation batches")
+
+
+class _Words:
+    """A tokenizer that gives every token the same word."""
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "w" * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("logged", "corrected", "sampler", "trainers"),
+    [
+        ({"sampling_per_token_logps": -1.0, "old_per_token_logps": -2.0}, True, (-1.0,) * 2, (-2.0,) * 2),
+        ({"sampling_per_token_logps": -1.0, "old_per_token_logps": -2.0}, False, (-2.0,) * 2, None),
+        ({"old_per_token_logps": -2.0}, True, (-2.0,) * 2, None),
+        ({"sampling_per_token_logps": -1.0}, True, (-1.0,) * 2, None),
+        ({}, True, None, None),
+    ],
+)
+def test_the_trainers_log_probabilities_stand_beside_those_of_a_sampler(
+    logged: dict[str, float], corrected: bool, sampler: tuple[float, ...] | None, trainers: tuple[float, ...] | None
+) -> None:
+    output = {
+        "prompt_ids": torch.tensor([[5]]),
+        "prompt_mask": torch.tensor([[1]]),
+        "advantages": torch.tensor([0.5]),
+        **{name: torch.full((1, 3), value) for name, value in logged.items()},
+    }
+    (row,) = local_rows(
+        [{"prompt": "p"}], output, [[7, 2]], tokenizer=cast(Any, _Words()), end_ids={2}, corrected=corrected
+    )
+    assert (row["logprobs"], row["trainer_logprobs"]) == (sampler, trainers)

@@ -1,19 +1,28 @@
 """Do sampler and trainer log-probabilities agree?
 
-Where the log holds the sampler's log-probabilities and the gradients were recomputed, both are compared token by token;
-else what the trainer logged about them is shown.
+Where the log holds both, they are compared token by token without a model. Where it holds the sampler's and gradients
+were recomputed, these are compared with the recomputed ones. Else what the trainer logged about them is shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.logged.step_tokens import NO_SAMPLER
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
+from gradscope.diagnostics.report.sections.logged.logged_agreement import (
+    LARGE_GAP,
+    NAME,
+    QUESTION,
+    WRONG_SIDE,
+    logged_agreement,
+)
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
 from gradscope.say import number
@@ -21,22 +30,22 @@ from gradscope.say import number
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
-NAME = "agreement"
-QUESTION = "Do sampler and trainer log-probabilities agree?"
-
-_LARGE = 0.01
-"""A mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6."""
-
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
-    """Sampler against recomputed log-probabilities by step, or the trainer's own metrics of that."""
+    """Sampler against logged or recomputed log-probabilities by step, or the trainer's own metrics of that."""
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
+    if inputs.logged.sampler.overall is not None:
+        section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
+        more = _compared(gaps) if gaps else ReportSection(name=NAME, question=QUESTION)
+        return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
         return _compared(gaps)
     metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps}
     names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
     if names:
         return _as_logged(metrics, names)
+    if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
+        return missing_part("sampler", QUESTION, inputs.logged.sampler, anchor=NAME)
     hint = (
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
         "training: use_vllm with vllm_importance_sampling_correction."
@@ -92,12 +101,9 @@ def _next_step(gap: float | None) -> str:
     """What to do about a mean gap; None where none was logged."""
     if gap is None:
         return "Log the mean difference as well: the largest of a step says little about the others."
-    if gap <= _LARGE:
+    if gap <= LARGE_GAP:
         return "Nothing to do: the sampler's policy is the one that was updated."
-    return (
-        "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
-        "temperature applied on one side only. Until then, correct with importance sampling."
-    )
+    return WRONG_SIDE
 
 
 def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:

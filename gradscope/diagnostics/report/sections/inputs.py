@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
@@ -49,6 +51,8 @@ class ReportInputs:
     """Samples of held-out prompts, before and after."""
     passk: PassAtKReport | Unavailable
     """pass@k of these samples."""
+    logged: LoggedPolicy = field(default_factory=LoggedPolicy)
+    """What the log alone says of its policy."""
     options: Mapping[str, str] = field(default_factory=dict)
     """How the run was read: option of the command line -> its value."""
 
@@ -81,3 +85,9 @@ _OPTIONS = {
 def missing_section(name: str, question: str, absent: Unavailable) -> ReportSection:
     """A section whose data are missing: the reason, and what to log, in place of an answer."""
     return ReportSection(name=name, question=question, missing=f"{absent.reason} {absent.hint}".strip())
+
+
+def missing_part(name: str, question: str, part: Any, *, anchor: str | None = None) -> ReportSection:
+    """The section of a part of what the log says of its policy, where it has no numbers."""
+    reason, hint = absence_of(name, part)
+    return missing_section(anchor or name, question, Unavailable(reason=f"{reason[0].upper()}{reason[1:]}.", hint=hint))

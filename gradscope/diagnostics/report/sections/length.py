@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.logged.generation import ENDED
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
@@ -94,7 +95,7 @@ def _correlation(correlation: Estimate, unit: str) -> str:
 
 def _truncation(run: Run) -> str:
     rollouts = [rollout for group in run.groups for rollout in group.rollouts]
-    judged = [rollout for rollout in rollouts if rollout.status != "unknown"]
+    judged = [rollout for rollout in rollouts if rollout.status in ENDED]
     if judged:
         cut = [rollout for rollout in judged if rollout.status == "truncated"]
         text = f"{len(cut):,} of {len(judged):,} completions were cut off at the length limit"

@@ -46,6 +46,8 @@ class Record:
     """``file:line``, where ``sample_id`` is known."""
     policy: str | None = None
     """The policy that sampled it, where the log names one."""
+    policy_versions: tuple[int, int] | None = None
+    """How many updates the weights that sampled its first and its last token had had, where the log says."""
     count: int = 1
     """How many rollouts it stands for, which then are one object."""
 
@@ -88,6 +90,7 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 status=record.status,
                 seconds=record.seconds,
                 policy=record.policy,
+                policy_versions=record.policy_versions,
                 **_token_fields(record),
             )
         ] * record.count
@@ -125,4 +128,6 @@ def _token_fields(record: Record) -> dict[str, Any]:
         "mask": tokens.mask,
         "logprobs": tokens.logprobs,
         "token_advantages": tokens.token_advantages,
+        "trainer_logprobs": tokens.trainer_logprobs,
+        "entropies": tokens.entropies,
     }

@@ -5,6 +5,7 @@ Shapes: S tokens of the whole sequence, P of them the prompt, T = S - P the comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,10 @@ class Tokens:
     """The sampler's log-probabilities, [T], 0 where not sampled; None unless every sampled token has one."""
     token_advantages: tuple[float, ...] | None = None
     """Advantages, [T], 0 where not sampled; None unless every sampled token has one."""
+    trainer_logprobs: tuple[float, ...] | None = None
+    """The trainer's log-probabilities, [T], 0 where not sampled, NaN where there is none; None unless there are T."""
+    entropies: tuple[float, ...] | None = None
+    """Entropies of the trainer's policy, [T], likewise."""
 
     @property
     def advantage(self) -> float | None:
@@ -54,7 +59,15 @@ def token_ids(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
 
 
-def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any = None) -> Tokens:
+def cut_sequence(
+    ids: Any,
+    mask: Any,
+    *,
+    logprobs: Any = None,
+    advantages: Any = None,
+    trainer_logprobs: Any = None,
+    entropies: Any = None,
+) -> Tokens:
     """A whole sequence cut where the model starts to write.
 
     Args:
@@ -62,12 +75,14 @@ def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any =
         mask: Which tokens the model sampled: booleans or 0 and 1, [S].
         logprobs: Log-probabilities, [S]; None: not logged.
         advantages: Advantages, [S]; None: not logged.
+        trainer_logprobs: The trainer's log-probabilities, [S]; of another length they count as not logged.
+        entropies: Entropies of the trainer's policy, [S], likewise.
 
     Returns:
         The tokens.
 
     Raises:
-        UnusableRowError: The ids are none, the lists differ in length, or no token was sampled.
+        UnusableRowError: The ids are none, one of the other lists differs in length, or no token was sampled.
 
     Example:
         >>> cut_sequence([5, 9, 7], [0, 1, 1], logprobs=[0, -0.5, -0.25]).logprobs
@@ -89,6 +104,8 @@ def cut_sequence(ids: Any, mask: Any, *, logprobs: Any = None, advantages: Any =
         mask=sampled[start:],
         logprobs=_of_sampled(logprobs, sampled, start),
         token_advantages=_of_sampled(advantages, sampled, start),
+        trainer_logprobs=_numbers_of_sampled(trainer_logprobs, sampled, start),
+        entropies=_numbers_of_sampled(entropies, sampled, start),
     )
 
 
@@ -106,6 +123,29 @@ def numbers(value: Any, length: int) -> tuple[float, ...] | None:
         return None
     parsed = tuple(finite_or_none(cell) for cell in value)
     return tuple(number for number in parsed if number is not None) if None not in parsed else None
+
+
+def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
+    """A list of numbers, some of which may be missing.
+
+    Returns:
+        The numbers, NaN for a cell that is no finite number; None where the cell is no list of this length.
+
+    Example:
+        >>> numbers_with_gaps([-0.5, None], 2), numbers_with_gaps([-0.5], 2)
+        ((-0.5, nan), None)
+    """
+    if not isinstance(value, list) or len(value) != length:
+        return None
+    parsed = (finite_or_none(cell) for cell in value)
+    return tuple(math.nan if number is None else number for number in parsed)
+
+
+def _numbers_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    parsed = numbers_with_gaps(values, len(sampled))
+    if parsed is None:
+        return None
+    return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
 
 
 def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.prime_rl.trace import AgentTrace
@@ -64,7 +64,15 @@ def record_of(
         rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
         status="error" if failed else "unknown",
         tokens=parsed.tokens,
+        policy_versions=_policy_versions(episode),
     )
+
+
+def _policy_versions(episode: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The versions of the weights that an episode began and ended with, counted in updates; None of other cells."""
+    policy = mapping_of(mapping_of(mapping_of(episode.get("run")).get("work")).get("policy"))
+    start, end = whole_number(policy.get("start")), whole_number(policy.get("end"))
+    return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
 def _weighted_sum(scored: Mapping[str, Mapping[str, Any]]) -> Any:

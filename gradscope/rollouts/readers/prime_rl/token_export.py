@@ -23,6 +23,8 @@ def _records(row: LogRow) -> Iterator[Record]:
         cells.get("loss_mask"),
         logprobs=cells.get("inference_logprobs"),
         advantages=cells.get("advantages"),
+        trainer_logprobs=cells.get("trainer_logprobs"),
+        entropies=cells.get("entropy"),
     )
     prompt_id = f"{text_of(cells.get('env_name'))}/{digest(tokens.prompt_ids)}"
     yield Record(step=step, group=prompt_id, prompt_id=prompt_id, prompt="", completion="", reward=None, tokens=tokens)

@@ -19,7 +19,7 @@ from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, number_in_name
+from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
@@ -96,7 +96,7 @@ def _records(
             step = work.get("step", number_in_name(STEP, file))
             group = mapping_of(row.get("group")).get("id")
             traces = trained_traces(row)
-            if type(step) is not int:
+            if type(step) is not int or whole_number(step) is None:
                 quarantine.add("the step is not a whole number", location)
             elif group is None:
                 quarantine.add("group.id is missing", location)

@@ -229,7 +229,7 @@ def finite(expression: str) -> str:
 
 def whole(cell: str) -> str:
     """The expression for a JSON text that is a whole number in digits, as ``type(value) is int`` asks; else null."""
-    return f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,17}}') THEN {cell}::BIGINT END"
+    return f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,14}}') THEN {cell}::BIGINT END"
 
 
 def step_number(cell: str) -> str:

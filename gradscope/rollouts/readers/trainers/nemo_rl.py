@@ -60,7 +60,8 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | None:
     ids, mask, logprobs, advantages = (
         None if values is None else list_of(values)[:length] for values in lists.values()
     )
-    tokens = cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages)
+    trainer_logprobs = list_of(cells.get("prev_logprobs"))[:length]
+    tokens = cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
     if cells.get("sample_loss_mask") == 0:  # the row has a reward, but no part in the loss
         return dataclasses.replace(tokens, mask=(False,) * len(tokens.mask))
     return tokens

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
-from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numbers_in, required_whole
+from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numbers_in, required_whole, whole_number
 from gradscope.rollouts.readers.parsing.scalars import ABSENT
 
 _ITERATION = re.compile(r"^iteration_(\d+)$")
@@ -17,6 +17,7 @@ _ITERATION = re.compile(r"^iteration_(\d+)$")
 def _records(row: LogRow) -> Iterator[Record]:
     step = required_whole(row.cells.get("iteration", number_in_name(_ITERATION, row.file)), "iteration")
     group = required_whole(row.cells.get("group_idx"), "group_idx")
+    version = whole_number(row.cells.get("sampling_client_step"))
     yield Record(
         step=step,
         group=str(group),
@@ -25,6 +26,7 @@ def _records(row: LogRow) -> Iterator[Record]:
         completion="",
         reward=row.reward(row.cells.get("total_reward", ABSENT)),
         rewards=numbers_in(row.cells.get("trajectory_metrics")),
+        policy_versions=None if version is None or version < 0 else (version, version),
     )
 
 

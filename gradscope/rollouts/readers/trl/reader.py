@@ -200,7 +200,8 @@ def _rollout(
         prompt_ids=logged_ids(row.get("prompt_ids")),
         completion_ids=ids,
         mask=_logged_mask(row),
-        logprobs=_logged_logprobs(row),
+        logprobs=_logged_logprobs(row, "sampling_logprobs"),
+        trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
         reward=reward,
         rewards=rewards,
         advantage=finite_or_none(row["advantage"]),
@@ -216,9 +217,9 @@ def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
     return None
 
 
-def _logged_logprobs(row: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """The sampler's log-probabilities, logged by a reward function as ``sampling_logprobs``; NaN where it gave none."""
-    values = row.get("sampling_logprobs")
+def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
+    """Log-probabilities of the sampler or the trainer, logged by a reward function; NaN where it gave none."""
+    values = row.get(column)
     if not isinstance(values, list) or not all(value is None or isinstance(value, float | int) for value in values):
         return None
     return tuple(math.nan if value is None else float(value) for value in values)

@@ -16,6 +16,7 @@ from gradscope.rollouts.readers.parsing.counted import REDUCED, counted, hidden_
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
@@ -207,7 +208,7 @@ def _records(
         reward = parse_reward(row.get("score", ABSENT))
         match = _UID.fullmatch(str(row.get("uid")))
         prompt_id = _prompt_id(row)
-        if type(row.get("step")) is not int:
+        if type(row.get("step")) is not int or whole_number(row["step"]) is None:
             quarantine.add("the step is not a whole number", location)
         elif named and match is None:
             quarantine.add("the uid is not <group>_<session>_<index>", location)

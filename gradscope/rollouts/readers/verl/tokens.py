@@ -1,8 +1,8 @@
 """Tokens in verl's rollout dumps, where a run was patched to log them: columns named as the trainer names its tensors.
 
 ``prompts`` and ``responses`` (also ``prompt_ids``, ``response_ids``) are lists of ids, with padding only where an
-``attention_mask`` over both says which of them count. ``response_mask``, ``rollout_log_probs`` and ``advantages`` are
-aligned with the response.
+``attention_mask`` over both says which of them count. ``response_mask``, ``rollout_log_probs``, ``old_log_probs`` (the
+trainer's), ``entropys`` and ``advantages`` are aligned with the response.
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from typing import Any
 
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import is_number
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, Tokens, numbers, token_ids
+from gradscope.rollouts.readers.parsing.token_lists import (
+    NOT_ALIGNED,
+    NOT_IDS,
+    Tokens,
+    numbers,
+    numbers_with_gaps,
+    token_ids,
+)
 
 COLUMNS = frozenset(
     {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}
-    | {"old_log_probs", "ref_log_prob", "advantages"}
+    | {"old_log_probs", "ref_log_prob", "advantages", "entropys"}
 )
 """Columns of tokens, which are no rewards."""
 
@@ -48,6 +55,8 @@ def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
         mask=(True,) * len(kept) if mask is None else tuple(bool(flag) for flag in mask),
         logprobs=_aligned(row.get("rollout_log_probs"), len(response_ids), kept),
         token_advantages=_aligned(_spread(row.get("advantages"), len(response_ids)), len(response_ids), kept),
+        trainer_logprobs=_where_logged(row.get("old_log_probs"), len(response_ids), kept),
+        entropies=_where_logged(row.get("entropys"), len(response_ids), kept),
     )
 
 
@@ -63,3 +72,8 @@ def _aligned(values: Any, length: int, kept: list[int]) -> tuple[float, ...] | N
     if parsed is None:
         raise UnusableRowError(NOT_ALIGNED)
     return tuple(parsed[at] for at in kept)
+
+
+def _where_logged(values: Any, length: int, kept: list[int]) -> tuple[float, ...] | None:
+    parsed = numbers_with_gaps(values, length)
+    return None if parsed is None else tuple(parsed[at] for at in kept)

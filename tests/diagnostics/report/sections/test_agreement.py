@@ -7,6 +7,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.rollouts.run import Run
+from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
@@ -34,11 +35,34 @@ def test_equal_log_probabilities_need_nothing() -> None:
     assert section.next_step == "Nothing to do: the sampler's policy is the one that was updated."
 
 
-@pytest.mark.parametrize("logged", [None, (-1.0, -2.0)])
-def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None) -> None:
+@pytest.mark.parametrize(
+    ("logged", "missing"),
+    [
+        (None, "The log has no log-probabilities of the sampler."),
+        ((-1.0, -2.0), "The log does not have the log-probabilities of both sampler and trainer (1 row: no log-p"),
+    ],
+)
+def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None, missing: str) -> None:
     section = agreement_section(inputs_of(run_with(logged), grams=[recomputed((-1.0,))]))
+    assert section.name == "agreement"
     assert section.missing is not None
-    assert section.missing.startswith("The log has no log-probabilities of the sampler.")
+    assert section.missing.startswith(missing)
+
+
+def test_zeros_in_place_of_log_probabilities_are_told_as_such() -> None:
+    section = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [0.0, 0.0])))))
+    assert section.missing is not None
+    assert "(1 row: zeros in place of log-probabilities)" in section.missing
+
+
+def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
+    run = run_of(tokens_of(both([-1.0, -2.0], [-1.1, -2.0]), step=0))
+    alone = agreement_section(inputs_of(run))
+    section = agreement_section(inputs_of(run, grams=[recomputed((-1.0, -2.3))]))
+    assert alone.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
+    assert section.findings[: len(alone.findings)] == alone.findings
+    assert section.findings[-1].startswith("Over 1 recomputed steps")
+    assert len(section.tables) == len(alone.tables) + 1
 
 
 def test_what_the_trainer_logged_of_it_stands_in() -> None:

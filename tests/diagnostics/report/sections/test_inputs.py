@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_part, missing_section
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
@@ -28,3 +28,11 @@ def test_a_section_without_data_says_what_to_log(hint: str, missing: str) -> Non
     section = missing_section("name", "Why?", Unavailable(reason="It is not there.", hint=hint))
     assert (section.name, section.question, section.missing, section.headline) == ("name", "Why?", missing, missing)
     assert section.findings == section.tables == section.charts == ()
+
+
+def test_a_part_that_the_log_lacks_is_a_sentence() -> None:
+    section = missing_part("entropy", "Why?", inputs_of(RUN).logged.entropy)
+    assert section.name == "entropy"
+    assert section.missing is not None
+    assert section.missing.startswith("The log has no entropy. TRL and verl log it")
+    assert missing_part("entropy", "Why?", None, anchor="other").name == "other"

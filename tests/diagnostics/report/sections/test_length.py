@@ -55,10 +55,11 @@ def test_equal_rewards_say_nothing_about_length() -> None:
 @pytest.mark.parametrize(
     ("statuses", "metrics", "finding"),
     [
-        (("truncated", "complete"), {}, "1 of 2 completions were cut off at the length limit; they hold 50.0 % of"),
-        (("complete", "complete"), {}, "0 of 2 completions were cut off at the length limit."),
+        (("truncated", "completed"), {}, "1 of 2 completions were cut off at the length limit; they hold 50.0 % of"),
+        (("completed", "completed"), {}, "0 of 2 completions were cut off at the length limit."),
         (("unknown", "unknown"), {1: {"completions/clipped_ratio": 0.25}}, "on average 25.0 % of completions were cut"),
         (("unknown", "unknown"), {}, "Which completions were cut off is not in the log."),
+        (("unknown", "error"), {}, "Which completions were cut off is not in the log."),
     ],
 )
 def test_what_was_cut_off_is_counted_or_quoted(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -47,3 +48,15 @@ def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
 def test_lists_that_contradict_each_other_say_why(ids: Any, mask: Any, more: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnusableRowError, match=f"^{reason}$"):
         cut_sequence(ids, mask, **more)
+
+
+def test_the_trainers_numbers_keep_their_gaps_where_tokens_were_sampled() -> None:
+    tokens = cut_sequence([1, 2, 3], [0, 1, 0], trainer_logprobs=[None, -0.5, None], entropies=[1, "high", 2])
+    assert tokens.trainer_logprobs == (-0.5, 0.0)
+    assert tokens.entropies == pytest.approx((math.nan, 0.0), nan_ok=True)
+
+
+@pytest.mark.parametrize("cell", [None, [], [-0.5], "text"])
+def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
+    tokens = cut_sequence([1, 2], [0, 1], trainer_logprobs=cell, entropies=cell)
+    assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -59,3 +61,28 @@ def test_prime_rl_agents_of_an_episode_are_groups_of_their_own(tmp_path: Path) -
     run = read_run(write_lines(tmp_path / "traces.jsonl", prime_row(traces=[trace, trace])))
     assert list(rewards_of(run)) == ["3:g7/0", "3:g7/1"]
     assert "several trained agents" in run.source.inferred[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ({"start": 1, "end": 2}, (1, 2)),
+        ({"start": 3, "end": 2}, None),
+        ({"start": -1, "end": 2}, None),
+        ({"start": 1}, None),
+        ({"start": 10**400, "end": 10**400}, None),
+        ("new", None),
+        (None, None),
+    ],
+)
+def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
+    tmp_path: Path, policy: Any, versions: tuple[int, int] | None
+) -> None:
+    row = prime_row(run={"work": {"step": 3, "policy": policy}})
+    run = read_run(write_lines(tmp_path / "traces.jsonl", row))
+    assert run.groups[0].rollouts[0].policy_versions == versions
+
+
+def test_prime_rl_a_step_beyond_all_floats_is_no_step(tmp_path: Path) -> None:
+    rows = [prime_row(), prime_row(run={"work": {"step": 10**400}})]
+    assert set_aside(read_run(write_lines(tmp_path / "traces.jsonl", *rows))) == {"the step is not a whole number": 1}

@@ -55,3 +55,12 @@ def test_nemo_rls_log_probabilities_are_the_samplers_whatever_the_trainers_are(t
     run = read_run(write_lines(tmp_path / "train_data_step1.jsonl", {**row, "prev_logprobs": previous}))
     assert run.groups[0].rollouts[0].logprobs is None
     assert run.source.quarantined.num_rows == 0
+
+
+def test_nemo_rl_has_the_trainers_log_probabilities_beside_the_samplers(tmp_path: Path) -> None:
+    assert read_run(LOGS / "nemo_rl").groups[1].rollouts[1].trainer_logprobs == (-0.11,) * 3
+    row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])
+    row["prev_logprobs"][0] = row["prev_logprobs"][0][:2]
+    run = read_run(write_lines(tmp_path / "train_data_step7.jsonl", row))
+    assert run.groups[0].rollouts[0].trainer_logprobs is None
+    assert run.groups[0].rollouts[0].logprobs == (-0.1, -0.1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,11 @@ def test_a_run_under_unsloth_is_trls(tmp_path: Path) -> None:
     assert run.source.format == "trl"
     assert shape(run) == [("1:0", "a", 2), ("1:1", "b", 2)]
     assert run.metrics[1]["completion_length"] == 3.0
+
+
+def test_log_probabilities_of_both_sides_come_from_their_columns(tmp_path: Path) -> None:
+    columns = {"sampling_logprobs": [[-0.5, None], [-1.0]], "old_per_token_logps": [[-0.6, -0.1], [-1.0]]}
+    write_file(tmp_path, 1, rows(["a", "a"], [1.0, 0.0], **columns))
+    first, second = read_run(tmp_path).groups[0].rollouts
+    assert first.logprobs == pytest.approx((-0.5, math.nan), nan_ok=True)
+    assert (first.trainer_logprobs, second.trainer_logprobs) == ((-0.6, -0.1), (-1.0,))

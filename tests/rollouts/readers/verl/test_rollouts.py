@@ -49,12 +49,13 @@ def test_legacy_rows_are_grouped_by_input_and_truth_and_it_is_said() -> None:
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     rows = [row(uid="a_0_0"), row(uid="a_1_0", score=None), row(uid="a"), row(uid="a_2_0", step={}), row()]
+    rows.append(row(uid="a_3_0", step=10**400))
     run = read_run(write(tmp_path / "v1", *rows))
     assert [group.rewards for group in run.groups] == [(1.0, None)]
     assert {reason.reason: reason.num_rows for reason in run.source.quarantined.reasons} == {
         "the reward is null": 1,
         "the uid is not <group>_<session>_<index>": 2,
-        "the step is not a whole number": 1,
+        "the step is not a whole number": 2,
     }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -47,3 +48,17 @@ def test_lists_that_do_not_fit_are_no_row(cells: dict[str, Any]) -> None:
 
 def test_text_has_no_tokens() -> None:
     assert row_tokens({"input": "a", "output": "b"}) is None
+
+
+def test_the_trainers_numbers_are_cut_alike_and_their_gaps_kept() -> None:
+    tokens = row_tokens({**ROW, "old_log_probs": [-0.6, None, -0.3, 9.0], "entropys": [0.5, 0.25, "high", 0.0]})
+    assert tokens is not None
+    assert tokens.trainer_logprobs == pytest.approx((-0.6, math.nan, -0.3), nan_ok=True)
+    assert tokens.entropies == pytest.approx((0.5, 0.25, math.nan), nan_ok=True)
+
+
+@pytest.mark.parametrize("cell", [None, [-0.5], "text", -0.5])
+def test_trainers_numbers_that_do_not_fit_are_none_and_cost_no_row(cell: Any) -> None:
+    tokens = row_tokens({**ROW, "old_log_probs": cell})
+    assert tokens is not None
+    assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)

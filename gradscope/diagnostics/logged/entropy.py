@@ -1,0 +1,81 @@
+"""The entropy that a log has: of each token, else as the trainer's own metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
+from gradscope.diagnostics.logged.step_tokens import counts_in_loss, groups_by_step
+from gradscope.estimate import Estimate
+from gradscope.metrics.sampler.token_means import token_mean
+from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.trend import trend
+from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Rollout, RolloutGroup
+
+METRICS = (
+    *("entropy", "actor/entropy", "train/approx_entropy", "entropy/all/mean", "optim/entropy"),
+    *("train/entropy", "policy/entropy", "actor/entropy/avg"),
+)
+"""What trainers call the mean entropy of a token, the first that is logged counts."""
+
+_ROUNDING = 0.01
+_GREATEST = 100.0
+"""The logarithm of any vocabulary is below."""
+Row = tuple[float, int, str]
+"""Sum and number of the entropies of a rollout, and its prompt."""
+
+
+def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
+    """The course of the entropy; without an interval at single steps where only the trainer's mean is known."""
+    return _of_tokens(run, resampling) or _as_logged(run) or PolicyEntropy()
+
+
+def _of_tokens(run: Run, resampling: Resampling) -> PolicyEntropy | None:
+    rows = {step: list(_rows(groups)) for step, groups in groups_by_step(run).items()}
+    by_step = [EntropyNumbers(step=step, mean=_mean(found, resampling)) for step, found in rows.items() if found]
+    if not by_step:
+        return None
+    overall = EntropyNumbers(step=None, mean=_mean([row for found in rows.values() for row in found], resampling))
+    return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+
+
+def _rows(groups: Sequence[RolloutGroup]) -> Iterator[Row]:
+    for group in groups:
+        for rollout in filter(counts_in_loss, group.rollouts):
+            values = _entropies(rollout)
+            if values is not None:
+                yield float(values.sum()), len(values), group.prompt_id
+
+
+def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
+    """Those of the tokens that count in the loss; None where one is missing or below 0, as no entropy of tokens is."""
+    if not rollout.entropies or (rollout.mask is not None and len(rollout.mask) != len(rollout.entropies)):
+        return None
+    values = np.array(rollout.entropies, dtype=np.float64)
+    values = values if rollout.mask is None else values[np.array(rollout.mask, dtype=bool)]
+    return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
+
+
+def _mean(rows: Sequence[Row], resampling: Resampling) -> Estimate:
+    totals, numbers, prompts = zip(*rows, strict=True)
+    return token_mean(totals, numbers, prompts, resampling=resampling).within(0.0, _GREATEST)
+
+
+def _as_logged(run: Run) -> PolicyEntropy | None:
+    for name in METRICS:
+        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
+        if logged:
+            by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+            overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
+            return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
+    return None
+
+
+def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:
+    pairs = [(row.step or 0, row.mean.value) for row in by_step if row.mean.value is not None]
+    return trend([step for step, _ in pairs], [value for _, value in pairs])

@@ -1,0 +1,102 @@
+"""How completions ended and how long they took, where a log says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
+from gradscope.diagnostics.logged.step_tokens import groups_by_step
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.results.logged.course import Generation, GenerationNumbers
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup, Status
+
+ENDED: tuple[Status, ...] = ("completed", "truncated")
+"""How a completion ends that did not fail."""
+TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
+"""What trainers call the share of completions that were cut off."""
+_LONGEST = 1e9
+"""Thirty years in seconds: no time of a rollout."""
+_NO_ENDS = "the log does not say which completions were cut off"
+_NO_TIMES = "rollouts were not timed"
+_ONE_TIMED = "no step has two timed rollouts"
+
+
+def generation(run: Run, resampling: Resampling) -> Generation:
+    """Truncation and time of the whole log and of each step."""
+    steps = groups_by_step(run)
+    judged = any(rollout.status in ENDED for group in run.groups for rollout in group.rollouts)
+    logged = {} if judged else _logged_shares(run)
+    by_step = tuple(
+        row for step, groups in steps.items() if _has_any(row := _numbers(step, groups, logged, resampling))
+    )
+    if not by_step:
+        return Generation()
+    overall = _numbers(None, run.groups, logged, resampling)
+    return Generation(overall=overall, by_step=by_step)
+
+
+def _has_any(row: GenerationNumbers) -> bool:
+    return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
+
+
+def _logged_shares(run: Run) -> dict[int, float]:
+    for name in TRUNCATED:
+        shares = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
+        if shares:
+            return shares
+    return {}
+
+
+def _numbers(
+    step: int | None, groups: Iterable[RolloutGroup], logged: Mapping[int, float], resampling: Resampling
+) -> GenerationNumbers:
+    rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
+    ends = [(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED]
+    times = [
+        (at, prompt, one.seconds) for at, prompt, one in rows if one.seconds is not None and one.seconds < _LONGEST
+    ]
+    return GenerationNumbers(
+        step=step,
+        frac_truncated=_truncated(step, ends, logged, resampling),
+        seconds=_seconds(times, resampling),
+        slowest_over_mean=_slowest(times),
+    )
+
+
+def _truncated(
+    step: int | None, ends: Sequence[tuple[str, float]], logged: Mapping[int, float], resampling: Resampling
+) -> Estimate:
+    if ends:
+        return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
+    if step is None and logged:
+        return mean_as_logged(logged).within(0.0, 1.0)
+    if step is not None and step in logged:
+        return logged_estimate(logged[step]).within(0.0, 1.0)
+    return Estimate.undefined_because(_NO_ENDS)
+
+
+def _seconds(times: Sequence[tuple[int, str, float]], resampling: Resampling) -> Estimate:
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    prompts = [prompt for _, prompt, _ in times]
+    mean = bootstrap_mean([seconds for *_, seconds in times], prompts, share=False, resampling=resampling)
+    return mean.within(0.0, np.inf)
+
+
+def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
+    """The mean over steps of slowest over mean; steps with one timed rollout, or none that took time, have none."""
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    by_step: dict[int, list[float]] = {}
+    for step, _, seconds in times:
+        by_step.setdefault(step, []).append(seconds)
+    ratios = [max(found) / np.mean(found) for found in by_step.values() if len(found) > 1 and max(found) > 0]
+    if not ratios:
+        return Estimate.undefined_because(_ONE_TIMED)
+    return mean_of_steps(ratios, ratios).within(1.0, np.inf)

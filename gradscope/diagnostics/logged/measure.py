@@ -1,0 +1,63 @@
+"""What a log alone says of its policy, all parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradscope.diagnostics.logged.entropy import policy_entropy
+from gradscope.diagnostics.logged.generation import generation
+from gradscope.diagnostics.logged.sampler import sampler_mismatch
+from gradscope.diagnostics.logged.staleness import staleness
+from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.results.logged.course import Staleness
+from gradscope.results.logged.mismatch import SamplerMismatch
+from gradscope.results.logged.policy import LoggedPolicy
+from gradscope.rollouts.run import Run
+
+PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
+    "sampler": sampler_mismatch,
+    "entropy": policy_entropy,
+    "staleness": staleness,
+    "generation": generation,
+}
+"""Part of :class:`LoggedPolicy` -> what makes it."""
+
+_MISSING = {
+    "sampler": "the log does not have the log-probabilities of both sampler and trainer",
+    "entropy": "the log has no entropy",
+    "staleness": "the log does not say which weights sampled a rollout",
+    "generation": "the log does not say how completions ended or how long they took",
+}
+_HINTS = {
+    "sampler": "NeMo-RL's training data have them, prime-rl's export of tokens (trainer.enable_token_export), and "
+    "patched runs of verl and TRL.",
+    "entropy": "TRL and verl log it as a metric; prime-rl's export of tokens has it for each token.",
+    "staleness": "prime-rl's traces and the Tinker cookbook's summaries have the version of the weights.",
+    "generation": "Log how each completion ended, or its share as completions/clipped_ratio, and generation_seconds.",
+}
+
+
+def logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
+    """Sampler against trainer, entropy, staleness, truncation and time, as far as the log has them."""
+    parts = {name: part(run, resampling) for name, part in PARTS.items()}
+    missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
+    return LoggedPolicy(**parts, missing=missing)
+
+
+def absence_of(name: str, part: Any) -> tuple[str, str]:
+    """Why a part has no numbers.
+
+    Args:
+        name: One of :data:`PARTS`.
+        part: It, without numbers.
+
+    Returns:
+        The reason, without its period, and where it is logged, a sentence.
+    """
+    if isinstance(part, Staleness) and part.contradiction:
+        return part.contradiction, "Count steps from 1, and versions in updates."
+    if isinstance(part, SamplerMismatch) and part.set_aside:
+        reason, number = max(part.set_aside.items(), key=lambda pair: pair[1])
+        return f"{_MISSING[name]} ({number:,} row{'s' * (number != 1)}: {reason})", _HINTS[name]
+    return _MISSING[name], _HINTS[name]

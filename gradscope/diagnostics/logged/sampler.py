@@ -1,0 +1,92 @@
+"""Logged log-probabilities of sampler and trainer beside each other: the whole log, each step, the worst tokens.
+
+Legend: N tokens, S sequences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradscope.diagnostics.logged.step_tokens import StepTokens, groups_by_step, step_tokens
+from gradscope.metrics.sampler.mismatch import mismatch_estimates
+from gradscope.metrics.sampler.sequence_sums import SequenceSums, joined_sums, sequence_sums
+from gradscope.metrics.uncertainty.resampling import Resampling
+from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, TokenMismatch
+from gradscope.rollouts.run import Run
+
+NUM_WORST = 10
+"""Tokens that are named."""
+
+
+def sampler_mismatch(run: Run, resampling: Resampling) -> SamplerMismatch:
+    """All that both log-probabilities of a log say; a step's tokens are let go of once they are summed."""
+    set_aside: Counter[str] = Counter()
+    parts: list[SequenceSums] = []
+    prompts: list[str] = []
+    by_step: list[MismatchNumbers] = []
+    worst: list[TokenMismatch] = []
+    for step, groups in groups_by_step(run).items():
+        tokens = step_tokens(groups, set_aside)
+        if not len(tokens.lengths):
+            continue
+        sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
+        by_step.append(_numbers(step, sums, tokens.prompts, resampling))
+        worst = sorted([*worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
+        parts.append(sums)
+        prompts += tokens.prompts
+    if not parts:
+        return SamplerMismatch(set_aside=dict(set_aside))
+    joined = joined_sums(parts)
+    return SamplerMismatch(
+        overall=_numbers(None, joined, prompts, resampling),
+        by_step=tuple(by_step),
+        worst=tuple(token for token in worst if token.sampler != token.trainer),
+        set_aside=dict(set_aside),
+        is_identical=not joined.distance.any(),
+    )
+
+
+def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling) -> MismatchNumbers:
+    return MismatchNumbers(
+        step=step,
+        num_tokens=int(sums.num_tokens.sum()),
+        num_sequences=len(sums.num_tokens),
+        **mismatch_estimates(sums, prompts, resampling=resampling),
+    )
+
+
+def _worst(step: int, tokens: StepTokens) -> list[TokenMismatch]:
+    """The tokens of a step on which both differ most, the largest difference first."""
+    distance = np.abs(tokens.log_ratios)
+    places = _largest(distance, NUM_WORST)
+    sequences = np.searchsorted(np.cumsum(tokens.lengths), places, side="right")
+    return [
+        TokenMismatch(
+            step=step,
+            row=tokens.rollouts[sequence].row,
+            position=int(tokens.positions[place]),
+            sampler=float(tokens.sampler[place]),
+            trainer=float(tokens.trainer[place]),
+        )
+        for place, sequence in zip(places, sequences, strict=True)
+    ]
+
+
+def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
+    """The places of the largest values without sorting all of them, the largest first and the first of equal ones."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) > most:
+        least = np.partition(numbers, len(numbers) - most)[len(numbers) - most]
+        places = np.flatnonzero(numbers > least)
+        places = np.concatenate([places, np.flatnonzero(numbers == least)[: most - len(places)]])
+    else:
+        places = np.arange(len(numbers))
+    return np.asarray(places[np.lexsort((places, -numbers[places]))], dtype=np.int64)
+
+
+def _distance(token: TokenMismatch) -> float:
+    return abs(token.trainer - token.sampler)

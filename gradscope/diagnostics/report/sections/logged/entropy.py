@@ -1,0 +1,81 @@
+"""Is the policy's entropy falling?"""
+
+from __future__ import annotations
+
+from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
+from gradscope.estimate import Estimate
+from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
+from gradscope.results.report import Chart, ReportSection, Series
+from gradscope.say import interval, number, with_interval
+
+NAME = "entropy"
+QUESTION = "Is the policy losing its entropy?"
+
+
+def entropy_section(inputs: ReportInputs) -> ReportSection:
+    """Mean entropy of a token and where it is going."""
+    entropy = inputs.logged.entropy
+    if entropy.overall is None:
+        return missing_part(NAME, QUESTION, entropy)
+    trend = entropy.trend or Estimate.undefined_because("it was not computed")
+    return ReportSection(
+        name=NAME,
+        question=QUESTION,
+        findings=tuple(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
+        meaning=metric("entropy.mean").meaning,
+        next_step=_next_step(trend),
+        charts=_charts(entropy),
+    )
+
+
+def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
+    if overall.mean.value is None:
+        return f"The entropy of the log is not a number: {overall.mean.undefined}."
+    first, last = entropy.by_step[0], entropy.by_step[-1]
+    if entropy.origin == "tokens":
+        text, where = with_interval(overall.mean, ".3g"), "each token has its own"
+    else:  # the interval of a mean over steps says little where they go somewhere
+        text, where = number(overall.mean.value, ".3g"), f"the trainer's own metric {entropy.origin}"
+    ends = "" if first is last else f", {_at(first)} and {_at(last)}"
+    return f"Entropy is {text} nats a token{ends} ({where})."
+
+
+def _at(row: EntropyNumbers) -> str:
+    return f"{with_interval(row.mean, '.3g')} at step {row.step}"
+
+
+def _change(entropy: PolicyEntropy, trend: Estimate) -> str:
+    if trend.value is None:
+        return ""
+    first, last = entropy.by_step[0].step, entropy.by_step[-1].step
+    undecided = "" if trend.side_of_zero else ", so its direction is undecided"
+    text = f"From step {first} to {last} it changes by {trend.value:+.3g} along its line"
+    return f"{text}{interval(trend, '+.3g')}{undecided}."
+
+
+def _next_step(trend: Estimate) -> str:
+    if trend.side_of_zero < 0:
+        return (
+            "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
+            "entropy bonus, harder prompts)."
+        )
+    if trend.side_of_zero > 0:
+        return (
+            "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
+            "reasoning all raise it."
+        )
+    return "Nothing to do while no direction is certain."
+
+
+def _charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
+    if len(entropy.by_step) < 2:
+        return ()
+    return (
+        Chart(
+            title="Entropy, nats a token",
+            kind="lines",
+            places=tuple(row.step or 0 for row in entropy.by_step),
+            series=(Series(name="entropy", values=tuple(row.mean.value for row in entropy.by_step)),),
+        ),
+    )

@@ -1,0 +1,48 @@
+"""Runs whose rollouts have log-probabilities, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+def tokens_of(*rollouts: Mapping[str, Any], step: int = 1, prompt: str = "p") -> RolloutGroup:
+    """A group whose rollouts have these fields."""
+    group = group_of([1.0] * len(rollouts), step=step, prompt=prompt)
+    changed = tuple(replace(one, **fields) for one, fields in zip(group.rollouts, rollouts, strict=True))
+    return replace(group, rollouts=changed)
+
+
+def both(sampler: Sequence[float], trainer: Sequence[float], **fields: Any) -> dict[str, Any]:
+    """A rollout with both log-probabilities."""
+    return {"logprobs": tuple(sampler), "trainer_logprobs": tuple(trainer), **fields}
+
+
+def drifting_run(num_steps: int = 3, num_prompts: int = 6) -> Run:
+    """Tokens whose trainer is ahead by a hundredth at step 1, two at step 2, ...; every rollout lags by its sample."""
+    groups = [
+        tokens_of(
+            *(
+                both(
+                    [-1.0, -0.5],
+                    [-1.0 + step / 100, -0.5 - step / 100],
+                    advantage=1.0,
+                    entropies=(step / 10, step / 10),
+                    policy_versions=(max(step - 1 - sample, 0), step - 1),
+                    status="truncated" if sample else "completed",
+                    seconds=1.0 + sample,
+                )
+                for sample in range(2)
+            ),
+            step=step,
+            prompt=f"p{prompt}",
+        )
+        for step in range(1, num_steps + 1)
+        for prompt in range(num_prompts)
+    ]
+    return run_of(*groups)

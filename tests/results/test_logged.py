@@ -1,0 +1,31 @@
+"""The records of what a log says of its policy: each part alike, and a document that says why a part is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args, get_type_hints
+
+import pytest
+
+from gradscope.estimate import Estimate
+from gradscope.results.envelope import to_jsonable
+from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
+from gradscope.results.logged.policy import LoggedPolicy
+
+PARTS = {name: kind for name, kind in get_type_hints(LoggedPolicy).items() if name != "missing"}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_a_part_has_the_same_numbers_of_the_log_and_of_each_step(part: type) -> None:
+    hints = get_type_hints(part)
+    assert get_args(hints["overall"])[0] is get_args(hints["by_step"])[0]
+    assert dataclasses.fields(get_args(hints["overall"])[0])[0].name == "step"
+    assert part().overall is None
+
+
+def test_a_document_holds_numbers_and_reasons() -> None:
+    overall = EntropyNumbers(step=None, mean=Estimate.exact(0.5))
+    policy = LoggedPolicy(entropy=PolicyEntropy(overall=overall, origin="entropy"), missing={"sampler": "no such log"})
+    document = to_jsonable(policy)
+    assert document["entropy"]["overall"]["mean"]["value"] == 0.5
+    assert (document["sampler"]["overall"], document["missing"]) == (None, {"sampler": "no such log"})
