@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.places.naming import as_named_run, errors_as_named
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
@@ -33,7 +35,7 @@ def read_run(
     """Read a run, whatever wrote it.
 
     Args:
-        path: A run folder, a file, a folder of files or a glob.
+        path: A run folder, a file, a folder of files or a glob; as text also the URL of one, which is copied first.
         options: How to read it; None: recognize everything.
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
             reduced to it, out of core.
@@ -43,15 +45,21 @@ def read_run(
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
     """
-    options = options or ReadOptions()
-    request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
-    _require_input(request.path)
-    reader = _recognize(request) if options.reader is None else format_named(options.reader)
-    _refuse_unused(reader, request)
-    run = _naming_non_finite(reader.read(request))
-    if options.strict:
-        refuse_quarantined(run.source.quarantined)
+    request = ReadRequest(
+        path=fetched(path, progress), options=options or ReadOptions(), rewards_only=rewards_only, progress=progress
+    )
+    with errors_as_named():
+        run = as_named_run(_read(request))
+        if request.options.strict:
+            refuse_quarantined(run.source.quarantined)
     return run
+
+
+def _read(request: ReadRequest) -> Run:
+    _require_input(request.path)
+    reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
+    _refuse_unused(reader, request)
+    return _naming_non_finite(reader.read(request))
 
 
 def _naming_non_finite(run: Run) -> Run:
@@ -119,11 +127,12 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     )
 
 
-def runs_below(path: str | Path) -> tuple[Path, ...]:
+def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
     """The trainers' runs one or two folders below, by name; none where the path is a file or itself a run."""
-    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in FORMATS):
+    local = fetched(path, progress)
+    if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
-    return tuple(run for folder in _folders(Path(path)) for run in ([folder] if _is_run(folder) else _runs(folder)))
+    return tuple(run for folder in _folders(local) for run in ([folder] if _is_run(folder) else _runs(folder)))
 
 
 def _runs(path: Path) -> list[Path]:

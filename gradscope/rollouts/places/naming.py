@@ -1,0 +1,47 @@
+"""What was read from a copy says where it lies: the URL, as it was typed but for its credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gradscope.copies import as_named
+from gradscope.errors import GradscopeError
+from gradscope.rollouts.places.fetch import awaited_note
+from gradscope.rollouts.run import Run
+
+
+def as_named_run(run: Run) -> Run:
+    """The run, whose source names URLs in place of their copies and says what is not copied yet."""
+    source = run.source
+    quarantined = source.quarantined
+    reasons = tuple(replace(reason, first=as_named(reason.first)) for reason in quarantined.reasons)
+    return replace(
+        run,
+        source=replace(
+            source,
+            path=as_named(source.path),
+            recognized=as_named(source.recognized),
+            files=tuple(map(as_named, source.files)),
+            inferred=(*map(as_named, source.inferred), *awaited_note(run.path)),
+            missing=tuple(map(as_named, source.missing)),
+            quarantined=replace(quarantined, reasons=reasons),
+        ),
+    )
+
+
+@contextmanager
+def errors_as_named() -> Iterator[None]:
+    """Errors from inside name URLs in place of their copies.
+
+    Raises:
+        GradscopeError: The same, with its message and hint reworded.
+    """
+    try:
+        yield
+    except GradscopeError as error:
+        error.message = as_named(error.message)
+        error.hint = None if error.hint is None else as_named(error.hint)
+        error.args = (error.message,)
+        raise
