@@ -35,9 +35,7 @@ def test_a_file_a_folder_and_a_glob_have_local_paths(memory: Any) -> None:
 def test_weights_are_copied_when_a_folder_is_asked_for(memory: Any) -> None:
     memory.pipe(WEIGHTS)
     folder = fetched("memory://run")
-    assert awaited_note(folder) == (
-        "Weights and tokenizers (3 files, 2.5 kB) are copied when a step needs them.",
-    )
+    assert awaited_note(folder) == ("Weights and tokenizers (3 files, 2.5 kB) are copied when a step needs them.",)
     bring_weights(folder / "checkpoint-1", None, Path("elsewhere"))
     assert (folder / "checkpoint-1" / "model.safetensors").read_bytes() == b"x" * 2000
     assert not (folder / "checkpoint-2" / "model.safetensors").exists()

@@ -47,9 +47,7 @@ def test_a_document_has_the_digests_of_the_copies(memory: Any) -> None:
         build_document("x", {}, files=read_run(path).source.files, definitions={})["inputs"]
         for path in ("memory://logs/trl", LOGS / "trl")
     )
-    assert [one["path"] for one in there] == [
-        one["path"].replace(str(LOGS), "memory://logs") for one in here
-    ]
+    assert [one["path"] for one in there] == [one["path"].replace(str(LOGS), "memory://logs") for one in here]
     assert [one["sha256"] for one in there] == [one["sha256"] for one in here]
 
 

@@ -15,7 +15,7 @@ import pytest
 from gradscope import copies
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and nothing known from other tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def memory() -> Iterator[Any]:
+def memory(cache: Path) -> Iterator[Any]:
     """fsspec's file system in memory, empty."""
     system = fsspec.filesystem("memory")
     system.store.clear()
@@ -48,7 +48,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[Any]:
+def web(tmp_path: Path, cache: Path) -> Iterator[Any]:
     """A web server of the folder ``web``; ``url`` is its address, ``seen`` what it was asked for."""
     pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
     folder = tmp_path / "web"
