@@ -19,6 +19,7 @@ from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
+from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
@@ -107,13 +108,13 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
 
 
 def _recognize(request: ReadRequest) -> Format | RowFormat:
+    refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if recognized is not None:
         return recognized
     refuse_pickles(request.path)
-    below = next(iter(_runs(request.path)), None)
-    if below is not None:
-        raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
+    refuse_folder_of_runs(request.path, _runs_below(request.path))
+    refuse_folders(request.path)
     rows = peek(request.path)
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)
@@ -132,11 +133,15 @@ def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tu
     local = fetched(path, progress)
     if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
-    return tuple(run for folder in _folders(local) for run in ([folder] if _is_run(folder) else _runs(folder)))
+    return _runs_below(local)
 
 
-def _runs(path: Path) -> list[Path]:
-    return [folder for folder in _folders(path) if _is_run(folder)]
+def _runs_below(path: Path) -> tuple[Path, ...]:
+    return tuple(
+        run
+        for folder in _folders(path)
+        for run in ([folder] if _is_run(folder) else [inner for inner in _folders(folder) if _is_run(inner)])
+    )
 
 
 def _is_run(folder: Path) -> bool:
