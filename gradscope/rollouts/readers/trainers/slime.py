@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
 from gradscope.rollouts.readers.flat.columns import chosen_name
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat
@@ -101,5 +102,6 @@ FORMAT = RowFormat(
     survey=_survey,
     records=_records,
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
+    completes=with_logged_metrics,
     takes=frozenset({"reward_column"}),
 )
