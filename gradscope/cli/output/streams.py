@@ -7,7 +7,6 @@ import sys
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gradscope.copies import as_named
 from gradscope.render.words.escape import plain
 
 _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
@@ -15,7 +14,7 @@ _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yello
 
 def say(line: str) -> None:
     """Talk to the person: one escaped line on stderr; a leading ``error:``, ``hint:`` or ``note:`` is colored."""
-    text = Text(plain(as_named(line)))
+    text = Text(plain(line))
     for prefix, style in _PREFIXES.items():
         if line.startswith(prefix):
             text.stylize(style, 0, len(prefix))

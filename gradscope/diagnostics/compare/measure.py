@@ -115,7 +115,7 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[Cell, dict[int, ComparedRun]]:
         other = cells.setdefault(cell, {}).setdefault(run.seed, run)
         if other is not run:
             raise InputError(
-                as_named(f"{other.path} and {run.path} have the same settings and seed: they are one run made twice."),
+                f"{other.path} and {run.path} have the same settings and seed: they are one run made twice.",
                 hint="Leave one of them out.",
             )
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))

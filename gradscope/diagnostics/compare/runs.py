@@ -106,7 +106,7 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
         runs = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
         if not runs:
             raise InputError(
-                f"{as_named(str(path))} holds no run of gradscope.",
+                f"{path} holds no run of gradscope.",
                 hint="Name folders that `gradscope train` wrote, or the folder of a grid.",
             )
         found += runs

@@ -64,9 +64,7 @@ def report_index(
     progress(len(runs), len(runs), "runs")
     if not summaries or (strict and left_out):
         name, reason = left_out[0]
-        raise InputError(
-            as_named(f"{folder / name} cannot be summarized: {reason}"), hint="Name one run of the folder."
-        )
+        raise InputError(f"{folder / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
     return RunIndex(
         source=_source(folder, sources),
         name=as_named(str(folder.resolve())).rpartition(os.sep)[2],

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -45,7 +45,8 @@ class Mirror:
     @property
     def root(self) -> Path:
         """The copy of the file or folder, alone in its folder but for the index."""
-        return self.home / "copy" / (PurePosixPath(self.listing.root).name or "root")
+        name = PurePosixPath(self.listing.root).name
+        return self.home / "copy" / ("root" if name in ("", "..") else name)
 
     @property
     def path(self) -> Path:
@@ -58,7 +59,7 @@ class Mirror:
 
     def refresh(self) -> None:
         """Copy what is new or changed and is read at once, mark what can be had, and remove what is gone."""
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_home()
         self._read_index()
         self._remove_others()
         now = []
@@ -72,6 +73,15 @@ class Mirror:
                     self._stand_in(entry)
         self.copy(now)
         note_copy(self.root, self.listing.root)
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InputError(
+                f"There is no place for a copy of {self.listing.root}: {self.home.parent} cannot be written.",
+                hint="Set XDG_CACHE_HOME to a folder that you may write.",
+            ) from error
 
     def _when(self, entry: Entry) -> str:
         """What was named itself, or by a glob, is copied under any name that may be a log's."""
@@ -88,7 +98,7 @@ class Mirror:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
             try:
-                for job in jobs:
+                for job in as_completed(jobs):
                     job.result()
             finally:
                 count.stop()

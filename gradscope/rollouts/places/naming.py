@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from gradscope.copies import as_named
-from gradscope.errors import GradscopeError
 from gradscope.rollouts.places.fetch import awaited_note
 from gradscope.rollouts.run import Run
 
@@ -28,20 +25,7 @@ def as_named_run(run: Run) -> Run:
             missing=tuple(map(as_named, source.missing)),
             quarantined=replace(quarantined, reasons=reasons),
         ),
+        unmerged_weights={
+            number: replace(reason, hint=as_named(reason.hint)) for number, reason in run.unmerged_weights.items()
+        },
     )
-
-
-@contextmanager
-def errors_as_named() -> Iterator[None]:
-    """Errors from inside name URLs in place of their copies.
-
-    Raises:
-        GradscopeError: The same, with its message and hint reworded.
-    """
-    try:
-        yield
-    except GradscopeError as error:
-        error.message = as_named(error.message)
-        error.hint = None if error.hint is None else as_named(error.hint)
-        error.args = (error.message,)
-        raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.places.fetch import fetched
-from gradscope.rollouts.places.naming import as_named_run, errors_as_named
+from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
@@ -49,18 +49,13 @@ def read_run(
     request = ReadRequest(
         path=fetched(path, progress), options=options or ReadOptions(), rewards_only=rewards_only, progress=progress
     )
-    with errors_as_named():
-        run = as_named_run(_read(request))
-        if request.options.strict:
-            refuse_quarantined(run.source.quarantined)
-    return run
-
-
-def _read(request: ReadRequest) -> Run:
     _require_input(request.path)
     reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
     _refuse_unused(reader, request)
-    return _naming_non_finite(reader.read(request))
+    run = as_named_run(_naming_non_finite(reader.read(request)))
+    if request.options.strict:
+        refuse_quarantined(run.source.quarantined)
+    return run
 
 
 def _naming_non_finite(run: Run) -> Run:
@@ -86,7 +81,9 @@ def _require_input(path: Path) -> None:
         is_glob = any(letter in str(path) for letter in "*?[")
         raise InputError(
             f"No file matches {path}." if is_glob else f"There is no file or folder {path}.",
-            hint="Check the path; relative paths start where you are.",
+            hint="Give a URL as text: a Path drops one of its slashes."
+            if path.parts[0].endswith(":") and not path.is_absolute()
+            else "Check the path; relative paths start where you are.",
         )
     elif path.is_file() and path.stat().st_size == 0:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")

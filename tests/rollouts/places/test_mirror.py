@@ -127,18 +127,33 @@ def test_bytes_are_told_and_add_up(memory: Any) -> None:
 
 
 def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrors, "AT_ONCE", 1)
+    monkeypatch.setattr(mirrors, "AT_ONCE", 2)
     memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
-    seen: list[str] = []
 
     def broken(self: Any, rpath: str, lpath: str, callback: Any, **more: Any) -> None:
-        seen.append(rpath)
-        raise PermissionError
+        if rpath.endswith("1.jsonl"):
+            raise PermissionError
+        while True:  # a file without end
+            callback.relative_update(1)
 
     monkeypatch.setattr(type(memory), "get_file", broken)
     with pytest.raises(InputError, match="may not be read by you"):
         copied("memory://run")
-    assert len(seen) < 5
+
+
+def test_a_cache_that_cannot_be_written_is_said(memory: Any, cache: Path) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    cache.write_text("a file is in the way")
+    with pytest.raises(InputError, match="There is no place for a copy of memory://run") as caught:
+        copied("memory://run")
+    assert "XDG_CACHE_HOME" in (caught.value.hint or "")
+
+
+def test_no_copy_leaves_its_folder(web: Any, cache: Path) -> None:
+    (web.folder / "a.jsonl").write_bytes(ROW)
+    folder = copied(f"{web.url}/x/..")
+    assert folder.name == "root"
+    assert folder.parent.name == "copy"
 
 
 def test_a_file_on_its_way_stops_at_its_next_part(memory: Any) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.results.envelope import build_document
-from gradscope.rollouts.places.naming import errors_as_named
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from tests.conftest import REPOSITORY
 
@@ -81,7 +80,8 @@ def test_runs_below_a_url_are_found(memory: Any) -> None:
     assert read_run(runs_below("memory://logs")[1]).source.path == "memory://logs/b"
 
 
-def test_an_error_without_a_hint_stays_so() -> None:
-    with pytest.raises(InputError, match="x") as caught, errors_as_named():
-        raise InputError("x")
-    assert caught.value.hint is None
+def test_what_to_run_on_shards_names_the_url(memory: Any, cache: Path) -> None:
+    put(memory, "nemo_rl/", "/logs/run")
+    memory.pipe("/logs/run/results/grpo/step_2/policy/weights/a.distcp", b"x")
+    run = read_run("memory://logs/run")
+    assert "--config memory://logs/run/results/grpo/step_2/config.yaml" in run.unmerged_weights[2].advice
