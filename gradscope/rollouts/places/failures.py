@@ -40,10 +40,10 @@ def explained(error: BaseException, url: str) -> GradscopeError:
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
     chain = list(_chain(error))
     names = [type(one).__name__ for one in chain]
-    if any(isinstance(one, ImportError) for one in chain):
+    if isinstance(error, ImportError):
         package = PACKAGES[scheme]
         return MissingDependencyError(f"{place} needs the package {package}.", hint=f"pip install {package}")
-    statuses = {_status(one) for one in chain}
+    statuses = {status for one in chain if (status := _status(one)) is not None}
     if statuses & {401, 403} or any(isinstance(one, PermissionError) for one in chain):
         return InputError(f"{place} may not be read by you.", hint=_CREDENTIALS.get(family))
     if any(part in name for name in names for part in _NO_CREDENTIALS):
@@ -53,7 +53,9 @@ def explained(error: BaseException, url: str) -> GradscopeError:
             f"There is no space left for a copy of {place}.",
             hint="Set XDG_CACHE_HOME to a folder on a larger disk, or name a folder further down.",
         )
-    if 404 not in statuses and (
+    if refused := statuses - {404}:
+        return InputError(f"{place} cannot be read: the server answers {max(refused)}.", hint="Try again later.")
+    if not statuses and (
         any(isinstance(one, ConnectionError | TimeoutError) for one in chain)
         or any(part in name for name in names for part in _NO_NETWORK)
     ):
@@ -61,7 +63,7 @@ def explained(error: BaseException, url: str) -> GradscopeError:
             f"{place} cannot be reached: no connection.",
             hint="Check the network and the name of the host; what was copied already is not copied again.",
         )
-    if any(isinstance(one, FileNotFoundError) for one in chain):
+    if 404 in statuses or any(isinstance(one, FileNotFoundError) for one in chain):
         return InputError(f"There is nothing at {place}.", hint=_WHERE[family])
     return InputError(
         f"{place} cannot be read ({names[0]}).",

@@ -56,7 +56,9 @@ def caused(cause: BaseException) -> FileNotFoundError:
         (TimeoutError(), "s3://b/x", "no connection", "network"),
         (FileNotFoundError(SECRET), SECRET, "There is nothing at", "browser"),
         (caused(ClientResponseError(404)), SECRET, "There is nothing at", "browser"),
-        (HfHubHTTPError(500), "hf://datasets/o/n", r"cannot be read \(HfHubHTTPError\)", "Try again"),
+        (HfHubHTTPError(404), "hf://datasets/o/n", "There is nothing at", "OWNER/NAME"),
+        (HfHubHTTPError(500), "hf://datasets/o/n", "the server answers 500", "Try again later"),
+        (RuntimeError(SECRET), "hf://datasets/o/n", r"cannot be read \(RuntimeError\)", "Try again"),
         (OSError(errno.ENOSPC, "full"), "s3://b/x", "no space left", "XDG_CACHE_HOME"),
     ],
 )

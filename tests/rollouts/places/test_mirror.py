@@ -187,7 +187,7 @@ def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
         ("gone.jsonl", "There is nothing at"),
         ("401.jsonl", "may not be read"),
         ("403/x", "may not be read"),
-        ("500.jsonl", "There is nothing at"),  # fsspec makes no difference where it asks for a file's size
+        ("500.jsonl", "the server answers 500"),
     ],
 )
 def test_what_a_web_server_refuses_is_said(web: Any, name: str, message: str) -> None:
