@@ -6,20 +6,22 @@ place, ``gradscope.__main__``. A wrong array handed to a function is a caller's 
 
 from __future__ import annotations
 
+from gradscope.copies import as_named
+
 
 class GradscopeError(Exception):
     """An expected failure, with a message for people and a next step.
 
     Args:
-        message: What is wrong and where, in one or two sentences without a final newline.
+        message: What is wrong and where, in one or two sentences without a final newline; of a copy, its URL is told.
         hint: The next step; where it is a command, it works when pasted.
         cause: Its row of :data:`gradscope.reason.CAUSES`, where it may be about one step of several.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, cause: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = as_named(message)
+        super().__init__(self.message)
+        self.hint = None if hint is None else as_named(hint)
         self.cause = cause
 
 

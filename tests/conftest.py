@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import cache, memory, web
+
+__all__ = ["cache", "memory", "web"]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

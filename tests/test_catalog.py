@@ -36,10 +36,12 @@ from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.degeneracy import (
+    BehindFilter,
     DegeneracyReport,
     GapDecomposition,
     GroupSizeDegeneracy,
     Overdispersion,
+    StepBehindFilter,
     StepDegeneracy,
 )
 from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, StalenessNumbers
@@ -76,6 +78,8 @@ def estimates_of(result: type) -> set[str]:
         DegeneracyReport,
         GroupSizeDegeneracy,
         StepDegeneracy,
+        BehindFilter,
+        StepBehindFilter,
         PassAtK,
         PassAtKDifference,
         PassAtKComparison,
@@ -318,6 +322,7 @@ UNTRIED = {
     *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "reward_share"),
     *(
         "frac_replay_mismatch",
+        "frac_zero_std_sampled",
         "mean_frac_reward_zero_std",
         "kilotokens_per_step",
         "replay_grad_norm_error",

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gradscope import errors
-from gradscope.errors import GradscopeError
+from gradscope import copies, errors
+from gradscope.errors import GradscopeError, InputError
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GradscopeError)]
 
 
 def test_there_are_a_handful_of_kinds() -> None:
     assert len(KINDS) == 6
+
+
+def test_an_error_about_a_copy_names_what_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_NAMES", {})
+    copies.note_copy(tmp_path / "run", "s3://bucket/run")
+    error = InputError(f"{tmp_path}/run/1.jsonl is empty.", hint=f"Name {tmp_path}/run.")
+    assert (str(error), error.message, error.hint) == (
+        *["s3://bucket/run/1.jsonl is empty."] * 2,
+        "Name s3://bucket/run.",
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,7 +44,9 @@ OF_THE_WHOLE = {
 """Tests of no module: this one, those of the docs, and the commands of the README. Tests of several modules at once, of
 a run from its first step to its tables, stand in folders named ``end_to_end``."""
 
-BOTTOM = {f"gradscope.{name}" for name in ("errors", "estimate", "option", "progress", "reason", "say", "version")}
+BOTTOM = {
+    f"gradscope.{name}" for name in ("copies", "errors", "estimate", "option", "progress", "reason", "say", "version")
+}
 ALLOWED = {
     "catalog": set(),
     "metrics": set(),
@@ -68,7 +70,7 @@ THIRD_PARTY = {
     "metrics": {"numpy", "scipy"},
     "advantages": {"numpy", "scipy"},
     "results": set(),
-    "rollouts": {"numpy", "pyarrow", "duckdb", "yaml"},
+    "rollouts": {"numpy", "pyarrow", "duckdb", "yaml", "fsspec"},
     "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
     "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},

@@ -25,6 +25,18 @@ GROUP_METRICS: tuple[Metric, ...] = (
         path="frac_reward_zero_std",
     ),
     _degeneracy_metric(
+        name="frac_zero_std_sampled",
+        title="dead of all sampled",
+        formula="(dead groups in the log + groups dropped for equal rewards) / (all groups that were sampled)",
+        meaning="Share of dead groups before the trainer's filter hid some of them: the policy's own share, where "
+        "frac_reward_zero_std is that of the groups that were kept, a lower bound.",
+        range="[0, 1]",
+        better="lower",
+        moved_by=_DIFFICULTY,
+        source="Counters of verl, slime, open-instruct and gradscope's own sampling, named in docs/degeneracy.md.",
+        path="behind_filter.frac_zero_std_sampled",
+    ),
+    _degeneracy_metric(
         name="frac_all_pass",
         title="all pass",
         formula="(number of degenerate groups whose rollouts all pass) / (number of groups)",

@@ -57,6 +57,7 @@ def degeneracy_findings(
     sentences = [
         _share(report),
         _RESAMPLED if log.resampled else "",
+        _behind_filter(report),
         cost_finding(report),
         _gap(report),
         policy_finding(report),
@@ -87,6 +88,20 @@ def _share(report: DegeneracyReport) -> str:
     if not num_dead:
         return f"{text}: every group can move the policy."
     return f"{text} and give a group-mean baseline no gradient: {', '.join(kinds)}."
+
+
+def _behind_filter(report: DegeneracyReport) -> str:
+    found = report.behind_filter
+    share, kept = found.frac_zero_std_sampled, report.frac_reward_zero_std
+    if share.value is None or kept.value is None:
+        return ""
+    known = sum(row.num_sampled is not None for row in found.by_step)
+    where = "" if known == len(found.by_step) else f", at the {known} of {len(found.by_step)} steps that tell"
+    return (
+        f"Behind the filter: of {found.num_sampled} groups that were sampled {found.num_dead} "
+        f"({with_interval(share, percent)}) gave no gradient, by the log's count of dropped groups{where}; "
+        f"the {percent(kept.value)} above is of those that were kept."
+    )
 
 
 def _gap(report: DegeneracyReport) -> str:

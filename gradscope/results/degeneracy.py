@@ -126,6 +126,34 @@ class StepDegeneracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepBehindFilter:
+    """One step of the run before its trainer's filter."""
+
+    step: int
+    """The trainer's step."""
+    num_sampled: int | None
+    """Groups that were sampled, kept or dropped; None where that is not known."""
+    num_dead: int | None
+    """Those of them that gave no gradient: dropped for equal rewards, or dead in the log."""
+    frac_zero_std_sampled: Estimate
+    """num_dead / num_sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehindFilter:
+    """Dead groups before a trainer's filter dropped some of them, from the counters that it logged."""
+
+    frac_zero_std_sampled: Estimate
+    """num_dead / num_sampled, with an interval over steps; undefined where no counter was logged."""
+    num_sampled: int | None
+    """Groups that were sampled at all steps whose counters can be used."""
+    num_dead: int | None
+    """Those of them that gave no gradient."""
+    by_step: tuple[StepBehindFilter, ...]
+    """One row a step; none where no counter was logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DegeneracyReport:
     """How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
 
@@ -145,6 +173,8 @@ class DegeneracyReport:
     """Which p the i.i.d. prediction used, in words."""
     frac_reward_zero_std: Estimate
     """Share of groups with zero reward range."""
+    behind_filter: BehindFilter
+    """The same share among all groups that were sampled, those included that a filter dropped before the log."""
     frac_all_pass: Estimate
     """Share of groups that all pass."""
     frac_all_fail: Estimate

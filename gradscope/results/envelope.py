@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gradscope.copies import copy_of
 from gradscope.say import non_finite_word
 from gradscope.version import __version__
 
@@ -80,7 +81,7 @@ def build_document(
         "schema_version": SCHEMA_VERSION,
         "gradscope": __version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "inputs": [{"path": str(path), "sha256": sha256_of(Path(path))} for path in files],
+        "inputs": [{"path": str(path), "sha256": sha256_of(copy_of(path))} for path in files],
         "definitions": dict(definitions),
         "result": to_jsonable(result),
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradscope.errors import InputError
+from gradscope.rollouts.places.kinds import is_awaited
 from gradscope.rollouts.run import WeightsRef
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -28,7 +29,7 @@ _MAX_HEADER = 100_000_000
 
 
 def weights_kind(folder: Path) -> Literal["full", "adapter"]:
-    """What a Hugging Face model folder or a PEFT adapter folder holds.
+    """What a Hugging Face model folder or a PEFT adapter folder holds; weights that are still to be copied count.
 
     Returns:
         ``adapter`` where it has an ``adapter_config.json``, else ``full``.
@@ -50,6 +51,8 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
             hint="Name a Hugging Face model folder or a PEFT adapter folder.",
         )
     for file in files:
+        if is_awaited(file):
+            continue
         if not file.is_file():
             raise InputError(f"{folder} lacks {file.name}.", hint="Save the weights as safetensors; pickles stay shut.")
         if not is_whole(file):

@@ -5,16 +5,22 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-Extent = dict[str, tuple[int, int]]
-"""File -> its size in bytes and when it was last written, in nanoseconds."""
+from gradscope.rollouts.places.fetch import fetched, place_extent
+from gradscope.rollouts.places.urls import scheme_of
+
+Extent = dict[str, tuple[object, object]]
+"""File -> its size in bytes and when it was last written, in nanoseconds; of a URL what the server tells instead."""
 
 
-def log_extent(path: Path) -> Extent:
-    """How far a log has been written: a file, a folder with all that is below it, or a glob.
+def log_extent(name: str | Path) -> Extent:
+    """How far a log has been written: a file, a folder with all that is below it, a glob, or the URL of one.
 
     Returns:
         Its files; equal extents mean that nothing was written in between.
     """
+    if scheme_of(name) not in (None, "file"):
+        return place_extent(str(name))
+    path = fetched(name)
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]
     else:

@@ -8,6 +8,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.results.degeneracy import (
+    BehindFilter,
     DegeneracyReport,
     GapDecomposition,
     GroupSizeDegeneracy,
@@ -15,6 +16,7 @@ from gradscope.results.degeneracy import (
     Overdispersion,
     PolicyDegeneracy,
     PolicyGap,
+    StepBehindFilter,
     StepDegeneracy,
 )
 from gradscope.results.passk import (
@@ -96,6 +98,22 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
         group_size=8,
         pass_rate_origin="the mean pass rate of this log",
         frac_reward_zero_std=Estimate(value=0.4125, low=0.331, high=0.488, num_units=128),
+        behind_filter=BehindFilter(
+            frac_zero_std_sampled=Estimate(value=0.53, low=0.49, high=0.57, num_units=num_steps),
+            num_sampled=10 * num_steps,
+            num_dead=53 * num_steps // 10,
+            by_step=(
+                StepBehindFilter(
+                    step=1, num_sampled=10, num_dead=5, frac_zero_std_sampled=Estimate.exact(0.5, num_units=10)
+                ),
+                StepBehindFilter(
+                    step=2,
+                    num_sampled=None,
+                    num_dead=None,
+                    frac_zero_std_sampled=Estimate.undefined_because("nothing was logged at this step"),
+                ),
+            ),
+        ),
         frac_all_pass=around(0.1625, 0.05, 128),
         frac_all_fail=around(0.25, 0.07, 128),
         frac_tied=Estimate(value=0.0, low=0.0, high=0.02, num_units=128),

@@ -7,6 +7,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, is_whole, weights_kind
+from gradscope.rollouts.places.kinds import awaited_mark
 from tests.rollouts.build import adapter_folder, model_folder, safetensors
 
 
@@ -27,6 +28,13 @@ def test_all_shards_must_be_there(tmp_path: Path) -> None:
     index.write_text("[]")
     with pytest.raises(InputError, match="is not a safetensors index"):
         weights_kind(folder)
+
+
+def test_weights_that_are_still_to_be_copied_count(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    awaited_mark(folder / "model.safetensors").touch()
+    assert weights_kind(folder) == "full"
 
 
 def test_a_folder_without_whole_weights_says_what_is_wrong(tmp_path: Path) -> None:

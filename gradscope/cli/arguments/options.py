@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +9,10 @@ import typer
 _INPUT = "Input"
 
 RunArgument = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="RUN",
-        help="A gradscope run folder, a trainer's output folder (TRL, verl), or a JSONL, Parquet or CSV file.",
+        help="A gradscope run, a trainer's folder, a JSONL, Parquet or CSV file; or its URL (s3, gs, hf, https).",
         show_default=False,
     ),
 ]
@@ -38,7 +37,7 @@ StepsOption = Annotated[
     typer.Option("--step", metavar="N|A:B|all", help="Steps to compute (repeatable).", rich_help_panel="Measure"),
 ]
 HeldOutOption = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
         metavar="FILE",
         help="Samples of held-out prompts, before and after (repeatable); those of the run folder by default.",

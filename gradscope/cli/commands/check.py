@@ -108,20 +108,22 @@ def check(
     settings = _settings(config)
     named = baseline or settings.baseline
     with delivery(replace(out, as_json=out.as_json or form == "json")) as result:
-        report = check_run(
-            run,
-            requirements=tuple(require or ()) or settings.requirements,
-            track=tuple(track or ()) or (settings.track if named else ()),
-            allow_unknown=(*(allow_unknown or ()), *settings.allow_unknown),
-            baseline=named,
-            update_baseline=update_baseline,
-            rule=decide_by or settings.rule,
-            margins=settings.margins,
-            success_threshold=success_threshold,
-            reward=reward,
-            read=read,
-            engine=replace(engine, notice=result.notice),
-        )
+        with result.progress() as progress:
+            report = check_run(
+                run,
+                requirements=tuple(require or ()) or settings.requirements,
+                track=tuple(track or ()) or (settings.track if named else ()),
+                allow_unknown=(*(allow_unknown or ()), *settings.allow_unknown),
+                baseline=named,
+                update_baseline=update_baseline,
+                rule=decide_by or settings.rule,
+                margins=settings.margins,
+                success_threshold=success_threshold,
+                reward=reward,
+                read=read,
+                engine=replace(engine, notice=result.notice),
+                progress=progress,
+            )
         result.deliver(report, printed=_printed(report, form))
     if update_baseline and not out.quiet:
         say(f"wrote {named}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ EXAMPLES = (
 )
 
 RunsArgument = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="RUN_OR_DIR...", help="Finished gradscope runs, or folders that hold them.", show_default=False
     ),

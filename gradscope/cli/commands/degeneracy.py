@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -135,7 +134,7 @@ def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
 
 
 def _print_steps(
-    run: Path,
+    run: str,
     *,
     every: float,
     idle: float | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +18,7 @@ EXAMPLES = (
 )
 
 FilesArgument = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="FILE...",
         help="Samples as rows, lists or counts (n, c), or a gradscope run; the first is compared with each other.",
@@ -50,11 +49,8 @@ def passk(
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
     with delivery(out) as result:
-        result.deliver(
-            measure_pass_at_k(
-                *files,
-                ks=tuple(k or ()),
-                success_threshold=success_threshold,
-                read=read,
+        with result.progress() as progress:
+            report = measure_pass_at_k(
+                *files, ks=tuple(k or ()), success_threshold=success_threshold, read=read, progress=progress
             )
-        )
+        result.deliver(report)

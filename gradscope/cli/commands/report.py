@@ -69,8 +69,9 @@ def report(
     from gradscope.render.html.page import render_page
 
     _refuse_existing(output, force=out.force)
-    runs = () if read.reader is not None else runs_below(run)
     with delivery(out) as result:
+        with result.progress() as progress:
+            runs = () if read.reader is not None else runs_below(run, progress)
         if len(runs) > 1:
             with result.progress() as progress:
                 index = report_index(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ def baseline_verdicts(
     margins: Mapping[str, float] | None = None,
     advice: Mapping[str, str] | None = None,
     rule: BaselineRule = "interval",
-    path: str | Path,
+    path: str,
     resampling: Resampling = RESAMPLING,
 ) -> list[Verdict]:
     """Each metric beside its baseline.
@@ -119,7 +118,7 @@ def _better(name: str) -> Direction:
     return "neither" if entry is None or (selector and selector.aggregate == "trend") else entry.better
 
 
-def _verdict(one: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str | Path) -> Verdict:
+def _verdict(one: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str) -> Verdict:
     better = _better(one.name)
     outcome = _outcome(one, p_value, rule)
     return Verdict(
@@ -181,7 +180,7 @@ def _meaning(one: _Compared, p_value: float | None, num_tests: int) -> str:
     return f"{text}."
 
 
-def _next_step(one: _Compared, outcome: Outcome, path: str | Path) -> str:
+def _next_step(one: _Compared, outcome: Outcome, path: str) -> str:
     if outcome == "pass":
         return ""
     metric, selector = split_metric(one.name)
@@ -196,6 +195,6 @@ def _next_step(one: _Compared, outcome: Outcome, path: str | Path) -> str:
         )
     if outcome == "unknown" or entry is None:
         return "Look at the trainer's own log of this metric, or at the requirement on it above."
-    closer = f"Look closer: gradscope {entry.command} {shlex.quote(str(path))}."
+    closer = f"Look closer: gradscope {entry.command} {shlex.quote(path)}."
     accept = "Where the change is meant, accept it: --update-baseline"
     return " ".join(part for part in (one.advice, closer, accept) if part)

@@ -20,6 +20,7 @@ from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metr
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -43,6 +44,7 @@ def check_run(
     resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
@@ -61,6 +63,7 @@ def check_run(
         resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
         engine: How to compute gradient metrics; None: the defaults.
+        progress: Told how far the copying of a URL is.
 
     Returns:
         One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
@@ -77,7 +80,7 @@ def check_run(
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
-    run = read_run(path, read)
+    run = read_run(path, read, progress=progress)
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
@@ -90,12 +93,12 @@ def check_run(
     for name in (*names, *allow_unknown):
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}
-    verdicts = [_verdict(item, measured[item.metric], path) for item in required]
+    verdicts = [_verdict(item, measured[item.metric], run.source.path) for item in required]
     now = {name: _baseline_metric(value) for name, value in measured.items()}
     if before is not None:
         advice = {name: value.advice for name, value in measured.items()}
         verdicts += baseline_verdicts(
-            before.metrics, now, advice=advice, margins=margins, rule=rule, path=path, resampling=resampling
+            before.metrics, now, advice=advice, margins=margins, rule=rule, path=run.source.path, resampling=resampling
         )
     elif baseline is not None:
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
@@ -129,7 +132,7 @@ def _hint(name: str, names: Sequence[str]) -> str:
     return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
 
 
-def _verdict(requirement: Requirement, value: MetricValue, path: str | Path) -> Verdict:
+def _verdict(requirement: Requirement, value: MetricValue, path: str) -> Verdict:
     estimate = value.estimate
     outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
@@ -159,7 +162,7 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
     return text
 
 
-def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str | Path) -> str:
+def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, path: str) -> str:
     if outcome == "pass":
         return ""
     if outcome == "unknown" or value.is_not_finite:
@@ -167,7 +170,7 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, p
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
         return "Look at the trainer's own log of this metric."
-    closer = f"Look closer: gradscope {entry.command} {shlex.quote(str(path))}"
+    closer = f"Look closer: gradscope {entry.command} {shlex.quote(path)}"
     return " ".join(part for part in (entry.meaning, value.advice, closer) if part)
 
 

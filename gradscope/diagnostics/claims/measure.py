@@ -50,7 +50,7 @@ def measure_claims(
     Returns:
         One row a claim; a claim that this run cannot tell says why.
     """
-    run = read_run(path, read)
+    run = read_run(path, read, progress=progress)
     chosen, reason = _steps(run, steps, gradients=gradients)
     evidence = Evidence(
         run=run,

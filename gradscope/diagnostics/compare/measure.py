@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import range_of
+from gradscope.copies import as_named
 from gradscope.diagnostics.compare.judgement import judged
 from gradscope.diagnostics.compare.runs import ComparedRun, find_runs, read_runs
 from gradscope.errors import InputError
@@ -25,6 +26,7 @@ from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_v
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
+from gradscope.rollouts.places.fetch import fetched
 
 _WINDOWS = 20
 """Points of a learning curve: single steps are too noisy to read."""
@@ -64,6 +66,7 @@ def compare_runs(
         InputError: There are no two finished runs, two runs have the same settings and seed, no two cells differ in
             what was asked for, or under ``strict`` a run cannot be compared.
     """
+    paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
     runs, left_out = read_runs(folders)
     reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
@@ -252,7 +255,7 @@ def _numbers(values: NDArray[np.float64]) -> tuple[float, ...]:
 
 def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
     return Source(
-        path=", ".join(map(str, paths)),
+        path=as_named(", ".join(map(str, paths))),
         format="gradscope",
         recognized=f"{len(runs)} finished runs of gradscope",
         files=tuple(file for run in runs for file in run.files),

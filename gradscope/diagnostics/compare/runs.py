@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.copies import as_named
 from gradscope.diagnostics.passk.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,
@@ -62,7 +64,7 @@ class ComparedRun:
     def files(self) -> tuple[str, ...]:
         """The files that were read."""
         files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
-        return tuple(str(file) for file in files if file.is_file())
+        return tuple(as_named(str(file)) for file in files if file.is_file())
 
     @property
     def is_dense(self) -> bool:
@@ -99,7 +101,7 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
         InputError: A path holds none.
     """
     found: list[Path] = []
-    for path in map(Path, paths):
+    for path in map(fetched, paths):
         patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")
         runs = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
         if not runs:
@@ -119,7 +121,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[st
         try:
             runs.append(_read_run(folder))
         except GradscopeError as error:
-            left_out[str(folder)] = error.message.rstrip(".")
+            left_out[as_named(str(folder))] = error.message.rstrip(".")
     return tuple(runs), left_out
 
 

@@ -15,6 +15,7 @@ from gradscope.diagnostics.degeneracy.course import course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.growth import log_extent
+from gradscope.rollouts.places.urls import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 
@@ -70,13 +71,13 @@ def follow_degeneracy(
         )
 
     told: dict[int, StepDegeneracy] = {}
-    last = log_extent(Path(path))
+    last = log_extent(path)
     started = grown = pace.clock()
     course = look()
     yield from _news(course[:-1], told)
     while True:
         pace.sleep(max(pace.every, pace.clock() - started))
-        started, extent = pace.clock(), log_extent(Path(path))
+        started, extent = pace.clock(), log_extent(path)
         if extent == last:
             yield from _news(course, told)
             if pace.idle is not None and started - grown >= pace.idle:
@@ -87,7 +88,7 @@ def follow_degeneracy(
             course = look()
         except (InputError, OSError) as error:
             course = ()
-            notice(f"{path} could not be read ({error}); waiting for more.")
+            notice(f"{shown(path)} could not be read ({error}); waiting for more.")
         yield from _news(course[:-1], told)
 
 

@@ -47,7 +47,7 @@ def check_reward_name(run: Run, reward: str | None) -> None:
     near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
     known = f"It has: {', '.join(names)}." if names else "It logs no reward per function."
     raise UsageError(
-        f"{run.path} has no reward function {reward!r}.", hint=f"Did you mean {near[0]!r}?" if near else known
+        f"{run.source.path} has no reward function {reward!r}.", hint=f"Did you mean {near[0]!r}?" if near else known
     )
 
 
@@ -72,7 +72,7 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     num_singletons = len(table) - num_incomplete - int(kept.sum())
     if not kept.any():
         raise InputError(
-            f"{run.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
+            f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
             f"{num_incomplete} lack a reward.",
             hint="Degenerate groups need two or more rollouts a prompt, each with its reward; name the columns of a "
             "generic file with --prompt-column, --group-column and --reward-column.",

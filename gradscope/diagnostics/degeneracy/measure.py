@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.diagnostics.degeneracy.advantage_mass import measure_advantage_mass
+from gradscope.diagnostics.degeneracy.behind_filter import measure_behind_filter
 from gradscope.diagnostics.degeneracy.cost import measure_cost
 from gradscope.diagnostics.degeneracy.course import By, EstimateOptions, chosen_threshold, course, group_table
 from gradscope.diagnostics.degeneracy.forecast import describe_pass_rates, pass_rates_of
@@ -126,6 +127,7 @@ def degeneracy_of_run(
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
         frac_reward_zero_std=overall.frac_reward_zero_std,
+        behind_filter=measure_behind_filter(run, table, reward, resampling),
         frac_all_pass=overall.frac_all_pass,
         frac_all_fail=overall.frac_all_fail,
         frac_tied=overall.frac_tied,

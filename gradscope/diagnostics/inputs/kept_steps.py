@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gradscope.progress import NoticeCallback
 from gradscope.results.envelope import sha256_of
+from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.version import __version__
 
@@ -72,6 +73,7 @@ def _digests(run: Run, step: int, also: Sequence[WeightsRef]) -> Iterator[tuple[
     weights = [of for of in (run.weights_before(step), run.weights_before(1), *also) if of is not None]
     folders = [str(folder) for of in weights for folder in (of.path, of.base) if folder]
     for folder in dict.fromkeys([*folders, *([str(run.tokenizer)] if run.tokenizer else [])]):
+        bring_weights(Path(folder))
         yield folder, ""
         for file in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
             if file.suffix in _SUFFIXES and file.is_file():

@@ -64,7 +64,7 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     absent = sorted(set(steps) - set(run.updates))
     if absent:
         raise InputError(
-            f"{run.path} has no rollouts of step {', '.join(map(str, absent))}.",
+            f"{run.source.path} has no rollouts of step {', '.join(map(str, absent))}.",
             hint=f"It has steps {run.updates[0]} to {run.updates[-1]}." if run.steps else None,
         )
     return tuple(sorted(set(steps)))

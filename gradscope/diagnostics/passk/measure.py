@@ -17,6 +17,7 @@ from gradscope.findings.passk import passk_findings
 from gradscope.metrics.outcomes.pass_rates.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -30,6 +31,7 @@ def measure_pass_at_k(
     success_threshold: float | None = None,
     read: ReadOptions | None = None,
     resampling: Resampling = RESAMPLING,
+    progress: ProgressCallback = no_progress,
 ) -> PassAtKReport:
     """pass@k and pass^k of one or more files of samples.
 
@@ -40,6 +42,7 @@ def measure_pass_at_k(
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         read: How to read the files; None: recognize everything.
         resampling: How often, and from which seed.
+        progress: Told how far the copying of a URL is.
 
     Returns:
         The report.
@@ -51,7 +54,7 @@ def measure_pass_at_k(
         raise UsageError("pass@k needs a file of samples.", hint="gradscope passk samples.jsonl")
     if any(k < 1 for k in ks):
         raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Use --k 1.")
-    files = [file for path in paths for file in sample_files(path)]
+    files = [file for path in paths for file in sample_files(path, progress)]
     samples = [read_samples(file, success_threshold=success_threshold, read=read) for file in files]
     return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
+from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -41,9 +43,9 @@ class Samples:
     """Samples without a verdict; they are not counted in n."""
 
 
-def sample_files(path: str | Path) -> tuple[Path, ...]:
+def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
     """The held-out samples of a run folder, before and after training; of any other path the path itself."""
-    folder = Path(path)
+    folder = fetched(path, progress)
     heldout = tuple(file for when in _WHEN if (file := heldout_path(folder, when)).is_file())
     return heldout or (folder,)
 
@@ -62,11 +64,11 @@ def read_samples(
     Returns:
         The samples, counted by prompt.
     """
-    read = read or ReadOptions()
-    if read.columns == ColumnNames() and success_threshold is None and _is_heldout(Path(path)):
+    read, file = read or ReadOptions(), fetched(path)
+    if read.columns == ColumnNames() and success_threshold is None and _is_heldout(file):
         read = replace(read, columns=ColumnNames(reward="correct"))
-    run = read_run(path, read, rewards_only=True)
-    return samples_of_run(run, name=Path(path).name, success_threshold=success_threshold)
+    run = read_run(file, read, rewards_only=True)
+    return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 
 def _is_heldout(path: Path) -> bool:
@@ -90,7 +92,8 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
     """
     if len(run.steps) > 1:
         raise InputError(
-            f"{run.path} logs {len(run.steps)} training steps, each from another policy: they have no common pass@k.",
+            f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "
+            "common pass@k.",
             hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
         )
     rewards: dict[str, list[float]] = {}
@@ -102,7 +105,8 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
             rewards.setdefault(group.prompt_id, []).extend(known)
     if not rewards:
         raise InputError(
-            f"{run.path} holds no sample with a reward.", hint="Name the column of verdicts with --reward-column."
+            f"{run.source.path} holds no sample with a reward.",
+            hint="Name the column of verdicts with --reward-column.",
         )
     threshold = success_threshold
     if threshold is None:
@@ -110,14 +114,14 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
     if threshold is None and _are_counts(rewards.values()):
         largest = max(max(values) for values in rewards.values())
         raise InputError(
-            f"{run.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of correct "
-            "samples are no verdicts.",
+            f"{run.source.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of "
+            "correct samples are no verdicts.",
             hint="Name the columns of both counts: --n-column N --c-column C. If they are scores of one sample each, "
             "say which of them pass: --success-threshold 1",
         )
     if threshold is None:
         raise InputError(
-            f"{run.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
+            f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
             hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
         )
     return Samples(

@@ -104,7 +104,7 @@ def measure_rank(
             hint="Use --rows rollout, token, weight, hidden, logit or advantage.",
         )
     # what is asked, checked against the run
-    run, engine = read_run(path, read), engine or EngineOptions()
+    run, engine = read_run(path, read, progress=progress), engine or EngineOptions()
     if rows == "update":
         return update_report(run, progress)
     request = RankRequest(
@@ -130,7 +130,7 @@ def measure_rank(
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
-        raise InputError(f"No step of {run.path} could be computed: {reasons}.", hint=first.advice)
+        raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=first.advice)
     return _report(run, request, collected)
 
 

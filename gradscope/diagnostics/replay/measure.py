@@ -60,7 +60,7 @@ def replay_run(
     Returns:
         A verdict per step and quantity.
     """
-    run = read_run(path, read)
+    run = read_run(path, read, progress=progress)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)
     report = replay_measured(run, measure_steps(run, chosen, engine, progress, closely=True), tolerance=tolerance)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
@@ -15,6 +17,7 @@ from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
+from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
@@ -48,6 +51,7 @@ def report_index(
     summaries: list[RunSummary] = []
     left_out: list[tuple[str, str]] = []
     sources: list[Source] = []
+    folder = fetched(folder)
     for done, path in enumerate(runs):
         name = str(path.relative_to(folder))
         progress(done, len(runs), name)
@@ -60,10 +64,10 @@ def report_index(
     progress(len(runs), len(runs), "runs")
     if not summaries or (strict and left_out):
         name, reason = left_out[0]
-        raise InputError(f"{Path(folder) / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
+        raise InputError(f"{folder / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
     return RunIndex(
         source=_source(folder, sources),
-        name=Path(folder).resolve().name,
+        name=as_named(str(folder.resolve())).rpartition(os.sep)[2],
         runs=tuple(summaries),
         left_out=tuple(left_out),
         findings=_findings(summaries),
@@ -77,7 +81,7 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     measured = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
     return RunSummary(
         name=name,
-        command=shlex.join(["gradscope", "report", str(run.path)]),
+        command=shlex.join(["gradscope", "report", run.source.path]),
         steps=run.steps,
         num_rollouts=report.num_rollouts,
         frac_reward_zero_std=report.frac_reward_zero_std,
@@ -96,7 +100,7 @@ def _mean_reward(run: Run, step: int) -> float | None:
 
 def _source(folder: str | Path, sources: Sequence[Source]) -> Source:
     return Source(
-        path=str(folder),
+        path=as_named(str(folder)),
         format="folder",
         recognized=f"a folder of {len(sources)} runs",
         files=tuple(file for source in sources for file in source.files),

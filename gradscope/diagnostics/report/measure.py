@@ -7,10 +7,12 @@ another: it says what is missing and what to log.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
 from gradscope.diagnostics.logged.measure import logged_policy
@@ -113,7 +115,7 @@ def report_run(
         One section a question.
     """
     read, engine = read or ReadOptions(), engine or EngineOptions()
-    run = read_run(path, read)
+    run = read_run(path, read, progress=progress)
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MOST_TOKENS if tokens is None else tokens
@@ -139,7 +141,7 @@ def report_run(
     )
     return RunReport(
         source=run.source,
-        name="/".join(Path(path).resolve().parts[-2:]),
+        name="/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/"),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
         logged=inputs.logged,

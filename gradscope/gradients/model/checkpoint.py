@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
+from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
 FloatName = Literal["float32", "bfloat16", "float16"]
@@ -47,6 +48,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
         InputError: There is no model, it is not in safetensors, or its tensors do not fit its configuration.
     """
     folder = Path(source)
+    bring_weights(folder)
     if folder.is_dir():
         _require_safetensors(folder)
     try:
@@ -167,6 +169,7 @@ def stored_dtype(weights: WeightsRef) -> FloatName:
     """The dtype that a model, or the base of an adapter, is stored in: the least precise of its tensors'."""
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
     found = set()
+    bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             found |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
@@ -183,6 +186,7 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
         InputError: There are tokenizers, and none loads.
     """
     failed: InputError | None = None
+    bring_weights(*folders)
     for folder in dict.fromkeys(folders):
         if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
             continue
@@ -269,6 +273,7 @@ def _adapter_config(folder: Path) -> PeftConfig:
 
 def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     path = folder / _ADAPTER
+    bring_weights(folder)
     if not path.is_file():
         _require_safetensors(folder)
         raise InputError(f"{folder} has no {_ADAPTER}.", hint="Save it again with save_pretrained().")

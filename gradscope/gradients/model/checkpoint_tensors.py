@@ -22,6 +22,7 @@ from safetensors import safe_open
 
 from gradscope.errors import InputError
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
 _FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.weight$")
@@ -68,6 +69,7 @@ def changed_in_bfloat16(before: Array, after: Array) -> float:
 def _matrices(folder: Path) -> dict[str, Path]:
     """Names of two-dimensional tensors and the file that holds each."""
     files: dict[str, Path] = {}
+    bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118

@@ -49,11 +49,19 @@ def degeneracy_table(report: DegeneracyReport) -> Group:
     return document(head, blocks, notes, report.findings)
 
 
+_Row = tuple[str, Estimate, Style, str | None]
+
+
+def _before_filter(share: Estimate) -> list[_Row]:
+    return [("  among all that were sampled", share, "share", None)] if share.is_defined else []
+
+
 def _overall(report: DegeneracyReport, notes: Footnotes) -> Table:
     table = new_table([("", "left"), ("share [95 % interval]", "left"), ("units", "right")])
     split = report.gap_decomposition
-    rows: list[tuple[str, Estimate, Style, str | None]] = [
+    rows: list[_Row] = [
         ("degenerate groups", report.frac_reward_zero_std, "share", "bold"),
+        *_before_filter(report.behind_filter.frac_zero_std_sampled),
         ("  all fail", report.frac_all_fail, "share", None),
         ("  all pass", report.frac_all_pass, "share", None),
         ("  tied, neither pass nor fail", report.frac_tied, "share", None),

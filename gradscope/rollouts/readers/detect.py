@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
@@ -17,6 +19,7 @@ from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
+from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
@@ -33,7 +36,7 @@ def read_run(
     """Read a run, whatever wrote it.
 
     Args:
-        path: A run folder, a file, a folder of files or a glob.
+        path: A run folder, a file, a folder of files or a glob; as text also the URL of one, which is copied first.
         options: How to read it; None: recognize everything.
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
             reduced to it, out of core.
@@ -43,13 +46,14 @@ def read_run(
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
     """
-    options = options or ReadOptions()
-    request = ReadRequest(path=Path(path), options=options, rewards_only=rewards_only, progress=progress)
+    request = ReadRequest(
+        path=fetched(path, progress), options=options or ReadOptions(), rewards_only=rewards_only, progress=progress
+    )
     _require_input(request.path)
-    reader = _recognize(request) if options.reader is None else format_named(options.reader)
+    reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
     _refuse_unused(reader, request)
-    run = _naming_non_finite(reader.read(request))
-    if options.strict:
+    run = as_named_run(_naming_non_finite(reader.read(request)))
+    if request.options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
 
@@ -77,7 +81,9 @@ def _require_input(path: Path) -> None:
         is_glob = any(letter in str(path) for letter in "*?[")
         raise InputError(
             f"No file matches {path}." if is_glob else f"There is no file or folder {path}.",
-            hint="Check the path; relative paths start where you are.",
+            hint="Give a URL as text: a Path drops one of its slashes."
+            if path.parts[0].endswith(":") and not path.is_absolute()
+            else "Check the path; relative paths start where you are.",
         )
     elif path.is_file() and path.stat().st_size == 0:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
@@ -99,13 +105,13 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
 
 
 def _recognize(request: ReadRequest) -> Format | RowFormat:
+    refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if recognized is not None:
         return recognized
     refuse_pickles(request.path)
-    below = next(iter(_runs(request.path)), None)
-    if below is not None:
-        raise InputError(f"{request.path} is not a run itself, but {below} is.", hint=f"Name it: {below}")
+    refuse_folder_of_runs(request.path, _runs_below(request.path))
+    refuse_folders(request.path)
     rows = peek(request.path)
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)
@@ -119,15 +125,20 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     )
 
 
-def runs_below(path: str | Path) -> tuple[Path, ...]:
+def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
     """The trainers' runs one or two folders below, by name; none where the path is a file or itself a run."""
-    if not Path(path).is_dir() or any(reader.recognizes(ReadRequest(path=Path(path))) for reader in FORMATS):
+    local = fetched(path, progress)
+    if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
-    return tuple(run for folder in _folders(Path(path)) for run in ([folder] if _is_run(folder) else _runs(folder)))
+    return _runs_below(local)
 
 
-def _runs(path: Path) -> list[Path]:
-    return [folder for folder in _folders(path) if _is_run(folder)]
+def _runs_below(path: Path) -> tuple[Path, ...]:
+    return tuple(
+        run
+        for folder in _folders(path)
+        for run in ([folder] if _is_run(folder) else [inner for inner in _folders(folder) if _is_run(inner)])
+    )
 
 
 def _is_run(folder: Path) -> bool:

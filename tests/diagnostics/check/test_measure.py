@@ -128,7 +128,7 @@ def test_a_baseline_needs_a_file(log: Path, options: dict[str, object]) -> None:
 
 def test_a_logged_nan_fails_and_no_allowance_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(group_of([1, 0], step=1), metrics={1: {"grad_norm": float("nan")}})
-    monkeypatch.setattr("gradscope.diagnostics.check.measure.read_run", lambda *_: run)
+    monkeypatch.setattr("gradscope.diagnostics.check.measure.read_run", lambda *_, **__: run)
     for requirement in ("grad_norm <= 5", "grad_norm != 3"):
         report = check_run(tmp_path, requirements=[requirement], allow_unknown=["grad_norm"])
         assert report.outcome == "fail"

@@ -43,7 +43,7 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Eviden
         given.append(evidence)
         return Judgement(estimate=Estimate.exact(1.0), verdict="cannot_tell", why="Not looked at.")
 
-    monkeypatch.setattr(module, "read_run", lambda path, read: run)
+    monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
     measure_claims("run", claims=[claim(judge)], **options)
     return given[0]
 

@@ -126,6 +126,12 @@ def test_a_glob_without_matches(tmp_path: Path) -> None:
         read_run(tmp_path / "*.jsonl")
 
 
+def test_a_url_made_a_path_is_told_to_be_text() -> None:
+    with pytest.raises(InputError, match="There is no file or folder s3:/bucket/run") as caught:
+        read_run(Path("s3://bucket/run"))
+    assert caught.value.hint == "Give a URL as text: a Path drops one of its slashes."
+
+
 def test_the_folder_above_a_run_names_the_run(tmp_path: Path) -> None:
     shutil.copytree(LOGS / "trl", tmp_path / "run")
     with pytest.raises(InputError, match=r"is not a run itself, but .*run is") as caught:

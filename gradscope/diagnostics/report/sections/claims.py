@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
+from gradscope.copies import copy_of
 from gradscope.diagnostics.claims.evidence import AtHand, Evidence
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
@@ -80,8 +80,9 @@ def _next_step(rows: Sequence[ClaimRow]) -> str:
 
 def _samples(inputs: ReportInputs) -> list[str]:
     """The files of samples as options, where they are not those of the run itself, which the command finds."""
-    files = [Path(one.source.path) for one in inputs.samples]
-    return [word for file in files if inputs.run.path not in (file, *file.parents) for word in ("--samples", str(file))]
+    files = {one.source.path: copy_of(one.source.path) for one in inputs.samples}
+    others = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
+    return [word for name in others for word in ("--samples", name)]
 
 
 def _table(report: ClaimsReport) -> ReportTable:

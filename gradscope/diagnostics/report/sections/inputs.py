@@ -67,7 +67,7 @@ class ReportInputs:
         """A command on this run as a person would type it, read with the same options, as one line for a shell."""
         flags = _OPTIONS[name]
         options = [word for flag, value in self.options.items() if flag in flags for word in (flag, value)]
-        return shlex.join(["gradscope", name, str(self.run.path), *options, *more])
+        return shlex.join(["gradscope", name, self.run.source.path, *options, *more])
 
 
 _LOG_OPTIONS = ("--reader", "--run-config")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradscope.errors import InputError
+from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
 from gradscope.rollouts.readers.parsing.counted import hidden_by
 from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -59,5 +60,6 @@ FORMAT = RowFormat(
     survey=survey_rewards,
     records=_records,
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
+    completes=with_logged_metrics,
     takes=frozenset({"reward_column"}),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
@@ -85,6 +86,7 @@ FORMAT = RowFormat(
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
     survey=_survey,
     records=_records,
+    completes=with_logged_metrics,
     missing=(
         hidden_by(
             "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"

@@ -1,0 +1,250 @@
+"""A copy of a place in the user's cache, brought up to date at each look: what did not change is not copied again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gradscope.copies import note_copy
+from gradscope.errors import InputError
+from gradscope.progress import ProgressCallback
+from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.places.failures import explaining
+from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied
+from gradscope.rollouts.places.listing import AT_ONCE, Entry, Listing, list_place
+from gradscope.rollouts.places.urls import shown_url
+
+_INDEX = "index.json"
+_STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
+
+
+@dataclass(slots=True, kw_only=True)
+class Mirror:
+    """The copy of one place."""
+
+    url: str
+    """The place, as typed; may hold credentials, so it is never written."""
+    listing: Listing
+    """What lay there at the last look."""
+    home: Path
+    """The folder of this copy, with its index, in the cache."""
+    progress: ProgressCallback
+    """Told of each copied part, in bytes."""
+    copied: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
+    """File -> size and mark of what was copied last."""
+
+    @property
+    def root(self) -> Path:
+        """The copy of the file or folder, alone in its folder but for the index."""
+        name = PurePosixPath(self.listing.root).name
+        return self.home / "copy" / ("root" if name in ("", "..") else name)
+
+    @property
+    def path(self) -> Path:
+        """What readers are given: the copy, or a glob in it."""
+        return self.root / self.listing.pattern if self.listing.pattern else self.root
+
+    def place_of(self, entry: Entry) -> Path:
+        """Where the copy of a file lies."""
+        return self.root / entry.name if entry.name else self.root
+
+    def refresh(self) -> None:
+        """Copy what is new or changed and is read at once, mark what can be had, and remove what is gone."""
+        self._make_home()
+        self._read_index()
+        self._remove_others()
+        now = []
+        for entry in self.listing.entries:
+            match self._when(entry):
+                case "now":
+                    now.append(entry)
+                case "awaited" if not self._is_fresh(entry):
+                    self._await(entry)
+                case "never":
+                    self._stand_in(entry)
+        self.copy(now)
+        note_copy(self.root, self.listing.root)
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InputError(
+                f"There is no place for a copy of {self.listing.root}: {self.home.parent} cannot be written.",
+                hint="Set XDG_CACHE_HOME to a folder that you may write.",
+            ) from error
+
+    def _when(self, entry: Entry) -> str:
+        """What was named itself, or by a glob, is copied under any name that may be a log's."""
+        if self.listing.is_file or self.listing.pattern:
+            return "now" if is_of_use(entry.name or self.root.name) else "never"
+        return when_copied(entry.name)
+
+    def copy(self, entries: Iterable[Entry]) -> None:
+        """Copy those of some files that changed, several at a time; a file is whole or not there."""
+        wanted = [entry for entry in entries if not self._is_fresh(entry)]
+        if not wanted:
+            return
+        count = _ByteCount(self.progress, wanted, self.listing.root)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+            finally:
+                count.stop()
+                for job in jobs:
+                    job.cancel()
+                self._write_index()
+
+    def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
+        file = self.place_of(entry)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.home, suffix=".partial")
+        os.close(handle)
+        partial = Path(name)
+        try:
+            self.listing.system.get_file(entry.address, name, callback=count.callback())
+            if entry.size is not None and partial.stat().st_size < entry.size:
+                shown = f"{self.listing.root}/{entry.name}".rstrip("/")
+                raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
+            self.copied.pop(entry.name, None)
+            partial.replace(file)
+            awaited_mark(file).unlink(missing_ok=True)
+        finally:
+            partial.unlink(missing_ok=True)
+        # A file that grew since it was listed has another size at the next look, and is copied again.
+        self.copied[entry.name] = (entry.size, entry.mark)
+
+    def _is_fresh(self, entry: Entry) -> bool:
+        """Whether the copy is of the file as it is now; where the server tells no time and no tag nobody knows."""
+        return (
+            entry.mark is not None
+            and self.copied.get(entry.name) == (entry.size, entry.mark)
+            and self.place_of(entry).is_file()
+        )
+
+    def _await(self, entry: Entry) -> None:
+        file = self.place_of(entry)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        awaited_mark(file).touch()
+
+    def _stand_in(self, entry: Entry) -> None:
+        file = self.place_of(entry)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.is_file() or file.stat().st_size != len(_STAND_IN):
+            atomic_write(file, _STAND_IN, force=True)
+
+    def _remove_others(self) -> None:
+        """What is no longer there, and what was a file and is now a folder, or the other way round."""
+        kept = {self.place_of(entry) for entry in self.listing.entries}
+        kept |= {awaited_mark(file) for file in kept}
+        if self.root.is_dir() == self.listing.is_file:
+            _remove(self.root)
+        folders = {folder for file in kept for folder in file.parents}
+        for path in sorted(self.root.rglob("*")) if self.root.is_dir() else ():
+            if path.exists() and path not in (folders if path.is_dir() else kept):
+                _remove(path)
+
+    def _read_index(self) -> None:
+        try:
+            known = json.loads((self.home / _INDEX).read_bytes())
+            self.copied = {name: (size, mark) for name, (size, mark) in known.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            self.copied = {}
+
+    def _write_index(self) -> None:
+        atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
+
+
+class _ByteCount:
+    """How many bytes were copied, summed over files that are copied side by side."""
+
+    def __init__(self, progress: ProgressCallback, entries: Iterable[Entry], place: str) -> None:
+        self._progress = progress
+        self._total = sum(entry.size or 0 for entry in entries)
+        self._label = f"copying {place}, {in_bytes(self._total)}"
+        self._done = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+        progress(0, self._total, self._label)
+
+    def callback(self) -> Any:
+        """What fsspec tells about one file."""
+        from fsspec.callbacks import Callback
+
+        count = self
+
+        class Told(Callback):  # type: ignore[misc]
+            def relative_update(self, inc: int = 1) -> None:
+                count.add(inc)
+
+        return Told()
+
+    def stop(self) -> None:
+        """Let files that are still on their way end at their next part."""
+        self._stopped = True
+
+    def add(self, number: int) -> None:
+        """So many bytes more."""
+        if self._stopped:
+            raise InterruptedError
+        with self._lock:
+            self._done += number
+            self._progress(self._done, max(self._total, self._done), self._label)
+
+
+def mirrored(url: str, progress: ProgressCallback) -> Mirror:
+    """A place with its copy up to date.
+
+    Args:
+        url: A file, a folder or a glob, as typed.
+        progress: Told of each copied part, in bytes.
+
+    Returns:
+        The copy.
+    """
+    with explaining(url):
+        mirror = Mirror(url=url, listing=list_place(url), home=_home(url), progress=progress)
+        mirror.refresh()
+    return mirror
+
+
+def in_bytes(number: int) -> str:
+    """A number of bytes for people.
+
+    Returns:
+        Text with one decimal.
+
+    Example:
+        >>> in_bytes(2_300_000_000)
+        '2.3 GB'
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"
+
+
+def _home(url: str) -> Path:
+    """By the URL without its password; a query may tell one file from another."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
+    name = f"{shown_url(url)}?{url.partition('?')[2]}"
+    return cache / "gradscope" / "places" / hashlib.sha256(name.encode()).hexdigest()[:20]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

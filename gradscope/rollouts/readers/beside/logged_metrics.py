@@ -1,0 +1,38 @@
+"""Metrics of trainers that log them to a service or to TensorBoard: what of it lies in the folder of rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.run import Run
+
+
+def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
+    """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
+
+    Returns:
+        The run; without metrics where the files are of several folders, which may be several runs.
+    """
+    folder = request.path if request.path.is_dir() else request.path.parent
+    folder = folder.parent if folder.name == "rollout_data" else folder
+    events, lines = sorted(folder.glob("**/events.out.tfevents.*")), folder / "metrics.jsonl"
+    if len({file.parent for file in events}) == 1:
+        return _with(run, events, _scalars(events))
+    return _with(run, [lines], metric_lines([lines], {})) if lines.is_file() else run
+
+
+def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
+    source = replace(run.source, files=(*run.source.files, *map(str, files)))
+    return replace(run, source=source, metrics=metrics)
+
+
+def _scalars(files: list[Path]) -> Metrics:
+    found: Metrics = {}
+    for file in files:
+        for step, scalars in scalars_in(file).items():
+            found.setdefault(step, {}).update(scalars)
+    return found

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.progress import no_progress
+from gradscope.rollouts.places import mirror as mirrors
+from gradscope.rollouts.places.mirror import in_bytes, mirrored
+
+ROW = b'{"reward": 1}\n'
+
+
+@pytest.fixture
+def gets(memory: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that were copied, in no order."""
+    seen: list[str] = []
+    get = type(memory).get_file
+
+    def counted(self: Any, rpath: str, lpath: str, **more: Any) -> None:
+        seen.append(rpath)
+        get(self, rpath, lpath, **more)
+
+    monkeypatch.setattr(type(memory), "get_file", counted)
+    return seen
+
+
+def copied(url: str) -> Path:
+    return mirrored(url, no_progress).path
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_only_what_changed_is_copied_again(memory: Any, gets: list[str]) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
+    folder = copied("memory://run")
+    assert (folder / "1.jsonl").read_bytes() == ROW
+    assert sorted(gets) == ["/run/1.jsonl", "/run/2.jsonl"]
+    gets.clear()
+    assert copied("memory://run/") == folder
+    assert gets == []
+    memory.pipe("/run/2.jsonl", ROW)  # of the same size, but written anew
+    memory.pipe("/run/3.jsonl", ROW)
+    memory.rm("/run/1.jsonl")
+    copied("memory://run")
+    assert sorted(gets) == ["/run/2.jsonl", "/run/3.jsonl"]
+    assert files_below(folder) == ["2.jsonl", "3.jsonl"]
+
+
+def test_a_file_that_becomes_a_folder_does_so_here_too(memory: Any) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/b/c.jsonl": ROW})
+    folder = copied("memory://run")
+    memory.rm("/run", recursive=True)
+    memory.pipe({"/run/1.jsonl/2.jsonl": ROW, "/run/b": ROW, "/run/c.jsonl": ROW})
+    copied("memory://run")
+    assert files_below(folder) == ["1.jsonl/2.jsonl", "b", "c.jsonl"]
+    memory.rm("/run", recursive=True)
+    memory.pipe("/run", ROW)
+    assert copied("memory://run") == folder
+    assert folder.read_bytes() == ROW
+
+
+def test_weights_wait_and_what_is_never_opened_leaves_its_name(memory: Any, gets: list[str]) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/checkpoint-1/model.safetensors": b"x" * 99, "/run/a.pkl": b"x" * 99})
+    folder = copied("memory://run")
+    assert gets == ["/run/1.jsonl"]
+    assert files_below(folder) == ["1.jsonl", "a.pkl", "checkpoint-1/model.safetensors.awaited"]
+    assert b"did not copy" in (folder / "a.pkl").read_bytes()
+
+
+def test_a_copy_that_was_cut_off_is_not_kept_and_the_rest_is(
+    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
+    whole = type(memory).get_file
+
+    def cut_off(self: Any, rpath: str, lpath: str, **more: Any) -> None:
+        whole(self, rpath, lpath, **more)
+        if rpath.endswith("2.jsonl"):
+            Path(lpath).write_bytes(ROW[:-3])
+
+    monkeypatch.setattr(type(memory), "get_file", cut_off)
+    with pytest.raises(InputError, match=r"The copy of memory://run/2.jsonl was cut off") as caught:
+        copied("memory://run")
+    assert "again" in (caught.value.hint or "")
+    assert not [name for name in files_below(cache) if name.endswith(("2.jsonl", ".partial"))]
+    monkeypatch.setattr(type(memory), "get_file", whole)
+    gets.clear()
+    folder = copied("memory://run")
+    assert gets == ["/run/2.jsonl"]
+    assert (folder / "2.jsonl").read_bytes() == ROW
+
+
+def test_without_a_mark_a_file_is_copied_each_time(
+    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    monkeypatch.setattr("gradscope.rollouts.places.listing._MARKS", ())
+    copied("memory://run")
+    copied("memory://run")
+    assert len(gets) == 2
+
+
+@pytest.mark.parametrize("index", [b"[", b"[1]", b'{"1.jsonl": 3}'])
+def test_a_damaged_index_costs_a_copy_and_no_more(memory: Any, gets: list[str], cache: Path, index: bytes) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    copied("memory://run")
+    (file,) = cache.rglob("index.json")
+    file.write_bytes(index)
+    copied("memory://run")
+    assert len(gets) == 2
+    assert list(json.loads(file.read_bytes())) == ["1.jsonl"]
+
+
+def test_bytes_are_told_and_add_up(memory: Any) -> None:
+    told: list[tuple[int, int, str]] = []
+    memory.pipe({"/run/1.jsonl": ROW * 100, "/run/2.jsonl": ROW})
+    mirrored("memory://run", lambda *told_now: told.append(told_now))
+    total = len(ROW) * 101
+    assert told[0] == (0, total, "copying memory://run, 1.4 kB")
+    assert told[-1][:2] == (total, total)
+
+
+def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "AT_ONCE", 2)
+    memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
+
+    def broken(self: Any, rpath: str, lpath: str, callback: Any, **more: Any) -> None:
+        if rpath.endswith("1.jsonl"):
+            raise PermissionError
+        while True:  # a file without end
+            callback.relative_update(1)
+
+    monkeypatch.setattr(type(memory), "get_file", broken)
+    with pytest.raises(InputError, match="may not be read by you"):
+        copied("memory://run")
+
+
+def test_a_cache_that_cannot_be_written_is_said(memory: Any, cache: Path) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    cache.write_text("a file is in the way")
+    with pytest.raises(InputError, match="There is no place for a copy of memory://run") as caught:
+        copied("memory://run")
+    assert "XDG_CACHE_HOME" in (caught.value.hint or "")
+
+
+def test_no_copy_leaves_its_folder(web: Any, cache: Path) -> None:
+    (web.folder / "a.jsonl").write_bytes(ROW)
+    folder = copied(f"{web.url}/x/..")
+    assert folder.name == "root"
+    assert folder.parent.name == "copy"
+
+
+def test_a_file_on_its_way_stops_at_its_next_part(memory: Any) -> None:
+    count = mirrors._ByteCount(no_progress, [], "memory://run")
+    count.stop()
+    with pytest.raises(InterruptedError):
+        count.callback().relative_update(1)
+
+
+def test_the_cache_tells_no_password(web: Any, cache: Path) -> None:
+    (web.folder / "a.jsonl").write_bytes(ROW)
+    url = f"{web.url}/a.jsonl".replace("http://", "http://me:secret@") + "?sig=abc"
+    assert copied(url).read_bytes() == ROW
+    text = " ".join(files_below(cache)) + "".join(file.read_text() for file in cache.rglob("*.json*"))
+    assert "secret" not in text
+    assert "abc" not in text
+
+
+def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
+    (web.folder / "run").mkdir()
+    (web.folder / "run" / "a.jsonl").write_bytes(ROW)
+    folder = copied(f"{web.url}/run")
+    web.seen.clear()
+    assert copied(f"{web.url}/run") == folder
+    assert not [line for line in web.seen if line == "GET /run/a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.jsonl", "There is nothing at"),
+        ("401.jsonl", "may not be read"),
+        ("403/x", "may not be read"),
+        ("500.jsonl", "the server answers 500"),
+    ],
+)
+def test_what_a_web_server_refuses_is_said(web: Any, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        copied(f"{web.url}/{name}")
+
+
+def test_a_server_that_is_not_there_is_no_connection(web: Any) -> None:
+    with pytest.raises(InputError, match="no connection"):
+        copied("http://127.0.0.1:1/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (7.04e9, "7.0 GB")]
+)
+def test_bytes_read_well(number: float, text: str) -> None:
+    assert in_bytes(int(number)) == text
