@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -18,6 +19,8 @@ from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.run import Run
 
 By = Literal["step", "window"]
+KnownEstimates = dict[bytes, DegeneracyEstimates]
+"""A digest of some groups -> their estimates."""
 NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 
@@ -37,12 +40,26 @@ class EstimateOptions:
 
 
 def course_of_run(
-    run: Run, *, success_threshold: float | None = None, reward: str | None = None
+    run: Run,
+    *,
+    success_threshold: float | None = None,
+    reward: str | None = None,
+    known: KnownEstimates | None = None,
 ) -> tuple[StepDegeneracy, ...]:
-    """One row for each step of a run that was already read, and nothing else of it."""
+    """One row for each step of a run that was already read, and nothing else of it.
+
+    Args:
+        run: The run.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        reward: One reward function by name; None: the trainer's scalar.
+        known: Estimates from earlier calls with the same options; takes in those of this one.
+
+    Returns:
+        The rows.
+    """
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
-    return course(run, table, "step", reward, EstimateOptions())
+    return course(run, table, "step", reward, EstimateOptions(), known)
 
 
 def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
@@ -78,20 +95,38 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
 
 
 def course(
-    run: Run, table: GroupTable, by: By, reward: str | None, options: EstimateOptions
+    run: Run,
+    table: GroupTable,
+    by: By,
+    reward: str | None,
+    options: EstimateOptions,
+    known: KnownEstimates | None = None,
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
     ordered = table.take(np.argsort(table.step, kind="stable"))
     steps = np.unique(ordered.step)
     parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
     ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()
-    return tuple(_row(run, ordered.take(slice(start, end)), reward, options) for start, end in pairwise([0, *ends]))
+    spans = (ordered.take(slice(start, end)) for start, end in pairwise([0, *ends]))
+    return tuple(_row(run, groups, reward, _estimated(groups, options, known)) for groups in spans)
 
 
-def _row(run: Run, groups: GroupTable, reward: str | None, options: EstimateOptions) -> StepDegeneracy:
+def _estimated(groups: GroupTable, options: EstimateOptions, known: KnownEstimates | None) -> DegeneracyEstimates:
+    if known is None:
+        return options.estimate(groups)
+    columns = (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing)
+    digest = hashlib.sha256()
+    for column in columns:
+        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    key = digest.digest()
+    if key not in known:
+        known[key] = options.estimate(groups)
+    return known[key]
+
+
+def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
     """The row of the groups of one step, or of neighboring ones."""
     step, last = int(groups.step[0]), int(groups.step[-1])
-    estimates = options.estimate(groups)
     # One reward function's share is another number than the trainer's; so is a share of other rollouts.
     comparable = reward is None and step == last and not run.is_means(step)
     return StepDegeneracy(

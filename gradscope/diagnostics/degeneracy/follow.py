@@ -1,7 +1,8 @@
 """The course of degeneracy while the run is still being written.
 
-Each look at a log that has grown reads it from its start, so that no row counts twice, whatever the writer appends,
-rewrites or starts anew. Looks are at least as far apart as one takes.
+Of a large log each look reads what was appended, and the whole from its start where the writer did anything else, so
+that no row counts twice; a step whose groups are the same as at the last look is not estimated again. Looks are at
+least as far apart as one takes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradscope.diagnostics.degeneracy.course import course_of_run
+from gradscope.diagnostics.degeneracy.course import KnownEstimates, course_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.results.degeneracy import StepDegeneracy
 from gradscope.rollouts.growth import log_extent
 from gradscope.rollouts.places.urls import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 
 Notice = Callable[[str], None]
 """Told in a sentence why a look at the log gave nothing."""
@@ -65,10 +67,11 @@ def follow_degeneracy(
     pace = pace or Pace()
     _check_pace(pace)
 
+    so_far, known = ReadSoFar(), KnownEstimates()
+
     def look() -> tuple[StepDegeneracy, ...]:
-        return course_of_run(
-            read_run(path, read, rewards_only=True), success_threshold=success_threshold, reward=reward
-        )
+        run = read_run(path, read, rewards_only=True, so_far=so_far)
+        return course_of_run(run, success_threshold=success_threshold, reward=reward, known=known)
 
     told: dict[int, StepDegeneracy] = {}
     last = log_extent(path)

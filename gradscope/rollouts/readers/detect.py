@@ -22,6 +22,7 @@ from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
+from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -32,6 +33,7 @@ def read_run(
     *,
     rewards_only: bool = False,
     progress: ProgressCallback = no_progress,
+    so_far: ReadSoFar | None = None,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -41,13 +43,18 @@ def read_run(
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
             reduced to it, out of core.
         progress: Told how far a long reading is.
+        so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
     """
     request = ReadRequest(
-        path=fetched(path, progress), options=options or ReadOptions(), rewards_only=rewards_only, progress=progress
+        path=fetched(path, progress),
+        options=options or ReadOptions(),
+        rewards_only=rewards_only,
+        progress=progress,
+        so_far=so_far,
     )
     _require_input(request.path)
     reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)

@@ -58,7 +58,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     reduced = request.rewards_only and is_large(files)
     if reduced:
         log = column_log(files, flat, names, quarantine)
-        groups: Sequence[RolloutGroup] = GroupsOfTable(reduce_log(log, request.progress))
+        groups: Sequence[RolloutGroup] = GroupsOfTable(reduce_log(log, request.progress, request.so_far))
     else:
         groups = build_groups((record for file in files for record in _records(file, flat, quarantine)), quarantine)
     return assemble_groups(

@@ -191,7 +191,7 @@ class RowFormat:
             records=records,
             quarantine=reading.quarantine,
         )
-        table = columns.judged(reduce_log(log, reading.request.progress))
+        table = columns.judged(reduce_log(log, reading.request.progress, reading.request.so_far))
         return None if table is None else GroupsOfTable(table)
 
     def _records(self, reading: Reading) -> Iterator[Record]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradscope.errors import InputError
 from gradscope.results.source import Quarantine, QuarantineReason
 
@@ -23,6 +25,17 @@ class QuarantineLog:
         """Set a row aside: why, in a few words, and its ``file:line``, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + 1, first)
+
+    def include(self, other: QuarantineLog, order: Mapping[str, int]) -> None:
+        """Count what another set aside, too; ``order`` is that of their files, which tells what came first."""
+
+        def place(location: str) -> tuple[int, int]:
+            file, _, line = location.rpartition(":")
+            return order.get(file, 0), int(line) if line.isdecimal() else 0
+
+        for reason, (count, first) in other._by_reason.items():
+            own, own_first = self._by_reason.get(reason, (0, first))
+            self._by_reason[reason] = (own + count, min(own_first, first, key=place))
 
     def result(self) -> Quarantine:
         """What was set aside, by reason, the most frequent first."""

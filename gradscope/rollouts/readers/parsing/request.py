@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
@@ -14,6 +14,9 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.run import TrainerSettings
+
+if TYPE_CHECKING:
+    from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class ReadRequest:
     then reduced to it."""
     progress: ProgressCallback = no_progress
     """Told how far a long reading is."""
+    so_far: ReadSoFar | None = None
+    """What earlier looks at a log that is still being written have read of it."""
 
     @property
     def columns(self) -> ColumnNames:

@@ -7,10 +7,11 @@ whatever the files hold: a bad line costs its line, a Parquet or CSV file with a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from gradscope.rollouts.readers.scan.parts import (
     replaced_groups,
     whole_of_parts,
 )
+from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 from gradscope.rollouts.reward_table import RewardTable
@@ -73,18 +75,21 @@ def is_large(files: Iterable[Path]) -> bool:
     return sum(file.stat().st_size * (_EXPANSION if file.suffix in COMPRESSED else 1) for file in files) >= MIN_BYTES
 
 
-def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> RewardTable:
+def reduce_log(
+    log: ColumnLog, progress: ProgressCallback = no_progress, so_far: ReadSoFar | None = None
+) -> RewardTable:
     """Reduce a log to its rewards.
 
     Args:
         log: The log.
+        so_far: What earlier looks have read of it; takes in what this one reads.
         progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
 
     Returns:
         Its table; empty where no row can be used.
     """
     with Workers() as workers:
-        parts = list(_parts(log, workers, progress))
+        parts = list(_parts(log, workers, progress, so_far))
         if not parts:
             return RewardTable.of_groups(())
         table, sample = whole_of_parts(parts, log.columns)
@@ -102,34 +107,45 @@ def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> Rewa
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
 
 
-def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback) -> Iterator[Part]:
+def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback, earlier: ReadSoFar | None) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
+    so_far, log_grows = earlier or ReadSoFar(), earlier is not None
+    so_far.check(log.files, log.columns)
+    yield from so_far.parts
     num_bytes = sum(file.stat().st_size for file in log.files)
-    places, prompts, num_rows = _Places(), dict[int, str](), 0
-    for block, found in workers.map(blocks_of(log.files, log.declared), _scan):
+    num_rows = sum(int(part.size.sum()) for part in so_far.parts)
+    places = _Places({number: so_far.files[file].num_lines for number, file in enumerate(so_far.files)})
+    ends = {file: known.end for file, known in so_far.files.items()}
+    for block, found in workers.map(blocks_of(log.files, log.declared, ends), _scan):
         if isinstance(block, LineBlock) and isinstance(found, ScannedLines):
-            parts: Iterable[Part] = _parts_of_lines(log, block, found, places.of(block, found.lines), prompts)
+            is_open = block.pieces[-1].is_open
+            quarantine = log.quarantine if is_open else so_far.set_aside
+            at = places.of(block, found.lines)
+            parts = list(_parts_of_lines(log, block, found, at, so_far.prompts, quarantine))
+            if not is_open and log_grows:
+                so_far.keep(block.pieces, found.lines.lines_of_piece, parts)
         elif isinstance(block, FileBlock):
-            parts = found if isinstance(found, list) else _parts_of_rows(log, block)
-        for part in parts:
-            num_rows += int(part.size.sum())
-            yield part
+            parts = found if isinstance(found, list) else list(_parts_of_rows(log, block))
+        num_rows += sum(int(part.size.sum()) for part in parts)
+        yield from parts
         progress(block.end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
+    order = {str(file): number for number, file in enumerate(log.files)}
+    log.quarantine.include(so_far.set_aside, order)
 
 
 class _Places:
-    """The numbers of lines within the log."""
+    """The numbers of lines within the log; ``lines`` of a file may have been read before."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, lines: Mapping[int, int] = MappingProxyType({})) -> None:
+        self._next = {file: file * _PLACES_A_FILE + count for file, count in lines.items()}
 
     def of(self, block: LineBlock, lines: Lines) -> NDArray[np.int64]:
         """Those of a block, which is the next one, [lines]."""
         places = []
         for piece, count in zip(block.pieces, lines.lines_of_piece, strict=True):
-            self._next = piece.file * _PLACES_A_FILE if piece.is_first else self._next
-            places.append(self._next + np.arange(count))
-            self._next += count
+            first = self._next.get(piece.file, piece.file * _PLACES_A_FILE)
+            places.append(first + np.arange(count))
+            self._next[piece.file] = first + count
         return np.concatenate(places)
 
 
@@ -141,12 +157,17 @@ def _scan(connection: Any, block: Block) -> ScannedLines | list[Part] | None:
 
 
 def _parts_of_lines(
-    log: ColumnLog, block: LineBlock, found: ScannedLines, places: NDArray[np.int64], prompts: dict[int, str]
+    log: ColumnLog,
+    block: LineBlock,
+    found: ScannedLines,
+    places: NDArray[np.int64],
+    prompts: dict[int, str],
+    quarantine: QuarantineLog,
 ) -> Iterator[Part]:
     if found.part is not None:
         yield _named(found.part, found, block.columns, places, prompts)
-    odd = _objects(log, found.lines, found.odd, places, log.quarantine)
-    rows = [(at, record) for at, file, row in odd for record in log.records(file, [row], log.quarantine)]
+    odd = _objects(log, found.lines, found.odd, places, quarantine)
+    rows = [(at, record) for at, file, row in odd for record in log.records(file, [row], quarantine)]
     if rows:
         yield part_of_records(rows, log.columns)
 

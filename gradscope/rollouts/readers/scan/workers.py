@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import local
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import duckdb
@@ -38,6 +39,13 @@ class Piece:
     """Whole lines, without a byte-order mark."""
     is_first: bool
     """Whether the file begins with it."""
+    end: int
+    """Bytes of the file up to its end, decompressed ones."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its last line has no end: the file may yet go on."""
+        return not self.data.endswith(b"\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,49 +77,66 @@ class FileBlock:
 Block = LineBlock | FileBlock
 
 
-def blocks_of(files: Sequence[Path], declared: Callable[[Path], LineColumns | CellColumns | None]) -> Iterator[Block]:
-    """The blocks of a log.
+def blocks_of(
+    files: Sequence[Path],
+    declared: Callable[[Path], LineColumns | CellColumns | None],
+    ends: Mapping[Path, int] = MappingProxyType({}),
+) -> Iterator[Block]:
+    """The blocks of a log; a line without an end is in a block of its own.
 
     Args:
         files: Its files.
         declared: How each is read.
+        ends: Bytes of files of JSON lines that were read before.
 
     Yields:
         The blocks, in order.
     """
     waiting: list[Piece] = []
     of_waiting: LineColumns | None = None
-    end = size = 0
-    for number, file in enumerate(files):
-        columns, length = declared(file), file.stat().st_size
-        if waiting and of_waiting is not None and columns is not of_waiting:
+    end = 0
+
+    def block() -> Iterator[LineBlock]:
+        if waiting and of_waiting is not None:
             yield LineBlock(pieces=tuple(waiting), columns=of_waiting, end=end)
-            waiting, size = [], 0
+            waiting.clear()
+
+    for number, file in enumerate(files):
+        columns, start, length = declared(file), end, file.stat().st_size
+        if columns is not of_waiting:
+            yield from block()
         if isinstance(columns, LineColumns):
-            of_waiting, at = columns, 0
-            for piece in _pieces(file, number):
+            of_waiting = columns
+            for piece in _pieces(file, number, ends.get(file, 0)):
+                if piece.is_open:
+                    yield from block()
                 waiting.append(piece)
-                size, at = size + len(piece.data), at + len(piece.data)
-                if size >= BLOCK:
-                    read = 0 if file.suffix in COMPRESSED else min(at, length)
-                    yield LineBlock(pieces=tuple(waiting), columns=columns, end=end + read)
-                    waiting, size = [], 0
-        end += length
+                end = start + (0 if file.suffix in COMPRESSED else min(piece.end, length))
+                if piece.is_open or sum(len(one.data) for one in waiting) >= BLOCK:
+                    yield from block()
+        end = start + length
         if not isinstance(columns, LineColumns):
             yield FileBlock(file=number, path=file, columns=columns, end=end)
-    if waiting and of_waiting is not None:
-        yield LineBlock(pieces=tuple(waiting), columns=of_waiting, end=end)
+    yield from block()
 
 
-def _pieces(path: Path, file: int) -> Iterator[Piece]:
-    """The pieces of a file; one that cannot be opened, or whose compression is broken, is an :class:`InputError`."""
+def _pieces(path: Path, file: int, end: int) -> Iterator[Piece]:
+    """The pieces of a file from some byte on.
+
+    Yields:
+        The pieces.
+
+    Raises:
+        InputError: It cannot be opened, or its compression is broken.
+    """
     try:
         with open_bytes(path) as stream:
-            is_first = True
+            if end:
+                stream.seek(end)
             for data in whole_lines(stream.read, BLOCK):
+                is_first, end = end == 0, end + len(data)
                 lines = data.removeprefix(BOM) if is_first else data
-                yield Piece(file=file, path=path, data=lines, is_first=is_first)
-                is_first = False
+                yield Piece(file=file, path=path, data=lines, is_first=is_first, end=end)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 

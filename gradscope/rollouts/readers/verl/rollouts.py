@@ -154,7 +154,7 @@ def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: Quarantine
         counted=counted_rows,
         quarantine=quarantine,
     )
-    table = reduce_log(log, request.progress)
+    table = reduce_log(log, request.progress, request.so_far)
     return _Found(groups=GroupsOfTable(table), named=named, has_tokens=False, folded=frozenset(folded))
 
 
