@@ -25,8 +25,11 @@ from gradscope.rollouts.types import group_name
 _LINE_END = ord("\n")
 _NAN = "'NaN'::DOUBLE"
 _NONE = np.zeros(0, dtype=np.int64)
-_TRAILING_COMMAS = (b",}", b",]", b", }", b", ]")
-"""What DuckDB lets pass before the end of an object or a list, and JSON does not."""
+_CLOSED = ord("]") | 0x20
+"""Both closing brackets with this bit set: ``]`` becomes ``}``."""
+_BLANKS = np.frombuffer(b" \t\r", dtype=np.uint8)
+_CACHED = 1 << 18
+"""Bytes that are looked at at once: few enough for a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +71,9 @@ class LineColumns:
         sample = () if self.sample is None else ("sample",)
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
 
-    def query(self, *, strict: bool) -> str:
-        """The query of the table ``lines``; a strict one also finds commas that JSON does not allow."""
-        commas = " OR ".join(f"contains(line, '{text.decode()}')" for text in _TRAILING_COMMAS) if strict else "false"
+    @property
+    def query(self) -> str:
+        """The query of the table ``lines``."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
@@ -80,14 +83,13 @@ class LineColumns:
         ]
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
-        is_plain = f"{self.plain} AND NOT ({commas})"
         return f"""
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join(numbers)},
                    (NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false))::UTINYINT
                        AS is_odd
-            FROM (SELECT {inner}, {is_plain} AS is_plain
-                  FROM (SELECT line, c{derived}
-                        FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
+            FROM (SELECT {inner}, {self.plain} AS is_plain
+                  FROM (SELECT c{derived}
+                        FROM (SELECT TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
 
     @property
     def _expressions(self) -> dict[str, str]:
@@ -120,7 +122,7 @@ class Lines:
         """The lines of some pieces, none of them empty."""
         closed = [piece if piece.endswith(b"\n") else piece + b"\n" for piece in pieces]
         data = closed[0] if len(closed) == 1 else b"".join(closed)
-        ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_END) + 1
+        ends = _places(data, lambda letters: letters == _LINE_END) + 1
         last = np.searchsorted(ends, np.cumsum([len(piece) for piece in closed]))
         return cls(
             data=data,
@@ -130,6 +132,15 @@ class Lines:
                 line for line, piece in zip(last.tolist(), pieces, strict=True) if not piece.endswith(b"\n")
             ),
         )
+
+    def with_commas(self) -> NDArray[np.int64]:
+        """Lines with a comma before a closing bracket, which DuckDB lets pass and JSON does not; ascending."""
+        letters = np.frombuffer(self.data, dtype=np.uint8)
+        before = _places(self.data, lambda part: (part | 0x20) == _CLOSED) - 1
+        while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
+            before[blank] -= 1
+        found = before[letters[before] == ord(",")]
+        return np.unique(np.searchsorted(self.starts, found, side="right") - 1)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -171,8 +182,9 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
-    is_odd = to_numpy(rows["is_odd"])
-    odd, plain = np.flatnonzero(is_odd), np.flatnonzero(is_odd == 0)
+    is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
+    is_odd[lines.with_commas()] = True
+    odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
     rows = rows.take(to_indices(plain)) if len(odd) else rows
@@ -184,10 +196,9 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
     """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
     lines = Lines.of(pieces)
-    query = columns.query(strict=any(text in lines.data for text in _TRAILING_COMMAS))
     connection.register("lines", lines.to_arrow())
     try:
-        return lines, connection.sql(query).to_arrow_table()
+        return lines, connection.sql(columns.query).to_arrow_table()
     except duckdb.Error:
         return lines, None
     finally:
@@ -213,8 +224,18 @@ def lines_of_groups(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
     steps, in_step = to_numpy(rows["step"]).tolist(), rows["name"].to_pylist()
     is_wanted = [group_name(step, name or "") in names for step, name in zip(steps, in_step, strict=True)]
-    odd = np.flatnonzero(to_numpy(rows["is_odd"]).astype(np.bool_) | is_wanted)
+    is_odd = to_numpy(rows["is_odd"]).astype(np.bool_) | is_wanted
+    is_odd[lines.with_commas()] = True
+    odd = np.flatnonzero(is_odd)
     return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+
+
+def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Where letters stand, ascending."""
+    letters = np.frombuffer(data, dtype=np.uint8)
+    parts = range(0, len(letters), _CACHED)
+    found = [np.flatnonzero(is_there(letters[at : at + _CACHED])) + at for at in parts]
+    return np.concatenate(found) if found else _NONE
 
 
 def number(cell: str) -> str:

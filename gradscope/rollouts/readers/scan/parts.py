@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,10 @@ class Part:
     """[j]."""
     group: pa.Array
     """Names within the step, strings, [j]."""
-    prompt: Sequence[str]
-    """Ids, [j]."""
+    prompt: Counts
+    """The place of a group's prompt in ``prompts``, [j]."""
+    prompts: Sequence[str] = ()
+    """Ids of prompts; parts may share them."""
     size: Counts
     """Rollouts, [j]."""
     by_row: bool = False
@@ -70,7 +71,7 @@ def part_of_rows(
         place=numbers_in_log[first],
         step=step[first],
         group=group.take(to_indices(first)),
-        prompt=(),
+        prompt=np.zeros(len(first), dtype=np.int64),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
     )
@@ -94,7 +95,8 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
         {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
         np.array([place for place, _ in records], dtype=np.int64),
     )
-    return replace(part, prompt=[rows[at].prompt_id for at in first.tolist()], by_row=True)
+    prompts = tuple(rows[at].prompt_id for at in first.tolist())
+    return replace(part, prompt=np.arange(len(prompts)), prompts=prompts, by_row=True)
 
 
 _TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint64}
@@ -141,14 +143,13 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     order = pieces[np.lexsort((place[pieces], by_row[pieces], of_group))]
     rows = _ranges(_starts(size)[order], size[order])
     found = _joined(parts, columns, rows)
-    ids = list(chain.from_iterable(part.prompt for part in parts))
-    prompts: dict[str, int] = {}
+    prompt, prompts = _joined_prompts(parts, first)
     lengths = found.get("num_tokens")
     table = RewardTable(
         step=step[first],
         names=group.take(to_indices(first)),
-        prompt=np.array([prompts.setdefault(ids[at], len(prompts)) for at in first.tolist()], dtype=np.int64),
-        prompts=tuple(prompts),
+        prompt=prompt,
+        prompts=prompts,
         size=np.add.reduceat(size[order], _starts(count)),
         reward=found["reward"],
         rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
@@ -156,6 +157,22 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
         seconds=found.get("seconds"),
     )
     return table, found.get("sample")
+
+
+def _joined_prompts(parts: Sequence[Part], first: Counts) -> tuple[Counts, tuple[str, ...]]:
+    """The prompts of the groups of the whole, numbered by their first group, and their ids."""
+    numbers: dict[str, int] = {}
+    of_list: dict[int, Counts] = {}
+    for part in parts:
+        if id(part.prompts) not in of_list:
+            codes = [numbers.setdefault(name, len(numbers)) for name in part.prompts]
+            of_list[id(part.prompts)] = np.array(codes, dtype=np.int64)
+    prompt = np.concatenate([of_list[id(part.prompts)][part.prompt] for part in parts])[first]
+    present, at, place = np.unique(prompt, return_index=True, return_inverse=True)
+    rank = np.empty(len(present), dtype=np.int64)
+    rank[np.argsort(at)] = np.arange(len(present))
+    names = list(numbers)
+    return rank[place], tuple(names[number] for number in prompt[np.sort(at)].tolist())
 
 
 def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts) -> dict[str, NDArray[Any]]:

@@ -31,6 +31,7 @@ from gradscope.rollouts.readers.scan.parts import (
     replaced_groups,
     whole_of_parts,
 )
+from gradscope.rollouts.readers.scan.prompts import Prompts
 from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
@@ -161,7 +162,7 @@ def _parts_of_lines(
     block: LineBlock,
     found: ScannedLines,
     places: NDArray[np.int64],
-    prompts: dict[int, str],
+    prompts: Prompts,
     quarantine: QuarantineLog,
 ) -> Iterator[Part]:
     if found.part is not None:
@@ -172,18 +173,12 @@ def _parts_of_lines(
         yield part_of_records(rows, log.columns)
 
 
-def _named(
-    part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: dict[int, str]
-) -> Part:
+def _named(part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: Prompts) -> Part:
     """The part of a block with the ids of its prompts: of one that was not seen before its first row tells."""
-    names = []
-    for prompt, at in zip(found.prompt.tolist(), part.place.tolist(), strict=True):
-        name = prompts.get(prompt)
-        if name is None:
-            name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
-        names.append(name)
-    group = to_strings(names) if columns.group_is_prompt else part.group
-    return replace(part, prompt=names, group=group, place=places[part.place])
+    lines = part.place.tolist()
+    prompt = prompts.of(found.prompt, lambda at: columns.prompt_id(json.loads(found.lines[lines[at]])))
+    group = to_strings([prompts.ids[at] for at in prompt.tolist()]) if columns.group_is_prompt else part.group
+    return replace(part, prompt=prompt, prompts=prompts.ids, group=group, place=places[part.place])
 
 
 def _objects(

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan.parts import Part
+from gradscope.rollouts.readers.scan.prompts import Prompts
 from gradscope.rollouts.readers.scan.workers import Piece
 
 _MARK = 256
@@ -42,7 +43,7 @@ class ReadSoFar:
         self.files: dict[Path, FileSoFar] = {}
         self.parts: list[Part] = []
         self.set_aside = QuarantineLog()
-        self.prompts: dict[int, str] = {}
+        self.prompts = Prompts()
 
     def check(self, files: Sequence[Path], columns: tuple[str, ...]) -> None:
         """Forget everything where the log is not the one that was read, grown longer.

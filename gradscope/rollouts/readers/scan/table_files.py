@@ -124,9 +124,9 @@ def _part(rows: pa.RecordBatch, columns: CellColumns, place: int) -> Part:
     step, numbers_in_log = to_numpy(rows["step"]), place + np.arange(len(rows))
     part, first = part_of_rows(step, rows["name"], columns.columns_of(rows), numbers_in_log)
     names = rows["prompt"].take(to_indices(first)).dictionary_encode()
-    ids = to_strings([columns.prompt_id(text) for text in names.dictionary.to_pylist()])
-    prompts = ids.take(names.indices)
-    return replace(part, prompt=prompts.to_pylist(), group=prompts if columns.group_is_prompt else part.group)
+    prompts = [columns.prompt_id(text) for text in names.dictionary.to_pylist()]
+    group = to_strings(prompts).take(names.indices) if columns.group_is_prompt else part.group
+    return replace(part, prompt=to_numpy(names.indices).astype(np.int64), prompts=prompts, group=group)
 
 
 def _source(path: Path, columns: CellColumns) -> str | None:

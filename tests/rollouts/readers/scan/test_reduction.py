@@ -114,6 +114,10 @@ ODD = (
     ROW.replace('"text"', '"\\ud800"'),
     ROW.replace('"reward"', '"Reward"'),
     ROW + " ",
+    ROW[:-1] + ",}",
+    ROW[:-1] + " , \t }",
+    ROW.replace('"text"', "[1, 2, ]"),
+    ROW.replace('"text"', '"so [1, ] and {2,}"'),
 )
 
 
