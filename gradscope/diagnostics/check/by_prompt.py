@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy.course import group_table
 from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.bootstrap import cluster_sums
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.rollouts.run import Run
 
 

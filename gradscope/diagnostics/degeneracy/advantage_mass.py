@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +12,25 @@ from gradscope.advantages.formulation import Formulation
 from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import AdvantageMass
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
+_FEW_KINDS = 64
+"""Kinds of groups up to which they are counted prompt by prompt."""
+
 
 def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> tuple[AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation; undefined where one refuses these rewards."""
     groups = chosen.table
-    by_size = [(_kinds(rewards), places) for places, rewards in groups.by_size(chosen.values)]
+    kinds = _kinds(chosen)
     masses = []
     for entry in FORMULATIONS.values():
-        sums = _sums(entry, by_size, len(groups))
+        sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
             masses.append(
@@ -34,7 +39,7 @@ def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> t
             continue
         positive, negative, zero = bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
-            cluster_sums(sums, groups.prompt),
+            kinds.of_prompts(sums),
             within=(0.0, [np.inf, np.inf, 1.0]),
             resampling=resampling,
         )
@@ -44,25 +49,57 @@ def measure_advantage_mass(chosen: GroupRewards, *, resampling: Resampling) -> t
     return tuple(masses)
 
 
-def _kinds(rewards: Array) -> tuple[Array, Places]:
-    """Different groups of one size, [k, G], and which of them each is, [j]: of two rewards there are at most G + 1."""
-    levels = np.unique(rewards)
-    if len(levels) > 2:
-        return rewards, np.arange(len(rewards))
-    high, size = np.sum(rewards == levels[-1], axis=1), rewards.shape[1]
-    present = np.unique(high)
-    return np.where(np.arange(size) < present[:, None], levels[-1], levels[0]), np.searchsorted(present, high)
+@dataclass(frozen=True, kw_only=True)
+class _Kinds:
+    """Groups with the same rewards, which have the same advantages: of two rewards there are few kinds."""
+
+    by_size: tuple[Array, ...]
+    """The rewards of each kind, those of one size together, [k, G]."""
+    of_group: Places
+    """The kind of each group, [J]."""
+    prompt: Places
+    """The prompt of each group, [J]."""
+
+    def of_prompts(self, sums: Array) -> Array:
+        """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""
+        if self._counts is None:
+            return cluster_sums(sums[self.of_group], self.prompt)
+        return np.asarray(self._counts @ sums, dtype=np.float64)
+
+    @cached_property
+    def _counts(self) -> Array | None:
+        """How many groups of each kind a prompt has, [prompts, kinds]; None of many kinds."""
+        num_kinds = sum(map(len, self.by_size))
+        if num_kinds > _FEW_KINDS:
+            return None
+        return cluster_sums(self.of_group[:, None] == np.arange(num_kinds), self.prompt)
 
 
-def _sums(entry: Formulation, by_size: Sequence[tuple[tuple[Array, Places], Places]], num_groups: int) -> Array | str:
-    """Positive mass, negative mass, zeros and rollouts of each group, [J, 4]; or why there is no such advantage."""
-    sums = np.zeros((num_groups, 4))
-    for (rewards, kind), places in by_size:
+def _kinds(chosen: GroupRewards) -> _Kinds:
+    by_size, of_group, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
+    levels = np.unique(chosen.values)
+    for places, rewards in chosen.table.by_size(chosen.values):
+        if len(levels) > 2:
+            by_size.append(rewards)
+            of_group[places] = num_kinds + np.arange(len(rewards))
+        else:
+            size = rewards.shape[1]
+            present, kind = np.unique(np.sum(rewards == levels[-1], axis=1), return_inverse=True)
+            by_size.append(np.where(np.arange(size) < present[:, None], levels[-1], levels[0]))
+            of_group[places] = num_kinds + kind
+        num_kinds += len(by_size[-1])
+    return _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
+
+
+def _sums(entry: Formulation, kinds: _Kinds) -> Array | str:
+    """Positive mass, negative mass, zeros and rollouts of a group of each kind, [kinds, 4]; or why there are none."""
+    sums = []
+    for rewards in kinds.by_size:
         reason = entry.why_not(rewards)
         if reason is not None:
             return reason
         advantages = compute_advantages(entry.name, rewards)
         parts = [np.maximum(advantages, 0.0), np.maximum(-advantages, 0.0), advantages == 0.0]
         size = np.full(len(rewards), rewards.shape[1])
-        sums[places] = np.column_stack([*(part.sum(axis=1) for part in parts), size])[kind]
-    return sums
+        sums.append(np.column_stack([*(part.sum(axis=1) for part in parts), size]))
+    return np.concatenate(sums)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import SignalCost
 

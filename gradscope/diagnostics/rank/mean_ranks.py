@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array, rank_counts
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.bounded import bounded_means
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.results.rank_curves import NullRank
 
 _EVERY_GROUP_DEAD = "every group of this step has zero advantage, so its gradient matrix is zero"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupTable:
     """One row a group."""
 
@@ -36,6 +37,12 @@ class GroupTable:
     """Rollouts that pass, [J]; None where no success threshold is known."""
     level_counts: NDArray[np.int64]
     """How many of its rollouts have each reward, filled up with zeros, [J, levels]."""
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The groups with their pass rates, where a success threshold is known."""
+        rate = np.zeros(len(self.size)) if self.num_passing is None else self.num_passing / self.size
+        return Draws(step=self.step, prompt=self.prompt, size=self.size, equal=self.dead.astype(np.float64), rate=rate)
 
     def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
         """Some of the groups.
@@ -113,7 +120,7 @@ def estimate_degeneracy(
     all_pass = dead * (table.num_passing == table.size)
     rate = table.num_passing / table.size
     zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
-    gap = estimate_gap(_draws(table, rate), zero_std, pass_rate, base_pass_rate)
+    gap = estimate_gap(table.draws, zero_std, pass_rate, base_pass_rate)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,
         frac_all_pass=passed,
@@ -140,12 +147,7 @@ def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate 
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=gap.num_units)
         return unknown, unknown
-    return estimate_gap_parts(_draws(table, table.num_passing / table.size), gap, base_pass_rate)
-
-
-def _draws(table: GroupTable, rate: NDArray[np.float64]) -> Draws:
-    equal = table.dead.astype(np.float64)
-    return Draws(step=table.step, prompt=table.prompt, size=table.size, equal=equal, rate=rate)
+    return estimate_gap_parts(table.draws, gap, base_pass_rate)
 
 
 def estimate_at_size(

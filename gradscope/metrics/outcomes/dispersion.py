@@ -22,12 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import (
-    FEW_INFORMATIVE,
-    bootstrap_means,
-    bootstrap_statistics,
-    cluster_sums,
-)
+from gradscope.metrics.uncertainty.bootstrap import FEW_INFORMATIVE, bootstrap_means, bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import Resampling
 

@@ -14,6 +14,7 @@ prompts, so the two add up to it exactly. Both have the jackknife's interval ove
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
 from gradscope.metrics.uncertainty.closed_form import image_of_interval
+from gradscope.metrics.uncertainty.clusters import cluster_numbers
 from gradscope.metrics.uncertainty.difference import difference_of, ratio_of
 from gradscope.metrics.uncertainty.jackknife import jackknife
 
@@ -35,7 +37,7 @@ _ALIKE = 1e-12
 """Rounding: numbers closer than this are one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Draws:
     """Groups as they were logged, or of a smaller size drawn from them."""
 
@@ -49,6 +51,16 @@ class Draws:
     """Chance that a group of this size has equal rewards, [J]; 0 or 1 at the logged size."""
     rate: Array
     """Pass rate, [J]."""
+
+    @cached_property
+    def unit(self) -> NDArray[np.int64]:
+        """The number of each group's prompt, [J]."""
+        return cluster_numbers(self.prompt)
+
+    @cached_property
+    def own_rates(self) -> OwnRates | str:
+        """Predictions at each step's own pass rate, or why there are none."""
+        return own_rates(self.step, self.unit, self.size, self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,7 @@ def _may_be_half(pass_rate: Estimate) -> bool:
 
 
 def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
-    rates = own_rates(draws.step, draws.prompt, draws.size, draws.rate)
+    rates = draws.own_rates
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=degenerate.num_units)
         return Gap(prediction=unknown, gap=unknown, relative=unknown)
@@ -159,7 +171,7 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
         return gap, gap
     if base == "step" or (base is None and np.ptp(draws.step) == 0):
         return gap, Estimate.exact(0.0, num_units=gap.num_units)
-    rates = own_rates(draws.step, draws.prompt, draws.size, draws.rate)
+    rates = draws.own_rates
     reason = rates if isinstance(rates, str) else _too_few_blocks(rates, base, draws)
     if isinstance(rates, str) or reason is not None:
         unknown = Estimate.undefined_because(str(reason), num_units=gap.num_units)
@@ -197,7 +209,7 @@ def _plain_predictions(draws: Draws, base: float | None) -> Array:
 
 def _without_each(draws: Draws, values: Array) -> Array:
     """Means over groups, of all and without each prompt, [1 + n]."""
-    _, unit = np.unique(draws.prompt, return_inverse=True)
+    unit = draws.unit
     left = len(values) - np.concatenate([[0.0], np.bincount(unit)])
     sums = values.sum() - np.concatenate([[0.0], np.bincount(unit, weights=values)])
     return np.asarray(sums / left, dtype=np.float64)

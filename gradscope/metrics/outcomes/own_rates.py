@@ -17,6 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.metrics.uncertainty.clusters import cluster_numbers
+
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
@@ -64,7 +66,7 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
         >>> rates.num_blocks, float(rates.by_step[0]), round(float(rates.over_time[0]), 4)
         (2, 1.0, 0.5)
     """
-    _, unit = np.unique(prompt, return_inverse=True)
+    unit = cluster_numbers(prompt)
     sizes, place = np.unique(size, return_inverse=True)
     num_prompts, fewest = int(unit.max()) + 1, int(sizes[-1]) + 1
     if num_prompts < fewest:

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.level import UPPER_TAIL
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.studentized import influence_values

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.sequence_sums import SequenceSums
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 Array = NDArray[np.float64]

@@ -12,14 +12,13 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.closed_form import Interval, wilson_interval
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import (
@@ -36,8 +35,6 @@ Array = NDArray[np.float64]
 
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
-_MOST_GAPS = 4
-"""Numbers a row up to which clusters are counted rather than sorted."""
 
 
 def bootstrap_statistics(
@@ -228,46 +225,6 @@ def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) 
     if np.min(np.ptp(influence, axis=0)) < 1e-12:
         return 0.0
     return float(np.atleast_2d(np.corrcoef(influence.T))[0, 1])
-
-
-def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
-    """Rows summed by cluster.
-
-    Args:
-        table: [rows, m].
-        clusters: The cluster of each row, numbers or strings, [rows]; None: each row is its own.
-
-    Returns:
-        [J, m], in the order of the clusters' first rows.
-
-    Raises:
-        ValueError: There is not one cluster a row.
-
-    Example:
-        >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
-        [[5.0], [2.0]]
-    """
-    rows = np.asarray(table, dtype=np.float64)
-    if clusters is None:
-        return rows
-    labels = np.asarray(clusters)
-    if labels.shape != (len(rows),):
-        raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
-    if not _is_dense(labels):
-        labels = np.unique(labels, return_inverse=True)[1]
-    first = np.full(int(labels.max(initial=-1)) + 1, len(labels))
-    first[labels[::-1]] = np.arange(len(labels))[::-1]  # of several rows of a cluster the first is written last
-    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(labels))]
-    return np.column_stack([np.bincount(labels, weights=column)[order] for column in rows.T])
-
-
-def _is_dense(labels: NDArray[Any]) -> bool:
-    """Whether labels are whole numbers from 0 on without large gaps, which need no sorting."""
-    return bool(
-        np.issubdtype(labels.dtype, np.integer)
-        and labels.min(initial=0) >= 0
-        and labels.max(initial=0) <= _MOST_GAPS * len(labels)
-    )
 
 
 def _means(sums: Array) -> Array:

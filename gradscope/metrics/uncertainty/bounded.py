@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.level import UPPER_TAIL
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import FEW_UNITS, influence_values

@@ -10,9 +10,9 @@ from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_mean,
     bootstrap_means,
     bootstrap_statistics,
-    cluster_sums,
 )
 from gradscope.metrics.uncertainty.closed_form import wilson_interval
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
 from tests.work import num_calls
 

@@ -27,6 +27,7 @@ from gradscope.metrics.outcomes.pass_rates.mixture import (
     fit_npmle,
 )
 from gradscope.metrics.outcomes.pass_rates.rate_bounds import RateBounds
+from gradscope.metrics.uncertainty.clusters import cluster_numbers
 
 Array = NDArray[np.float64]
 
@@ -125,7 +126,7 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
         0.222
     """
     counts = PassCounts.of(num_samples, num_passing)
-    labels = np.arange(len(counts.pair)) if prompts is None else np.unique(np.asarray(prompts), return_inverse=True)[1]
+    labels = np.arange(len(counts.pair)) if prompts is None else cluster_numbers(prompts)
     num_prompts = int(labels.max()) + 1
     if num_prompts < MIN_PROMPTS:
         return f"a distribution of pass rates needs at least {MIN_PROMPTS} prompts, there are {num_prompts}"
@@ -136,7 +137,7 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
     return PassRates(
         shape=shape,
         free=free,
-        bounds=RateBounds.of(n, c, labels.reshape(-1), free),
+        bounds=RateBounds.of(n, c, labels, free),
         num_prompts=num_prompts,
         num_samples=int(np.median(n)),
         goodness_of_fit=goodness_of_fit(counts, shape, num_prompts),

@@ -24,8 +24,8 @@ from scipy.optimize import linprog
 from scipy.special import stdtrit
 
 from gradscope.metrics.outcomes.pass_rates.mixture import GridMixture, binomial_chances
-from gradscope.metrics.uncertainty.bootstrap import cluster_sums
 from gradscope.metrics.uncertainty.closed_form import Interval
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.metrics.uncertainty.level import UPPER_TAIL
 
 Array = NDArray[np.float64]

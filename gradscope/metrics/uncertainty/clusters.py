@@ -1,0 +1,76 @@
+"""Rows that belong together: the groups of a prompt, whatever names it.
+
+Legend: J clusters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+_MOST_GAPS = 4
+"""Numbers a row up to which clusters that are whole numbers are counted rather than sorted."""
+
+
+def cluster_numbers(clusters: ArrayLike) -> Numbers:
+    """The clusters of rows, numbered from 0 on without a gap.
+
+    Args:
+        clusters: The cluster of each row, numbers or strings, [rows].
+
+    Returns:
+        [rows], in an order of its own: that of the numbers or of the alphabet.
+
+    Example:
+        >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
+        ([1, 0, 1], [1, 0, 1])
+    """
+    return _numbered(np.asarray(clusters))[0]
+
+
+def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
+    """Rows summed by cluster.
+
+    Args:
+        table: [rows, m].
+        clusters: The cluster of each row, numbers or strings, [rows]; None: each row is its own.
+
+    Returns:
+        [J, m], in the order of the clusters' first rows.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+
+    Example:
+        >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
+        [[5.0], [2.0]]
+    """
+    rows = np.asarray(table, dtype=np.float64)
+    if clusters is None:
+        return rows
+    labels = np.asarray(clusters)
+    if labels.shape != (len(rows),):
+        raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
+    numbers, first = _numbered(labels)
+    order = np.argsort(first)
+    return np.column_stack([np.bincount(numbers, weights=column)[order] for column in rows.T])
+
+
+def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
+    """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
+    if not np.issubdtype(labels.dtype, np.integer) or not _is_dense(labels.astype(np.int64)):
+        _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
+        return numbers, first
+    whole = labels.astype(np.int64)
+    first = np.full(int(whole.max(initial=-1)) + 1, len(whole))
+    first[whole[::-1]] = np.arange(len(whole))[::-1]  # of several rows of a cluster the first is written last
+    is_there = first < len(whole)
+    return np.asarray(np.cumsum(is_there) - 1, dtype=np.int64)[whole], first[is_there]
+
+
+def _is_dense(labels: Numbers) -> bool:
+    """Whether labels are numbers from 0 on without large gaps, which need no sorting."""
+    return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) <= _MOST_GAPS * len(labels))
