@@ -23,11 +23,9 @@ from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import (
     FEW_UNITS,
-    MAX_UNITS,
     TAILS,
     Statistic,
     influence_values,
-    merged_units,
     student_intervals,
 )
 
@@ -72,8 +70,6 @@ def bootstrap_statistics(
     if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
         raise ValueError("units and their statistics are finite numbers")
     num_units = len(table)
-    if num_units > MAX_UNITS:
-        table = cluster_sums(table, merged_units(num_units))
     intervals = student_intervals(statistic, table, values, resampling=resampling)
     ranges = zip(*(np.broadcast_to(end, values.shape) for end in within), strict=True)
     return tuple(

@@ -23,21 +23,19 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
         The columns.
     """
     score = number(_SCORE)
-    is_uid = (
-        f"starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\') "
-        "AND regexp_full_match(parts[-2], '[0-9]+') AND regexp_full_match(parts[-1], '[0-9]+\"')"
-    )
+    # <group>_<session>_<index> between quotes; what is not plain ASCII goes to the row reader
+    derived = {"head": f"regexp_replace({_UID}, '_[0-9]+_[0-9]+\"$', '')"}
+    is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '')"
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
-        # <group>_<session>_<index>, between quotes
-        derived={"parts": f"string_split({_UID}, '_')"} if named else {},
-        group="substr(array_to_string(parts[:-3], '_'), 2)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
+        derived=derived if named else {},
+        group="substr(head, 2)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
         group_is_prompt=not named,
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
         rewards={"score": score, **{name: number(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
-        sample="parts[-2]" if named else None,
-        plain=is_uid if named else "true",
+        sample=f"split_part(substr({_UID}, strlen(head) + 2), '_', 1)" if named else None,
+        plain=f"{is_uid} AND strlen({_UID}) = length({_UID})" if named else "true",
     )
