@@ -219,6 +219,21 @@ def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
     return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.of_groups(groups)
 
 
+def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
+    """The steps of a run's groups, ascending."""
+    if isinstance(groups, GroupsOfTable):
+        return tuple(np.unique(groups.table.step).tolist())
+    return tuple(sorted({group.step for group in groups}))
+
+
+def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:
+    """The groups of some steps, in their order."""
+    chosen = set(steps)
+    if isinstance(groups, GroupsOfTable):
+        return GroupsOfTable(groups.table.select(np.isin(groups.table.step, list(chosen))))
+    return tuple(group for group in groups if group.step in chosen)
+
+
 def num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool = True) -> int:
     """How many rollouts are of use: those with a reward, or all of them where none is needed."""
     if isinstance(groups, GroupsOfTable):

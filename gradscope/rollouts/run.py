@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
+from gradscope.rollouts.reward_table import steps_of
 from gradscope.rollouts.types import RolloutGroup
 
 
@@ -90,7 +91,7 @@ class Run:
     @property
     def steps(self) -> tuple[int, ...]:
         """Steps that have rollouts, ascending."""
-        return tuple(sorted({group.step for group in self.groups}))
+        return steps_of(self.groups)
 
     @property
     def trained_by_trl(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
 from gradscope.diagnostics.check.against_baseline import baseline_verdicts
 from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, write_baseline
-from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues
+from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
 from gradscope.errors import UsageError
@@ -80,7 +80,8 @@ def check_run(
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
-    run = read_run(path, read, progress=progress)
+    names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
+    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress)
     values = MetricValues(
         run=run,
         success_threshold=success_threshold,
@@ -89,7 +90,6 @@ def check_run(
         read=read,
         engine=engine,
     )
-    names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     for name in (*names, *allow_unknown):
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}

@@ -27,6 +27,7 @@ from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.reward_table import groups_of_steps
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -57,6 +58,13 @@ class MetricValue:
     """What the run's numbers say to try, a sentence; empty where they say nothing."""
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
+
+
+def needs_only_rewards(name: str) -> bool:
+    """Whether a metric is had from the rewards of a log, or from what the trainer logged."""
+    metric, _ = split_metric(name)
+    entry = CATALOG.get(metric)
+    return entry is None or entry.command in ("degeneracy", "passk")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +128,7 @@ class MetricValues:
         steps = selector.choose(self.run.steps)
         of_groups = _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
         if of_groups and steps and selector.aggregate == "mean":
-            chosen = replace(self.run, groups=tuple(group for group in self.run.groups if group.step in set(steps)))
+            chosen = replace(self.run, groups=groups_of_steps(self.run.groups, steps))
             value = replace(self, run=chosen, cache={}).value(metric)
             return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
         unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None

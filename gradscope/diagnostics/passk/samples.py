@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,11 +11,13 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
+from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.reward_table import reward_table
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 
@@ -96,23 +97,19 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
             "common pass@k.",
             hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
         )
-    rewards: dict[str, list[float]] = {}
-    num_missing = 0
-    for group in run.groups:
-        known = [reward for reward in group.rewards if reward is not None]
-        num_missing += group.size - len(known)
-        if known:
-            rewards.setdefault(group.prompt_id, []).extend(known)
-    if not rewards:
+    table = reward_table(run.groups)
+    is_known = ~np.isnan(table.reward)
+    reward, prompt = table.reward[is_known], np.repeat(table.prompt, table.size)[is_known]
+    if not len(reward):
         raise InputError(
             f"{run.source.path} holds no sample with a reward.",
             hint="Name the column of verdicts with --reward-column.",
         )
     threshold = success_threshold
     if threshold is None:
-        threshold = binary_threshold([value for values in rewards.values() for value in values])
-    if threshold is None and _are_counts(rewards.values()):
-        largest = max(max(values) for values in rewards.values())
+        threshold = binary_threshold(reward)
+    if threshold is None and _are_counts(reward, prompt):
+        largest = reward.max()
         raise InputError(
             f"{run.source.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of "
             "correct samples are no verdicts.",
@@ -124,16 +121,19 @@ def samples_of_run(run: Run, *, name: str, success_threshold: float | None = Non
             f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
             hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
         )
+    passing = passes(reward, threshold).astype(np.float64)
+    counts = cluster_sums(np.column_stack([passing, np.ones(len(reward))]), prompt).astype(np.int64)
     return Samples(
         name=name,
         source=run.source,
-        prompts=tuple(rewards),
-        num_samples=np.array([len(values) for values in rewards.values()], dtype=np.int64),
-        num_correct=np.array([int(passes(values, threshold).sum()) for values in rewards.values()], dtype=np.int64),
-        num_missing=num_missing,
+        prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
+        num_samples=counts[:, 1],
+        num_correct=counts[:, 0],
+        num_missing=int(np.sum(~is_known)),
     )
 
 
-def _are_counts(rewards: Iterable[Sequence[float]]) -> bool:
+def _are_counts(reward: NDArray[np.float64], prompt: Counts) -> bool:
     """Whether each prompt has one reward, and all are whole numbers from 0 on: such a column counts something."""
-    return all(len(values) == 1 and values[0] >= 0 and float(values[0]).is_integer() for values in rewards)
+    is_whole = np.all((reward >= 0) & (reward == np.floor(reward)))
+    return bool(is_whole and len(np.unique(prompt)) == len(prompt))
