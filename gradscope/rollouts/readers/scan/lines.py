@@ -77,10 +77,8 @@ class LineColumns:
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
-        numbers = [
-            f"coalesce(x{at}, {UNKNOWN if name == 'num_tokens' else _NAN}) AS x{at}"
-            for at, name in enumerate(self._expressions)
-        ]
+        unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}
+        numbers = [f"coalesce(x{at}, {unknown.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         return f"""
@@ -94,7 +92,7 @@ class LineColumns:
     @property
     def _expressions(self) -> dict[str, str]:
         """Column -> expression, the scalar reward's first; of columns that are the same the first."""
-        sample = {} if self.sample is None else {"sample": f"coalesce(hash({self.sample}), {NOT_COMPARED})"}
+        sample = {} if self.sample is None else {"sample": f"hash({self.sample})"}
         rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
         return {"reward": self.reward, **rewards, **self.further, **sample}
 

@@ -25,7 +25,7 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
     score = number(_SCORE)
     # <group>_<session>_<index> between quotes; what is not plain ASCII goes to the row reader
     derived = {"head": f"regexp_replace({_UID}, '_[0-9]+_[0-9]+\"$', '')"}
-    is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '')"
+    is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '\\')"
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
