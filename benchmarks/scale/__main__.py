@@ -116,7 +116,7 @@ def _made(kind: Kind, folder: Path, arguments: argparse.Namespace) -> MadeUpRun:
 
 
 def _temporary_folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(dir=parent, prefix="gradscope-scale-")
+    return tempfile.TemporaryDirectory(dir=parent and parent.resolve(), prefix="gradscope-scale-")
 
 
 def _gigabytes(folder: Path) -> float:
