@@ -1,0 +1,151 @@
+"""A made-up run of any size: groups of 8 whose rewards follow the difficulty of their prompts."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+GROUP_SIZE = 8
+NUM_PROMPTS = 7_500
+NUM_FILES = 200
+"""Steps, and so files, of a run that is no small one."""
+NUM_LETTERS = 264
+"""Of a completion."""
+PROMPT_TOKENS, RESPONSE_TOKENS = 8, 16
+_POOL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rollouts of one prompt at one step."""
+
+    number: int
+    """Its place within the step, from 0."""
+    prompt: int
+    rewards: list[float]
+    """[8]."""
+    advantages: list[float]
+    """TRL's, by the sample's standard deviation, [8]."""
+
+    @property
+    def rows(self) -> Iterator[tuple[int, float, float]]:
+        """Each rollout's place within the step, its reward and its advantage."""
+        places = range(self.number * GROUP_SIZE, (self.number + 1) * GROUP_SIZE)
+        return zip(places, self.rewards, self.advantages, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpRun:
+    """A run that is the same each time it is made."""
+
+    num_rows: int
+    num_steps: int
+
+    def size(self, step: int) -> int:
+        """How many rows a step has; steps count from 1, and may go beyond the last one."""
+        return GROUP_SIZE * (self._first(step + 1) - self._first(step))
+
+    def groups(self, step: int) -> Iterator[Group]:
+        """The groups of a step."""
+        draw = np.random.default_rng([0, step])
+        num_groups = self.size(step) // GROUP_SIZE
+        prompts = (step * 1867 + np.arange(num_groups)) % NUM_PROMPTS
+        rewards = (draw.random((num_groups, GROUP_SIZE)) < _difficulty()[prompts, None]).astype(np.float64)
+        centered = rewards - rewards.mean(axis=1, keepdims=True)
+        advantages = (centered / (rewards.std(axis=1, ddof=1, keepdims=True) + 1e-4)).round(6)
+        made = zip(prompts.tolist(), rewards.tolist(), advantages.tolist(), strict=True)
+        return (Group(number, *cells) for number, cells in enumerate(made))
+
+    @property
+    def steps(self) -> range:
+        """Its steps."""
+        return range(1, self.num_steps + 1)
+
+    def _first(self, step: int) -> int:
+        return (step - 1) * (self.num_rows // GROUP_SIZE) // self.num_steps
+
+
+def run_of(num_rows: int, rows_a_step: int | None) -> MadeUpRun:
+    """A run of so many rows.
+
+    Args:
+        num_rows: As many as whole groups of 8 hold.
+        rows_a_step: About so many; None: as many as 200 steps leave to each, of a run that has few rows 64.
+
+    Returns:
+        The run.
+    """
+    if rows_a_step is not None:
+        return MadeUpRun(num_rows, max(1, num_rows // rows_a_step))
+    return MadeUpRun(num_rows, max(1, min(NUM_FILES, num_rows // 64)))
+
+
+def prompt_text(prompt: int) -> str:
+    """What a prompt asks."""
+    return f"Problem {prompt}: how many of the first {prompt + 10} whole numbers are odd?"
+
+
+def completion(step: int, row: int, num_letters: int = NUM_LETTERS) -> str:
+    """Words, other ones for each rollout."""
+    at = _at(step, row, _POOL)
+    return _words()[at : at + num_letters]
+
+
+def prompt_ids(prompt: int) -> list[int]:
+    """A prompt's tokens, [8]."""
+    return [1, 4_000, 11_000, 20_000 + prompt // 100, 30_000 + prompt % 100, 12, 13_000, 2]
+
+
+def response(step: int, row: int) -> tuple[list[int], list[float]]:
+    """A completion's tokens and their log-probabilities, [16] each."""
+    pool = _responses()
+    return pool[_at(step, row, len(pool))]
+
+
+def write_lines(file: Path, rows: Iterable[object], num_rows: int, *, with_broken: bool) -> None:
+    """A file of JSON lines.
+
+    Args:
+        num_rows: How many they are.
+        with_broken: Whether to write, before the row in the middle, half of that row's line.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8") as stream:
+        for at, row in enumerate(rows):
+            line = json.dumps(row)
+            if with_broken and at == num_rows // 2:
+                stream.write(line[: len(line) // 2] + "\n")
+            stream.write(line + "\n")
+
+
+def _at(step: int, row: int, size: int) -> int:
+    return (step * 104_729 + row * 7_919) % size
+
+
+@cache
+def _difficulty() -> np.ndarray:
+    return np.random.default_rng(0).beta(0.5, 0.5, NUM_PROMPTS)
+
+
+@cache
+def _words() -> str:
+    draw = random.Random(0)
+    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2_000)]
+    text = ""
+    while len(text) < _POOL + NUM_LETTERS:
+        text += " ".join(draw.choices(words, k=10_000)) + " "
+    return text
+
+
+@cache
+def _responses() -> list[tuple[list[int], list[float]]]:
+    draw = np.random.default_rng(1)
+    ids = draw.integers(3, 50_000, (4_096, RESPONSE_TOKENS)).tolist()
+    logprobs = (-draw.exponential(0.5, (4_096, RESPONSE_TOKENS))).round(6).tolist()
+    return list(zip(ids, logprobs, strict=True))

@@ -1,0 +1,76 @@
+"""The logs of ``benchmarks.scale``: gradscope, the bare scans and the loops find what was made up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scale.__main__ import KINDS, run_of
+from benchmarks.scale.follow import follow
+from benchmarks.scale.kind import Kind
+from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun
+from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
+from gradscope import measure_degeneracy
+from gradscope.rollouts.readers.scan import reduction
+
+NUM_ROWS = 1_280
+CASES = [
+    pytest.param(kind, with_broken, id=f"{kind.name}-{with_broken}", marks=pytest.mark.slow if name == "slime" else ())
+    for name, kind in KINDS.items()
+    for with_broken in (False, True)[: 1 + kind.has_lines]
+]
+
+
+def made_up(run: MadeUpRun) -> Answer:
+    groups = [group for step in run.steps for group in run.groups(step)]
+    num_dead = sum(len(set(group.rewards)) == 1 for group in groups)
+    return Answer(len(groups), num_dead, len(groups) * GROUP_SIZE)
+
+
+@pytest.mark.parametrize(("kind", "with_broken"), CASES)
+def test_all_that_read_a_log_find_what_was_made_up(
+    kind: Kind, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+    run = run_of(NUM_ROWS, kind.rows_a_step)
+    kind.make(tmp_path, run, with_broken)
+    found = measure_degeneracy(tmp_path)
+    share = found.frac_reward_zero_std.value
+    assert share is not None
+    answer = Answer(found.num_groups, round(share * found.num_groups), found.num_rollouts)
+    assert answer == made_up(run)
+    assert kind.name.startswith(found.source.format)
+    assert (found.source.quarantined.num_rows > 0) == with_broken
+    assert {answer_of_peer(command) for command in kind.peers(tmp_path).values()} == {answer}
+
+
+def test_a_run_has_all_its_rows_however_they_are_cut() -> None:
+    for num_rows, rows_a_step in ((160, None), (20_000, None), (20_000, 5_000), (8, None), (1_000_003, None)):
+        run = run_of(num_rows, rows_a_step)
+        assert sum(run.size(step) for step in run.steps) == num_rows // GROUP_SIZE * GROUP_SIZE
+
+
+def test_a_measurement_is_of_the_command_alone() -> None:
+    large = b"x" * 200_000_000
+    small = measured([sys.executable, "-c", "pass"])
+    assert small.cpu > 0
+    assert small.peak_mb < len(large) / 1e6
+    assert measured([sys.executable, "-c", "x = b'x' * 100_000_000"]).peak_mb > 100
+
+
+def test_a_command_that_fails_is_no_measurement() -> None:
+    with pytest.raises(SystemExit, match="ended with status 3"):
+        measured([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+@pytest.mark.slow
+def test_the_command_says_the_same_and_follows(tmp_path: Path) -> None:
+    run, folder = run_of(160, None), tmp_path / "run"
+    folder.mkdir()
+    KINDS["verl"].make(folder, run, False)
+    assert answer_of(folder) == made_up(run)
+    _, waited = follow(folder, run, 1)
+    assert len(waited) == 1
+    assert {file.name for file in folder.iterdir()} == {"1.jsonl", "2.jsonl", "3.jsonl"}
