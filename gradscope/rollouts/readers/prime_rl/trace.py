@@ -11,6 +11,9 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import parse_messages, text_of
 from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
 
+_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")
+"""Lists of a node, a value a sampled token."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTrace:
@@ -82,18 +85,14 @@ def _text(message: Any) -> str:
 
 
 def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
-    columns: dict[str, list[Any] | None] = {"token_ids": [], "mask": [], "logprobs": [], "advantages": []}
-    for node in path:
-        mask = list_of(node.get("mask"))
-        columns["token_ids"] = [*(columns["token_ids"] or []), *list_of(node.get("token_ids"))]
-        columns["mask"] = [*(columns["mask"] or []), *mask]
-        for name in ("logprobs", "advantages"):
-            joined, spread = columns[name], _spread(list_of(node.get(name)), mask)
-            columns[name] = None if joined is None or spread is None else [*joined, *spread]
+    masks = [list_of(node.get("mask")) for node in path]
+    ids = [token for node in path for token in list_of(node.get("token_ids"))]
+    columns: dict[str, list[Any] | None] = {}
+    for name in _COLUMNS:
+        spread = [_spread(list_of(node.get(name)), mask) for node, mask in zip(path, masks, strict=True)]
+        columns[name] = None if None in spread else [value for values in spread for value in values or ()]
     try:
-        return cut_sequence(
-            columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
-        )
+        return cut_sequence(ids, [flag for mask in masks for flag in mask], **columns)
     except UnusableRowError:
         return None
 

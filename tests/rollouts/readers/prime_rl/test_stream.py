@@ -48,7 +48,13 @@ def read(tmp_path: Path, *rows: Any, annotations: list[dict[str, Any]] | None = 
 )
 def test_every_episode_is_in_its_group_at_the_step_that_trained_on_it(below: str) -> None:
     run = read_run(LOG / below)
-    assert rewards_of(run) == {"1:g1": (1.0, 0.0), "1:g2": (0.0, 0.0), "2:g3": (1.0, 0.0), "2:g4": (1.0, 0.0)}
+    assert rewards_of(run) == {
+        "1:g1": (1.0, 0.0),
+        "1:g2": (0.0, 0.0),
+        "2:g3": (1.0, 0.0),
+        "2:g4": (1.0, 0.0),
+        "4:g5": (0.0, 1.0),
+    }
     assert run.source.quarantined.num_rows == 0
     assert {step: metrics["grad_norm"] for step, metrics in run.metrics.items()} == {1: 0.25, 2: 0.5}
     assert run.metrics[1]["reward"] == 0.5
@@ -62,6 +68,13 @@ def test_advantages_come_from_annotations_and_what_no_batch_held_is_in_no_loss()
     assert (first.completion_ids, first.token_advantages, first.logprobs) == ((11, 2), (0.5, 0.5), (-0.1054, -0.0101))
     assert (first.advantage, second.advantage) == (0.5, -0.5)
     assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
+
+
+def test_the_trainers_log_probabilities_and_entropies_come_from_its_annotations() -> None:
+    (first, second), (dropped, _) = (group.rollouts for group in read_run(LOG).groups_at(1))
+    assert (first.trainer_logprobs, first.entropies) == ((-0.1053, -0.0102), (0.3, 0.1))
+    assert (second.trainer_logprobs, second.entropies) == ((-0.1, -0.0101), None)  # one entropy is null
+    assert (dropped.trainer_logprobs, dropped.entropies) == (None, None)
 
 
 def test_an_attempt_to_compact_that_was_refused_is_no_sequence() -> None:
@@ -97,7 +110,7 @@ def test_a_damaged_chunk_is_an_error_and_a_cut_line_is_set_aside(run_folder: Pat
     chunk = run_folder / "monitors/file/traces/stream/00001.jsonl"
     chunk.write_text(chunk.read_text()[:-30])
     run = read_run(run_folder)
-    assert (set_aside(run), len(run.groups[2].rollouts)) == ({"the last line is cut off": 1}, 1)
+    assert (set_aside(run), run.groups[4].size) == ({"the last line is cut off": 1}, 1)
     sealed = chunk.with_name("00000.jsonl.zst")
     sealed.write_bytes(sealed.read_bytes()[:-200])
     with pytest.raises(InputError, match=r"00000\.jsonl\.zst cannot be read"):
@@ -107,10 +120,10 @@ def test_a_damaged_chunk_is_an_error_and_a_cut_line_is_set_aside(run_folder: Pat
 def test_without_annotations_nothing_is_known_of_batches(run_folder: Path) -> None:
     shutil.rmtree(run_folder / "monitors/file/traces/annotations")
     run = read_run(run_folder)
-    assert set(rewards_of(run)) == {"1:g1", "1:g2", "2:g3", "2:g4"}
+    assert set(rewards_of(run)) == {"1:g1", "1:g2", "2:g3", "2:g4", "4:g5"}
     assert "No annotation says what was trained on" in run.source.missing[0]
     assert {str(reason) for reason in run.notes.values()} == {"what was trained on at this step is not in the log"}
-    assert set(run.notes) == {1, 2}
+    assert set(run.notes) == {1, 2, 4}
 
 
 def test_a_step_that_a_restart_repeated_is_noted(tmp_path: Path) -> None:
