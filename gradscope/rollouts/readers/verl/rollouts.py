@@ -43,7 +43,10 @@ _NO_TOKENS = (
 )
 _FILTERED = hidden_by("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps")
 _SHARDS = "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial."
-_SEVERAL_OUTPUTS = Reason("several_sequences", "an agent loop gave several outputs, each of which was trained on")
+_SEVERAL_OUTPUTS = Reason(
+    "several_sequences",
+    "an agent loop gave several outputs, all trained on, and gradients are computed of one sequence a rollout",
+)
 
 
 def _recognizes(request: ReadRequest) -> bool:
