@@ -13,12 +13,9 @@ from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
-    "training may use it at a later step, or not at all where should_accept_fn rejects it."
+    "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
 )
-_STALE = (
-    "Some samples were begun by an earlier version of the weights than finished them (head_version). Lags are those of "
-    "a sample that is trained on at once."
-)
+_STALE = "Some samples were begun by an earlier version of the weights than finished them (head_version)."
 _EMPTY = "AReaL writes no sample without completion tokens, so that such a sample is missing from its group."
 
 
