@@ -35,6 +35,7 @@ CAUSES: Mapping[str, Cause] = {
     "advantages_missing": Cause("cannot", "Log advantages with the completions."),
     "rewards_missing": Cause("cannot", "Log a reward for every rollout."),
     "logprobs_missing": Cause("cannot", "Log the sampler's log-probabilities, or save the weights that sampled."),
+    "several_sequences": Cause("cannot", "Replay a step whose rollouts are one sequence each."),
     # the tokens
     "ids_missing": Cause("cannot", "Log the exact ids of prompts and completions; see the docs on logs."),
     "ids_inferred": Cause("cannot", "Log exact ids with log_extra in a reward function; see the docs on logs."),

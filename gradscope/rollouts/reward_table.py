@@ -48,7 +48,7 @@ class RewardTable:
     rewards: Mapping[str, Floats] = field(default_factory=dict)
     """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
     num_tokens: Counts | None = None
-    """Tokens of the completion, [N]; -1 where they were not logged, None where they nowhere were."""
+    """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where they nowhere were."""
     seconds: Floats | None = None
     """How long a completion took to generate, [N]; NaN where that was not logged, None where it nowhere was."""
     policy: Counts | None = None
@@ -65,7 +65,7 @@ class RewardTable:
         policies = {
             name: at for at, name in enumerate(dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy))
         }
-        lengths = [UNKNOWN if rollout.completion_ids is None else len(rollout.completion_ids) for rollout in rollouts]
+        lengths = [UNKNOWN if (known := rollout.num_tokens) is None else known for rollout in rollouts]
         return cls(
             step=np.array([group.step for group in groups], dtype=np.int64),
             names=tuple(group.group_id for group in groups),

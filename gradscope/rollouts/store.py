@@ -73,11 +73,13 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
         The file.
 
     Raises:
-        ValueError: There are no groups, a group is of another step, a group id occurs twice, or rollouts name
-            different reward functions.
+        ValueError: There are no groups, a group is of another step, a group id occurs twice, a rollout is several
+            sequences, or rollouts name different reward functions.
     """
     if not groups or any(group.step != step for group in groups):
         raise ValueError(f"write_step_rollouts takes the groups of step {step}, at least one and no others")
+    if any(rollout.earlier for group in groups for rollout in group.rollouts):
+        raise ValueError("a row of the file holds one sequence, and a rollout is several")
     if len({group.group_id for group in groups}) < len(groups):
         raise ValueError("a group id occurs twice")
     names = tuple(groups[0].rollouts[0].rewards)

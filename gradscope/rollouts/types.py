@@ -1,15 +1,44 @@
 """What was sampled: rollouts and the groups they form.
 
-Shapes: T tokens of a completion, G rollouts of a group.
+Shapes: P tokens of a prompt, T of a completion, G rollouts of a group.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["completed", "truncated", "error", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """One sequence of tokens that was trained on, cut where the model starts to write."""
+
+    prompt_ids: tuple[int, ...]
+    """Everything before the first sampled token, [P]."""
+    completion_ids: tuple[int, ...]
+    """From the first sampled token on, [T]; a tool's tokens between two turns are among them."""
+    mask: tuple[bool, ...]
+    """Which of them were sampled, [T]."""
+    logprobs: tuple[float, ...] | None = None
+    """The sampler's log-probabilities, [T], 0 where not sampled; None unless every sampled token has one."""
+    token_advantages: tuple[float, ...] | None = None
+    """Advantages, [T], 0 where not sampled; None unless every sampled token has one."""
+    trainer_logprobs: tuple[float, ...] | None = None
+    """The trainer's log-probabilities, [T], 0 where not sampled, NaN where there is none; None unless there are T."""
+    entropies: tuple[float, ...] | None = None
+    """Entropies of the trainer's policy, [T], likewise."""
+
+    @property
+    def advantage(self) -> float | None:
+        """The one advantage that all sampled tokens have; None where they differ or have none."""
+        if self.token_advantages is None:
+            return None
+        levels = {value for value, sampled in zip(self.token_advantages, self.mask, strict=True) if sampled}
+        return levels.pop() if len(levels) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +89,28 @@ class Rollout:
     policy_versions: tuple[int, int] | None = None
     """How many updates the weights that sampled its first and its last token had had; None where the log does not
     say. Weights that are fresh at step N have had N - 1."""
+    earlier: tuple[Tokens, ...] = ()
+    """The sequences before its own, where it was trained on as several: branches of a trace, outputs of a session. They
+    share its reward."""
+
+    @property
+    def sequences(self) -> tuple[Rollout, ...]:
+        """Each of its sequences as a rollout of one, its own last."""
+        if not self.earlier:
+            return (self,)
+        names = [field.name for field in dataclasses.fields(Tokens)]
+        own = dataclasses.replace(self, earlier=())
+        return (
+            *(dataclasses.replace(own, **{name: getattr(each, name) for name in names}) for each in self.earlier),
+            own,
+        )
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Completion tokens of all its sequences; None where only text was logged."""
+        if self.completion_ids is None:
+            return None
+        return len(self.completion_ids) + sum(len(each.completion_ids) for each in self.earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

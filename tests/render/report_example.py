@@ -103,7 +103,7 @@ def run_report() -> RunReport:
                     num_sequences=8,
                     **dict.fromkeys(NAMES, Estimate(value=0.5, low=0.4, high=0.6, num_units=8)),
                 ),
-                worst=(TokenMismatch(step=3, row=1, position=17, sampler=-0.25, trainer=-2.5),),
+                worst=(TokenMismatch(step=3, row=1, sequence=0, position=17, sampler=-0.25, trainer=-2.5),),
                 set_aside={"a log-probability that is missing, NaN or infinite": 2},
             ),
             staleness=Staleness(

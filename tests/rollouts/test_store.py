@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.run_folder import step_path
 from gradscope.rollouts.store import read_step_rollouts, read_steps, step_files, write_step_rollouts
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.types import Rollout, RolloutGroup, Tokens
 from tests.rollouts.build import group
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -101,6 +101,9 @@ def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
     named = dataclasses.replace(group(name="b").rollouts[0], rewards={"x": 1.0})
     with pytest.raises(ValueError, match="same reward functions"):
         write_step_rollouts(tmp_path, 1, [group(), dataclasses.replace(group(name="b"), rollouts=(named,))])
+    several = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    with pytest.raises(ValueError, match="holds one sequence"):
+        write_step_rollouts(tmp_path, 1, [group(earlier=(several,))])
     assert not step_path(tmp_path, 1).exists()
 
 

@@ -16,9 +16,9 @@ _WHY: Mapping[str, tuple[str, str]] = {
         "Log prompts, responses, response_mask, rollout_log_probs and advantages with the dump; see the docs on logs.",
     ),
     "prime-rl": (
-        "some traces branch into several sequences or have no ids",
-        "Replay a step whose traces do not branch, or (before September 2026) the export of tokens, "
-        "trainer.enable_token_export, which has each sequence that was trained on.",
+        "some traces have no ids that fit together",
+        "Replay another step, or (before September 2026) the export of tokens, trainer.enable_token_export, which has "
+        "each sequence that was trained on.",
     ),
     "nemo-rl": (
         "the training data holds text and no ids",

@@ -161,6 +161,11 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
         return run.notes[step]
     if (no_ids := without_ids(run, step)) is not None:
         return no_ids
+    from gradscope.gradients.plan.obstacles import several_sequences
+
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if (several := several_sequences(rollouts)) is not None:
+        return several
     objective = loss.objective
     if objective.cannot is not None:
         return objective.cannot
@@ -171,7 +176,6 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
         return Reason("reference_missing", "the KL term needs the weights before the first update")
     if loss.reason is not None:
         return loss.reason
-    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 

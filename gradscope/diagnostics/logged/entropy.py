@@ -27,7 +27,7 @@ _ROUNDING = 0.01
 _GREATEST = 100.0
 """The logarithm of any vocabulary is below."""
 Row = tuple[float, int, str]
-"""Sum and number of the entropies of a rollout, and its prompt."""
+"""Sum and number of the entropies of a sequence, and its prompt."""
 
 
 def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
@@ -46,8 +46,9 @@ def _of_tokens(run: Run, resampling: Resampling) -> PolicyEntropy | None:
 
 def _rows(groups: Sequence[RolloutGroup]) -> Iterator[Row]:
     for group in groups:
-        for rollout in filter(counts_in_loss, group.rollouts):
-            values = _entropies(rollout)
+        sequences = (one for rollout in group.rollouts for one in rollout.sequences)
+        for one in filter(counts_in_loss, sequences):
+            values = _entropies(one)
             if values is not None:
                 yield float(values.sum()), len(values), group.prompt_id
 

@@ -30,10 +30,10 @@ _MISSING = {
     "generation": "the log does not say how completions ended or how long they took",
 }
 _HINTS = {
-    "sampler": "NeMo-RL's training data have them, prime-rl's export of tokens (trainer.enable_token_export), and "
-    "patched runs of verl and TRL.",
-    "entropy": "TRL and verl log it as a metric; prime-rl's export of tokens has it for each token.",
-    "staleness": "prime-rl's traces and the Tinker cookbook's summaries have the version of the weights.",
+    "sampler": "NeMo-RL's training data have them, prime-rl's annotations and export of tokens, and patched runs of "
+    "verl and TRL.",
+    "entropy": "TRL and verl log it as a metric; prime-rl's annotations and export of tokens have it for each token.",
+    "staleness": "prime-rl's and AReaL's rollouts and the Tinker cookbook's summaries have the version of the weights.",
     "generation": "Log how each completion ended, or its share as completions/clipped_ratio, and generation_seconds.",
 }
 

@@ -68,6 +68,7 @@ def _worst(step: int, tokens: StepTokens) -> list[TokenMismatch]:
         TokenMismatch(
             step=step,
             row=tokens.rollouts[sequence].row,
+            sequence=tokens.sequences[sequence],
             position=int(tokens.positions[place]),
             sampler=float(tokens.sampler[place]),
             trainer=float(tokens.trainer[place]),

@@ -77,7 +77,7 @@ def _by_lag(run: Run, rows: Sequence[Row], origin: int, resampling: Resampling) 
 
 
 def _gaps(run: Run, origin: int) -> dict[int, list[tuple[float, int, str]]]:
-    """Lag -> sum of |log ratio|, number of tokens and prompt of each rollout that has both log-probabilities."""
+    """Lag -> sum of |log ratio|, number of tokens and prompt of each sequence that has both log-probabilities."""
     found: dict[int, list[tuple[float, int, str]]] = {}
     for step, groups in groups_by_step(run).items():
         tokens = step_tokens(groups, Counter())

@@ -1,7 +1,7 @@
 """The tokens of a step that have both log-probabilities, in flat arrays; rows that lack one are counted by reason.
 
-Legend: N tokens of S sequences. A rollout is one sequence; one of several would add its prompt and itself once a
-sequence, as prompts are the unit of resampling.
+Legend: N tokens of S sequences. A rollout of several adds its prompt once a sequence, as prompts are the unit of
+resampling.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class StepTokens:
     lengths: NDArray[np.int64]
     """Tokens of each sequence, at least one, [S]."""
     rollouts: tuple[Rollout, ...]
-    """The rollout of each sequence, [S]."""
+    """Each sequence as a rollout of its own, [S]."""
+    sequences: tuple[int, ...]
+    """Which of its rollout's sequences each is, from 0, [S]."""
     prompts: tuple[str, ...]
     """Its prompt, [S]."""
 
@@ -68,7 +70,7 @@ def groups_by_step(run: Run) -> dict[int, list[RolloutGroup]]:
 
 def counts_in_loss(rollout: Rollout) -> bool:
     """Whether any of its tokens is known to count, or all do."""
-    return rollout.mask is None or any(rollout.mask)
+    return rollout.mask is None or any(rollout.mask) or any(any(tokens.mask) for tokens in rollout.earlier)
 
 
 def step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> StepTokens:
@@ -82,15 +84,17 @@ def step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> Step
         The tokens of all other rows; none of rows no token of which counts in the loss, and none at all where one side
         holds nothing but zeros.
     """
-    kept: list[tuple[RolloutGroup, Rollout]] = []
+    kept: list[tuple[RolloutGroup, int, Rollout]] = []
     columns: list[Columns] = []
     for group in groups:
-        for rollout in filter(counts_in_loss, group.rollouts):
-            found = _columns(rollout)
+        for at, one in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
+            if not counts_in_loss(one):
+                continue
+            found = _columns(one)
             if isinstance(found, str):
                 set_aside[found] += 1
             else:
-                kept.append((group, rollout))
+                kept.append((group, at, one))
                 columns.append(found)
     sampler, trainer, advantages, positions = map(np.concatenate, zip(_NOTHING, *columns, strict=True))
     if sampler.any() != trainer.any():  # as NeMo-RL writes where it takes the ratio for 1
@@ -102,8 +106,9 @@ def step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> Step
         advantages=advantages,
         positions=positions,
         lengths=np.array([len(column[0]) for column in columns], dtype=np.int64),
-        rollouts=tuple(rollout for _, rollout in kept),
-        prompts=tuple(group.prompt_id for group, _ in kept),
+        rollouts=tuple(one for *_, one in kept),
+        sequences=tuple(at for _, at, _ in kept),
+        prompts=tuple(group.prompt_id for group, *_ in kept),
     )
 
 

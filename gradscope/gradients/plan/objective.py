@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters
-from gradscope.gradients.plan.obstacles import is_reused, reason_against
+from gradscope.gradients.plan.obstacles import is_reused, reason_against, several_sequences
 from gradscope.gradients.plan.sampler import SamplerCorrection
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
@@ -145,6 +145,8 @@ class Objective(LossParameters):
         """
         if self.cannot is not None:
             return self.cannot
+        if (several := several_sequences(rollouts)) is not None:
+            return several
         if self.num_rows is not None and len(rollouts) != self.num_rows:
             return Reason(
                 "rollouts_missing", f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from gradscope.gradients.plan.losses import LOSSES
@@ -10,6 +10,7 @@ from gradscope.gradients.plan.sampler import Mode
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
+from gradscope.rollouts.types import Rollout
 
 
 def is_reused(settings: TrainerSettings) -> bool:
@@ -21,6 +22,18 @@ def is_reused(settings: TrainerSettings) -> bool:
 def reason_against(settings: TrainerSettings) -> Reason | None:
     """The first obstacle in a trainer's arguments, or None."""
     return next(_obstacles(settings), None)
+
+
+def several_sequences(rollouts: Sequence[Rollout]) -> Reason | None:
+    """Why rollouts that were trained on as several sequences are not recomputed; None where each is one in the loss."""
+    several = sum(any(any(tokens.mask) for tokens in rollout.earlier) for rollout in rollouts)
+    if not several:
+        return None
+    return Reason(
+        "several_sequences",
+        f"{several} of {len(rollouts)} rollouts were trained on as several sequences, and gradients are computed of "
+        "one sequence a rollout",
+    )
 
 
 def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:

@@ -48,8 +48,10 @@ class TokenMismatch:
     """Its step."""
     row: int
     """The row of its rollout within the step, from 0."""
+    sequence: int
+    """Which of its rollout's sequences it is in, from 0; 0 where the rollout is one."""
     position: int
-    """Its place in the completion, from 0."""
+    """Its place in the completion of its sequence, from 0."""
     sampler: float
     """The sampler's log-probability."""
     trainer: float

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from typing import Any
@@ -18,6 +19,7 @@ from gradscope.diagnostics.logged.step_tokens import (
     groups_by_step,
     step_tokens,
 )
+from gradscope.rollouts.types import Tokens
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -97,3 +99,26 @@ def test_groups_are_found_by_step() -> None:
 def test_a_rollout_of_which_no_token_counts_is_in_no_loss() -> None:
     masks = (None, (True, False), (False, False), ())
     assert [counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks] == [True, True, False, False]
+
+
+def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
+    before = Tokens(
+        prompt_ids=(5,), completion_ids=(7, 8), mask=(False, True), logprobs=(0.0, -1.0), trainer_logprobs=(0.0, -1.25)
+    )
+    unknown = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), logprobs=(-1.0,))
+    outside = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(False,))
+    set_aside: Counter[str] = Counter()
+    several = both([-0.5], [-0.5], mask=(True,), advantage=0.5, earlier=(before, unknown, outside))
+    tokens = step_tokens([tokens_of(several, both([-2.0], [-2.0]))], set_aside)
+    assert tokens.log_ratios.tolist() == [-0.25, 0.0, 0.0]
+    assert (tokens.positions.tolist(), tokens.lengths.tolist()) == ([1, 0, 0], [1, 1, 1])
+    assert (tokens.sequences, [one.sample for one in tokens.rollouts]) == ((0, 3, 0), [0, 0, 1])
+    assert tokens.prompts == ("p", "p", "p")
+    assert set_aside == {NO_TRAINER: 1}
+
+
+def test_a_rollout_counts_where_any_of_its_sequences_does() -> None:
+    (one,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    assert not counts_in_loss(one)
+    assert counts_in_loss(dataclasses.replace(one, earlier=(before,)))

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from gradscope.gradients.plan.obstacles import is_reused, reason_against
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.obstacles import is_reused, reason_against, several_sequences
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.types import Rollout, Tokens
 
 ONE_MICRO_BATCH = {"generation_batch_size": 8, "per_device_train_batch_size": 8}
 
@@ -73,3 +77,14 @@ def test_settings_that_leave_nothing_open(values):
 def test_a_batch_is_reused_where_an_update_does_not_start_with_fresh_rollouts():
     assert not is_reused(TrainerSettings(values={"gradient_accumulation_steps": 4, "steps_per_generation": 2}))
     assert is_reused(TrainerSettings(values={"num_iterations": 2}))
+
+
+def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss():
+    own = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    several = dataclasses.replace(own, earlier=(before,))
+    dropped = dataclasses.replace(own, earlier=(dataclasses.replace(before, mask=(False,)),))
+    assert several_sequences([own, dropped]) is None
+    found = several_sequences([own, several])
+    assert (found.cause, str(found).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")
+    assert Objective().reason_against([own, several]) == found

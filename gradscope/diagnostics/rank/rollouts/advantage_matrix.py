@@ -27,9 +27,17 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
         The Gram matrices of a step whose columns are token positions.
 
     Raises:
-        InputError: The log does not tell how many tokens a completion has.
+        InputError: The log does not tell how many tokens a completion has, or a rollout is several sequences.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
+    several = next((rollout for rollout in rollouts if rollout.earlier), None)
+    if several is not None:
+        raise InputError(
+            f"Rollout {several.sample} of group {several.group_id} is several sequences, and a row holds the tokens of "
+            "one.",
+            hint="Ask for a step whose rollouts are one sequence each.",
+            cause="several_sequences",
+        )
     counted = [_counted(rollout) for rollout in rollouts]
     width = max(len(one) for one in counted)
     scores = np.stack([np.pad(one, (0, width - len(one))) for one in counted])

@@ -75,7 +75,7 @@ def _lengths(run: Run) -> _Lengths:
         rollouts=tuple(rollout for _, rollout in rows),
         prompts=tuple(group.prompt_id for group, _ in rows),
         steps=tuple(group.step for group, _ in rows),
-        values=tuple(len(r.completion_ids or ()) if exact else len(r.completion) for _, r in rows),
+        values=tuple(r.num_tokens or 0 if exact else len(r.completion) for _, r in rows),
     )
 
 

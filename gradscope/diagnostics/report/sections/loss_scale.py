@@ -68,7 +68,7 @@ def _has_tokens(run: Run) -> bool:
 def _live_share(run: Run, step: int, unit: str) -> float:
     dead = dead_groups(run)
     weights = [
-        (rollout.group_id in dead, len(rollout.completion_ids or ()) if unit == "tokens" else 1)
+        (rollout.group_id in dead, rollout.num_tokens or 0 if unit == "tokens" else 1)
         for group in run.groups_at(step)
         for rollout in group.rollouts
     ]

@@ -32,5 +32,11 @@ def hidden_by(filter: str) -> str:
 TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."
 """For ``Source.missing``."""
 
+SEVERAL = (
+    "Some rollouts are several sequences (branches of a trace, outputs of a session): the reward of each counts once, "
+    "and the tokens of all its sequences."
+)
+"""For ``Source.inferred``."""
+
 REDUCED = "The log is large and was reduced to its rewards: texts were not kept."
-"""Likewise."""
+"""For ``Source.missing``."""

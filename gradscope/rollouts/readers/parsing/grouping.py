@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.token_lists import Tokens
-from gradscope.rollouts.types import Rollout, RolloutGroup, Status, group_name
+from gradscope.rollouts.types import Rollout, RolloutGroup, Status, Tokens, group_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +39,8 @@ class Record:
     """How long it took to generate, where the log says."""
     tokens: Tokens | None = None
     """Exact tokens, where the log has them; their common advantage wins over ``advantage``."""
+    earlier: tuple[Tokens, ...] = ()
+    """Those of the sequences before, where the rollout is several; none without ``tokens``."""
     sample_id: str | None = None
     """What tells a rollout from the others of its group; None where the log does not say."""
     location: str = ""
@@ -122,7 +123,8 @@ def _token_fields(record: Record) -> dict[str, Any]:
     if tokens is None:
         return {"advantage": record.advantage}
     return {
-        "advantage": record.advantage if tokens.token_advantages is None else tokens.advantage,
+        "earlier": record.earlier,
+        "advantage": _common_advantage(record, (*record.earlier, tokens)),
         "prompt_ids": tokens.prompt_ids,
         "completion_ids": tokens.completion_ids,
         "mask": tokens.mask,
@@ -131,3 +133,11 @@ def _token_fields(record: Record) -> dict[str, Any]:
         "trainer_logprobs": tokens.trainer_logprobs,
         "entropies": tokens.entropies,
     }
+
+
+def _common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | None:
+    """The advantage of all sampled tokens; None where they differ, the row's own where some have none."""
+    if any(tokens.token_advantages is None for tokens in sequences):
+        return record.advantage
+    levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
+    return levels.pop() if len(levels) == 1 else None

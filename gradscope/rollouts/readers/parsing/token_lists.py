@@ -7,43 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none
+from gradscope.rollouts.types import Tokens
 
 NOT_IDS = "the token ids are not a list of whole numbers"
 NOT_ALIGNED = "the lists of tokens differ in length"
 NOTHING_SAMPLED = "no token of the row was sampled"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """One rollout's tokens."""
-
-    prompt_ids: tuple[int, ...]
-    """Everything before the first sampled token, [P]."""
-    completion_ids: tuple[int, ...]
-    """From the first sampled token on, [T]; a tool's tokens between two turns are among them."""
-    mask: tuple[bool, ...]
-    """Which of them were sampled, [T]."""
-    logprobs: tuple[float, ...] | None = None
-    """The sampler's log-probabilities, [T], 0 where not sampled; None unless every sampled token has one."""
-    token_advantages: tuple[float, ...] | None = None
-    """Advantages, [T], 0 where not sampled; None unless every sampled token has one."""
-    trainer_logprobs: tuple[float, ...] | None = None
-    """The trainer's log-probabilities, [T], 0 where not sampled, NaN where there is none; None unless there are T."""
-    entropies: tuple[float, ...] | None = None
-    """Entropies of the trainer's policy, [T], likewise."""
-
-    @property
-    def advantage(self) -> float | None:
-        """The one advantage that all sampled tokens have; None where they differ or have none."""
-        if self.token_advantages is None:
-            return None
-        levels = {value for value, sampled in zip(self.token_advantages, self.mask, strict=True) if sampled}
-        return levels.pop() if len(levels) == 1 else None
 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:

@@ -17,9 +17,9 @@ from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.trace import leaves_of, nodes_of, path_to
 
-STREAMS = ("advantages",)
+STREAMS = ("advantages", "trainer_logprobs", "entropies")
 """Lists a branch that become lists of the same name of its nodes, which ``read_trace`` takes up; prime-rl's trainer
-also writes ``trainer_logprobs``, ``entropies`` and ``is_masked``."""
+also writes ``is_masked``, what its loss left out."""
 _VERSION = 1
 
 

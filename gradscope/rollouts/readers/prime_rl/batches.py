@@ -13,6 +13,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of,
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
+from gradscope.rollouts.types import Tokens
 
 STEP = re.compile(r"^step_(\d+)$")
 """A step's folder."""
@@ -57,8 +58,13 @@ def batches_in(files: Iterable[Path]) -> TrainedBatches:
 
 def in_no_loss(trace: AgentTrace) -> AgentTrace:
     """A trace none of whose tokens was trained on."""
-    tokens = trace.tokens
-    if tokens is None:
-        return trace
-    nothing, zeros = (False,) * len(tokens.mask), (0.0,) * len(tokens.mask)
-    return replace(trace, tokens=replace(tokens, mask=nothing, token_advantages=zeros))
+    return replace(
+        trace,
+        tokens=None if trace.tokens is None else _without_loss(trace.tokens),
+        earlier=tuple(map(_without_loss, trace.earlier)),
+    )
+
+
+def _without_loss(tokens: Tokens) -> Tokens:
+    num_tokens = len(tokens.mask)
+    return replace(tokens, mask=(False,) * num_tokens, token_advantages=(0.0,) * num_tokens)

@@ -11,8 +11,6 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, text_of
 from gradscope.rollouts.readers.prime_rl.trace import AgentTrace
 
-BRANCHING = "Some traces branch into several sequences: their tokens are left out, their rewards count."
-"""For ``Source.missing``."""
 AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."
 """For ``Source.inferred``."""
 
@@ -64,6 +62,7 @@ def record_of(
         rewards={name: finite_or_none(cell.get("score")) for name, cell in scored.items()},
         status="error" if failed else "unknown",
         tokens=parsed.tokens,
+        earlier=parsed.earlier,
         policy_versions=_policy_versions(episode),
     )
 

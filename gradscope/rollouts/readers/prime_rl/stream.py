@@ -14,7 +14,7 @@ from typing import Any
 
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.counted import counted
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.parsing.scalars import finite_or_none, text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.annotations import Annotations, read_annotations, ship_step
 from gradscope.rollouts.readers.prime_rl.batches import in_no_loss
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, group_names, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.episode import AGENTS, group_names, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.trace import read_trace
 from gradscope.rollouts.run import Run
@@ -86,7 +86,7 @@ class _Stream:
             self.quarantine.add("the step is not a whole number", at)
             return
         parsed = read_trace(trace)
-        self.seen[BRANCHING] += parsed.branches
+        self.seen[SEVERAL] += bool(parsed.earlier)
         if self.annotations.tell_batches and trained_at is None:
             parsed = in_no_loss(parsed)
         record = replace(
@@ -125,10 +125,12 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         quarantine=quarantine,
         format="prime-rl",
         recognized=f"prime-rl stream of traces, {counted(len(files), 'file')}",
-        inferred=[*([_FIRST] if tell_batches else []), *([AGENTS] if seen[AGENTS] else [])],
+        inferred=[
+            *([_FIRST] if tell_batches else []),
+            *(sentence for sentence in (AGENTS, SEVERAL) if seen[sentence]),
+        ],
         missing=[
             *([] if tell_batches else [_NO_BATCHES]),
-            *([BRANCHING] if seen[BRANCHING] else []),
             *([_ROUNDED] if _are_rounded(records) else []),
             *([_EARLIER] if has_earlier else []),
             *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),

@@ -9,7 +9,11 @@ from typing import Any
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import parse_messages, text_of
-from gradscope.rollouts.readers.parsing.token_lists import Tokens, cut_sequence
+from gradscope.rollouts.readers.parsing.token_lists import cut_sequence
+from gradscope.rollouts.types import Tokens
+
+_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")
+"""Lists of a node, a value a sampled token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +27,9 @@ class AgentTrace:
     completion: str
     """The contents of the messages from then on, joined by newlines."""
     tokens: Tokens | None
-    """Its tokens; None where they were not logged, contradict each other, or the trace branches."""
-    branches: bool
-    """Whether it has several leaves, each a sequence that was trained on."""
+    """Its tokens, of several sequences the last; None where they were not logged or contradict each other."""
+    earlier: tuple[Tokens, ...]
+    """Those of the sequences before: each branch that was trained on is one."""
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
@@ -35,12 +39,13 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     path = [nodes[at] for at in path_to(leaves[-1], nodes)] if leaves else []
     sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
+    sequences = _sequences(leaves, nodes)
     return AgentTrace(
         prompt="\n".join(_text(message) for message in messages[:sampled]),
         messages=parse_messages(messages[:sampled]),
         completion="\n".join(_text(message) for message in messages[sampled:]),
-        tokens=_tokens(path) if len(leaves) == 1 else None,
-        branches=len(leaves) > 1,
+        tokens=sequences[-1] if sequences else None,
+        earlier=sequences[:-1],
     )
 
 
@@ -81,19 +86,46 @@ def _text(message: Any) -> str:
     return text_of([message]) if isinstance(message, Mapping) and "role" in message else text_of(message)
 
 
-def _tokens(path: Sequence[Mapping[str, Any]]) -> Tokens | None:
-    columns: dict[str, list[Any] | None] = {"token_ids": [], "mask": [], "logprobs": [], "advantages": []}
-    for node in path:
-        mask = list_of(node.get("mask"))
-        columns["token_ids"] = [*(columns["token_ids"] or []), *list_of(node.get("token_ids"))]
-        columns["mask"] = [*(columns["mask"] or []), *mask]
-        for name in ("logprobs", "advantages"):
-            joined, spread = columns[name], _spread(list_of(node.get(name)), mask)
-            columns[name] = None if joined is None or spread is None else [*joined, *spread]
+def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
+    """The tokens of each branch, without those that sampled nothing of their own.
+
+    Returns:
+        What was trained on; what was sampled before a fork counts in the first branch that holds it. Nothing where one
+        branch cannot be told, since a part would pass for all.
+    """
+    found: list[Tokens] = []
+    counted: set[int] = set()
+    for leaf in leaves:
+        path = path_to(leaf, nodes)
+        is_own = [at not in counted for at in path]
+        counted.update(at for at in path if nodes[at].get("sampled") is True)
+        branch = [nodes[at] for at in path]
+        if not any(own and any(list_of(node.get("mask"))) for own, node in zip(is_own, branch, strict=True)):
+            continue
+        tokens = _tokens(branch, is_own)
+        if tokens is None:
+            return ()
+        found.append(tokens)
+    return tuple(found)
+
+
+def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens | None:
+    """The tokens of a branch, of which those of some nodes are its own and the others what it was conditioned on."""
+    ids: list[Any] = []
+    mask: list[Any] = []
+    columns: dict[str, list[Any] | None] = {name: [] for name in _COLUMNS}
+    for node, own in zip(path, is_own, strict=True):
+        flags = list_of(node.get("mask")) if own else [False] * len(list_of(node.get("mask")))
+        ids += list_of(node.get("token_ids"))
+        mask += flags
+        for name, joined in columns.items():
+            spread = _spread(list_of(node.get(name)) if own else [], flags)
+            if joined is None or spread is None:
+                columns[name] = None
+            else:
+                joined += spread
     try:
-        return cut_sequence(
-            columns["token_ids"], columns["mask"], logprobs=columns["logprobs"], advantages=columns["advantages"]
-        )
+        return cut_sequence(ids, mask, **columns)
     except UnusableRowError:
         return None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in
-from gradscope.rollouts.readers.prime_rl.episode import AGENTS, BRANCHING, is_standalone, record_of, trained_traces
+from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.run import Run
@@ -62,7 +62,7 @@ def _read(request: ReadRequest) -> Run:
     seen: Counter[str] = Counter()
     trained = batches_in(effective) if everything else TrainedBatches()
     records = list(_records(files, trained, quarantine, seen))
-    inferred = [sentence for sentence in (AGENTS,) if seen[sentence]]
+    inferred = [sentence for sentence in (AGENTS, SEVERAL) if seen[sentence]]
     if trained.traces:
         inferred.append("Rollouts were read from all/, their advantages from effective/.")
     run = assemble(
@@ -72,7 +72,7 @@ def _read(request: ReadRequest) -> Run:
         format="prime-rl",
         recognized=f"prime-rl traces, {counted(len(files), 'file')}",
         inferred=inferred,
-        missing=[*([] if everything else [_ONLY_EFFECTIVE]), *([BRANCHING] if seen[BRANCHING] else [])],
+        missing=[] if everything else [_ONLY_EFFECTIVE],
         files=(*files, *(effective if everything else ())),
     )
     return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
@@ -107,7 +107,7 @@ def _records(
                 for at, trace in enumerate(traces):
                     name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
                     parsed = trained.as_trained(trace, step)
-                    seen[BRANCHING] += parsed.branches
+                    seen[SEVERAL] += bool(parsed.earlier)
                     yield record_of(row, trace, parsed, step, name, location, quarantine)
 
 

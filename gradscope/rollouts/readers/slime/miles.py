@@ -5,12 +5,12 @@ The dump of ``torch.save`` in ``rollout_data`` holds every sample and is read as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
-from gradscope.rollouts.readers.parsing.counted import hidden_by
+from gradscope.rollouts.readers.parsing.counted import SEVERAL, hidden_by
 from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
@@ -18,14 +18,13 @@ from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import digest
 from gradscope.rollouts.readers.parsing.tables import Row, read_parquet
-from gradscope.rollouts.readers.parsing.token_lists import Tokens
 from gradscope.rollouts.readers.slime.sample import logged_tokens, sample_record, survey_rewards
+from gradscope.rollouts.types import Tokens
 
 _NO_COLUMNS = (
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
 )
-_LEAVES = "Some samples consist of several sequences: their tokens are left out, their reward counts once."
 _OF_ALL_LEAVES = ("group_index", "reward", "status")
 """What all sequences of a sample share."""
 _UNTOLD = "the sample kept no conversation, so that neither its group nor its reward is known"
@@ -41,7 +40,7 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for index, rows in samples.items():
         found = None if columns is None else columns.get(index, [])
         are_leaves = len({digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
-        for location, cells in rows[:1] if are_leaves else rows:
+        for location, cells in rows[-1:] if are_leaves else rows:
             leaves = len(rows) if are_leaves else 1
             yield location, {"rollout_id": file.stem, "sample": cells, "columns": found, "num_leaves": leaves}
     for index in (columns or {}).keys() - samples.keys():
@@ -61,24 +60,28 @@ def _columns(file: Path) -> dict[Any, list[dict[str, Any]]] | None:
 
 def _records(row: LogRow, part: str | None) -> Iterator[Record]:
     sample, columns = row.cells["sample"], row.cells["columns"]
-    is_one_sequence = row.cells["num_leaves"] == 1 and len(columns or ()) <= 1
-    row.reading.noted.update({_NO_COLUMNS} if columns is None else set(), set() if is_one_sequence else {_LEAVES})
+    sequences = _sequences(columns or (), row)
+    has_several = max(row.cells["num_leaves"], len(sequences)) > 1
+    row.reading.noted.update({_NO_COLUMNS} if columns is None else set(), {SEVERAL} if has_several else set())
     yield sample_record(
         row,
         part,
-        tokens=_tokens(columns[0], row) if columns and is_one_sequence else None,
+        tokens=sequences[-1] if sequences else None,
+        earlier=sequences[:-1],
         completion=cut_conversation(sample.get("messages")).completion,
         index=sample.get("sample_index"),
     )
 
 
-def _tokens(columns: Mapping[str, Any], row: LogRow) -> Tokens | None:
-    """A sample's tokens; those that contradict themselves are set aside, and the sample stays in its group."""
+def _sequences(columns: Sequence[Mapping[str, Any]], row: LogRow) -> tuple[Tokens, ...]:
+    """A sample's tokens, nothing where some are missing; where they contradict themselves it stays in its group."""
+    if len(columns) < row.cells["num_leaves"]:
+        return ()
     try:
-        return logged_tokens(columns)
+        return tuple(map(logged_tokens, columns))
     except UnusableRowError as error:
         row.reading.quarantine.add(str(error), row.location)
-        return None
+        return ()
 
 
 FORMAT = RowFormat(
@@ -90,10 +93,10 @@ FORMAT = RowFormat(
     rows_of=_rows_of,
     survey=survey_rewards,
     records=_records,
+    inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,
-        _LEAVES,
         hidden_by("miles' dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),
     ),
-    if_noted=frozenset({_NO_COLUMNS, _LEAVES}),
+    if_noted=frozenset({_NO_COLUMNS, SEVERAL}),
 )

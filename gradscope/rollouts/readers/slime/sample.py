@@ -17,8 +17,8 @@ from gradscope.rollouts.readers.parsing.nested_cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
-from gradscope.rollouts.readers.parsing.token_lists import NOT_IDS, Tokens, cut_sequence, token_ids
-from gradscope.rollouts.types import Status
+from gradscope.rollouts.readers.parsing.token_lists import NOT_IDS, cut_sequence, token_ids
+from gradscope.rollouts.types import Status, Tokens
 
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
@@ -32,12 +32,21 @@ def survey_rewards(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | 
     return {"part": part}
 
 
-def sample_record(row: LogRow, part: str | None, *, tokens: Tokens | None, completion: str, index: Any) -> Record:
+def sample_record(
+    row: LogRow,
+    part: str | None,
+    *,
+    tokens: Tokens | None,
+    completion: str,
+    index: Any,
+    earlier: tuple[Tokens, ...] = (),
+) -> Record:
     """The rollout of a row with ``rollout_id`` and ``sample``.
 
     Args:
         part: Which of several rewards counts.
         index: The sample's number within the rollout, whatever its type.
+        earlier: The tokens of its other sequences.
 
     Returns:
         The rollout.
@@ -56,6 +65,7 @@ def sample_record(row: LogRow, part: str | None, *, tokens: Tokens | None, compl
         rewards=numbers_in(reward),
         status=_STATUS.get(text_of(sample.get("status")), "unknown"),
         tokens=tokens,
+        earlier=earlier,
         sample_id=None if number is None else str(number),
         location=row.location,
     )

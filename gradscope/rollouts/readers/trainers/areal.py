@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
-    "training may use it at a later step, or not at all where should_accept_fn rejects it."
+    "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
 )
 _STALE = "Some samples were begun by an earlier version of the weights than finished them (head_version)."
 _EMPTY = "AReaL writes no sample without completion tokens, so that such a sample is missing from its group."
@@ -24,7 +24,8 @@ def _records(row: LogRow) -> Iterator[Record]:
     step = required_whole(cells.get("tail_version"), "tail_version")
     if text_of(cells.get("task_id")) == "":
         raise UnusableRowError("task_id is missing")
-    if whole_number(cells.get("head_version")) not in (None, step):
+    begun = whole_number(cells.get("head_version"))
+    if begun not in (None, step):
         row.reading.noted.add(_STALE)
     index = whole_number(cells.get("sample_idx"))
     yield Record(
@@ -36,6 +37,7 @@ def _records(row: LogRow) -> Iterator[Record]:
         reward=row.reward(cells.get("reward", ABSENT)),
         sample_id=None if index is None else str(index),
         location=row.location,
+        policy_versions=None if begun is None or not 0 <= begun <= step else (begun, step),
     )
 
 

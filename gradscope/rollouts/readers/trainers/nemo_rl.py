@@ -14,7 +14,8 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, Tokens, cut_sequence
+from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequence
+from gradscope.rollouts.types import Tokens
 
 _STEP = re.compile(r"^train_data_step(\d+)\.jsonl")
 _BY_IDS = "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."

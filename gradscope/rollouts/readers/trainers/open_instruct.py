@@ -16,8 +16,8 @@ from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, Tokens, numbers, token_ids
-from gradscope.rollouts.types import Status
+from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, numbers, token_ids
+from gradscope.rollouts.types import Status, Tokens
 
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 

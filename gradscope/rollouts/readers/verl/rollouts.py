@@ -12,7 +12,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.counted import REDUCED, counted, hidden_by
+from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
 from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
@@ -28,7 +28,7 @@ from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_
 from gradscope.rollouts.readers.verl.tokens import COLUMNS, row_tokens
 from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.types import RolloutGroup, Tokens
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
 _NUMBERED = re.compile(r"\d+\.jsonl(\.gz)?")
@@ -44,7 +44,8 @@ _NO_TOKENS = (
 _FILTERED = hidden_by("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps")
 _SHARDS = "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial."
 _SEVERAL_OUTPUTS = Reason(
-    "rollouts_missing", "an agent loop gave several outputs, of which one is read and all were trained on"
+    "several_sequences",
+    "an agent loop gave several outputs, all trained on, and gradients are computed of one sequence a rollout",
 )
 
 
@@ -70,7 +71,7 @@ def _read(request: ReadRequest) -> Run:
     quarantine = QuarantineLog()
     found = _reduced(files, request, quarantine) or _by_row(files, quarantine)
     named = found.named
-    inferred = [] if named else [_GROUPED_BY_TEXT]
+    inferred = [*([] if named else [_GROUPED_BY_TEXT]), *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
     metrics_file = find_metrics(folder)
     if given != request.path:
@@ -119,13 +120,13 @@ class _Found:
 def _by_row(files: Sequence[Path], quarantine: QuarantineLog) -> _Found:
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
-    kept = last_turns(rows) if named else rows
-    records = list(_records(kept, quarantine, named=named))
+    sessions = outputs_of_sessions(rows) if named else [[row] for row in rows]
+    records = list(_records(sessions, quarantine, named=named))
     return _Found(
         groups=build_groups(records, quarantine),
         named=named,
         has_tokens=any(record.tokens for record in records),
-        folded=_steps_with_fewer(rows, kept),
+        folded=_steps_with_fewer(rows, [outputs[-1] for outputs in sessions]),
     )
 
 
@@ -140,7 +141,7 @@ def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: Quarantine
     def counted_rows(rows: Sequence[FileRow]) -> list[FileRow]:
         files_of = {location: file for file, (location, _) in rows}
         all_rows = [row for _, row in rows]
-        kept = last_turns(all_rows)
+        kept = [outputs[-1] for outputs in outputs_of_sessions(all_rows)]
         folded.update(_steps_with_fewer(all_rows, kept))
         return [(files_of[row[0]], row) for row in kept]
 
@@ -150,7 +151,7 @@ def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: Quarantine
         columns=lines.columns,
         declared=lambda _: lines,
         rows=read_jsonl,
-        records=lambda _, rows, quarantine: _records(rows, quarantine, named=named),
+        records=lambda _, rows, quarantine: _records(([row] for row in rows), quarantine, named=named),
         counted=counted_rows,
         quarantine=quarantine,
     )
@@ -179,22 +180,23 @@ def _rollouts(path: Path) -> Path:
     return below if below.is_dir() and not has_own else path
 
 
-def last_turns(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-    """One row a session: several outputs of one agent loop share its score and are one rollout.
+def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+    """Several outputs of one agent loop share its score and are one rollout.
 
     Returns:
-        The last output of each session, in the order of the sessions; rows without a proper uid, or with one that
-        occurred before, stay.
+        The outputs of each session, in the order of the sessions; a row without a proper uid, or with one that occurred
+        before, is a session of its own.
     """
-    kept: dict[Any, tuple[str, dict[str, Any]]] = {}
+    sessions: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
     uids: set[tuple[str, str]] = set()
     for location, row in rows:
         step, uid = repr(row.get("step")), str(row.get("uid"))
         match = _UID.fullmatch(uid)
         is_new = match is not None and (step, uid) not in uids
         uids.add((step, uid))
-        kept[(step, match["group"], match["session"]) if match and is_new else location] = (location, row)
-    return list(kept.values())
+        key = (step, match["group"], match["session"]) if match and is_new else location
+        sessions.setdefault(key, []).append((location, row))
+    return list(sessions.values())
 
 
 def _prompt_id(row: Mapping[str, Any]) -> str:
@@ -202,9 +204,10 @@ def _prompt_id(row: Mapping[str, Any]) -> str:
 
 
 def _records(
-    rows: Iterable[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog, *, named: bool
+    sessions: Iterable[Sequence[tuple[str, Mapping[str, Any]]]], quarantine: QuarantineLog, *, named: bool
 ) -> Iterator[Record]:
-    for location, row in rows:
+    for outputs in sessions:
+        location, row = outputs[-1]
         reward = parse_reward(row.get("score", ABSENT))
         match = _UID.fullmatch(str(row.get("uid")))
         prompt_id = _prompt_id(row)
@@ -214,7 +217,7 @@ def _records(
             quarantine.add("the uid is not <group>_<session>_<index>", location)
         else:
             try:
-                tokens = row_tokens(row)
+                sequences = _sequences(outputs, quarantine)
             except UnusableRowError as error:
                 quarantine.add(str(error), location)
                 continue
@@ -229,11 +232,33 @@ def _records(
                 prompt=text_of(row.get("input")),
                 completion=text_of(row.get("output")),
                 reward=score,
-                tokens=tokens,
+                tokens=sequences[-1] if sequences else None,
+                earlier=sequences[:-1],
                 rewards={"score": score, **extra},
                 sample_id=match["session"] if match else None,
                 location=location,
             )
+
+
+def _sequences(outputs: Sequence[tuple[str, Mapping[str, Any]]], quarantine: QuarantineLog) -> tuple[Tokens, ...]:
+    """The tokens of the outputs of a session.
+
+    Returns:
+        Those of each output; nothing where one has none, since a part would pass for all.
+
+    Raises:
+        UnusableRowError: The last output's tokens contradict each other.
+    """
+    *before, (_, last) = outputs
+    found = [row_tokens(last)]
+    for location, row in reversed(before):
+        try:
+            found.append(row_tokens(row))
+        except UnusableRowError as error:
+            quarantine.add(str(error), location)
+            found.append(None)
+    known = tuple(tokens for tokens in reversed(found) if tokens is not None)
+    return known if len(known) == len(found) else ()
 
 
 FORMAT = Format(

@@ -15,11 +15,11 @@ from gradscope.rollouts.readers.parsing.scalars import is_number
 from gradscope.rollouts.readers.parsing.token_lists import (
     NOT_ALIGNED,
     NOT_IDS,
-    Tokens,
     numbers,
     numbers_with_gaps,
     token_ids,
 )
+from gradscope.rollouts.types import Tokens
 
 COLUMNS = frozenset(
     {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}

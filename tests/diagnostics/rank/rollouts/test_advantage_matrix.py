@@ -8,7 +8,7 @@ import pytest
 from gradscope.diagnostics.rank.rollouts.advantage_matrix import advantage_rows
 from gradscope.diagnostics.rank.rollouts.step_spectra import step_spectra
 from gradscope.errors import InputError
-from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.rollouts.types import Rollout, RolloutGroup, Tokens
 
 EMPTY = {"group_id": "g", "prompt": "", "completion": ""}
 
@@ -66,3 +66,10 @@ def test_a_formulation_of_gradients_has_no_such_matrix() -> None:
 def test_a_rollout_of_unknown_length_is_named() -> None:
     with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
         advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
+
+
+def test_a_rollout_of_several_sequences_is_no_row() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
+        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
+    assert raised.value.cause == "several_sequences"

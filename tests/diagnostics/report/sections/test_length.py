@@ -6,7 +6,7 @@ import pytest
 
 from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.estimate import Estimate
-from gradscope.rollouts.types import RolloutGroup, Status
+from gradscope.rollouts.types import RolloutGroup, Status, Tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
@@ -107,3 +107,12 @@ def test_chart_and_table_say_what_the_sentence_says_where_pooling_would_say_the_
 def test_a_step_without_unequal_rewards_has_no_place_in_the_chart() -> None:
     section = length_section(inputs_of(run_of(*GROUPS, group((2, 8), (1, 1), step=3, prompt="dead"))))
     assert [series.values[-1] for series in section.charts[0].series] == [None, None]
+
+
+def test_a_rollout_is_as_long_as_all_its_sequences() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 4, mask=(True,) * 4)
+    made = group((0, 0), (1, 0))
+    rollouts = (replace(made.rollouts[0], completion_ids=(1, 2), earlier=(before,)), made.rollouts[1])
+    whole = replace(made, rollouts=tuple(replace(one, completion_ids=(1, 2)) for one in rollouts))
+    section = length_section(inputs_of(run_of(whole)))
+    assert section.findings[2] == "Completions have 4.0 tokens on average."

@@ -7,7 +7,7 @@ import pytest
 from gradscope.diagnostics.report.sections.loss_scale import loss_scale_section
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.types import RolloutGroup, Tokens
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report
@@ -74,3 +74,10 @@ def test_what_to_do_follows_from_dead_groups_and_the_kl_part() -> None:
     assert "beta" not in dead
     held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
     assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
+
+
+def test_the_tokens_of_all_sequences_of_a_rollout_count() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 20, mask=(True,) * 20)
+    several = replace(LIVE, rollouts=tuple(replace(one, earlier=(before,)) for one in LIVE.rollouts))
+    section = section_of(run_of(DEAD, several, settings={"loss_type": "dapo", "beta": 0}))
+    assert section.tables[0].rows == ((1, 0.5),)

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Tokens
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
 REPEATS = "the row repeats an earlier one of the same sample"
@@ -51,3 +57,16 @@ def test_groups_of_unequal_size_and_of_one_are_kept_and_said(tmp_path: Path) -> 
     run = read(tmp_path, row(), row(), row(group_id="b"))
     assert [group.size for group in run.groups] == [2, 1]
     assert run.source.inferred[-1] == "Groups differ in size: 1 to 2 rollouts."
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "expected"),
+    [((0.5,), (0.5,), 0.5), ((0.5,), (-0.5,), None), (None, (0.5,), 2.0), ((0.5,), None, 2.0)],
+)
+def test_a_rollout_has_the_advantage_that_all_its_sequences_have(before: Any, last: Any, expected: Any) -> None:
+    first, own = (
+        Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), token_advantages=values) for values in (before, last)
+    )
+    bare = Record(step=1, group="a", prompt_id="p", prompt="", completion="", reward=1.0, advantage=2.0)
+    (group,) = build_groups([replace(bare, tokens=own, earlier=(first,))], QuarantineLog())
+    assert (group.rollouts[0].advantage, group.rollouts[0].earlier) == (expected, (first,))

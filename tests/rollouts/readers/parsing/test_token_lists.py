@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, NOTHING_SAMPLED, Tokens, cut_sequence
+from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, NOTHING_SAMPLED, cut_sequence
+from gradscope.rollouts.types import Tokens
 
 
 def test_a_sequence_is_cut_before_the_first_sampled_token_and_keeps_what_lies_between_turns() -> None:

@@ -42,6 +42,13 @@ def test_each_node_takes_its_part_of_its_branch_and_the_newest_counts(tmp_path: 
     assert "advantages" not in NODES[1]
 
 
+def test_streams_of_several_producers_join(tmp_path: Path) -> None:
+    trainers = {"index": 1, "trainer_logprobs": [None, None, -0.5, -0.25], "entropies": [None, None, 0.5, None]}
+    annotations, _ = read(tmp_path, shipped(3, {"index": 1, "advantages": [0, 0, 1, 1]}), shipped(3, trainers))
+    last = annotations.folded(TRACE)["nodes"][3]
+    assert (last["advantages"], last["trainer_logprobs"], last.get("entropies")) == ([1, 1], [-0.5, -0.25], None)
+
+
 @pytest.mark.parametrize(
     ("branch", "expected"),
     [

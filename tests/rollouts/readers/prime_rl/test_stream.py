@@ -8,8 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
+from gradscope.diagnostics.logged.entropy import policy_entropy
+from gradscope.diagnostics.logged.sampler import sampler_mismatch
+from gradscope.diagnostics.logged.step_tokens import counts_in_loss
 from gradscope.errors import InputError
+from gradscope.gradients.plan.obstacles import several_sequences
+from gradscope.metrics.uncertainty.resampling import RESAMPLING
+from gradscope.progress import no_progress
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.reward_table import reward_table
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -48,7 +56,13 @@ def read(tmp_path: Path, *rows: Any, annotations: list[dict[str, Any]] | None = 
 )
 def test_every_episode_is_in_its_group_at_the_step_that_trained_on_it(below: str) -> None:
     run = read_run(LOG / below)
-    assert rewards_of(run) == {"1:g1": (1.0, 0.0), "1:g2": (0.0, 0.0), "2:g3": (1.0, 0.0), "2:g4": (1.0, 0.0)}
+    assert rewards_of(run) == {
+        "1:g1": (1.0, 0.0),
+        "1:g2": (0.0, 0.0),
+        "2:g3": (1.0, 0.0),
+        "2:g4": (1.0, 0.0),
+        "4:g5": (0.0, 1.0),
+    }
     assert run.source.quarantined.num_rows == 0
     assert {step: metrics["grad_norm"] for step, metrics in run.metrics.items()} == {1: 0.25, 2: 0.5}
     assert run.metrics[1]["reward"] == 0.5
@@ -64,17 +78,67 @@ def test_advantages_come_from_annotations_and_what_no_batch_held_is_in_no_loss()
     assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
 
 
+def test_the_trainers_log_probabilities_and_entropies_come_from_its_annotations() -> None:
+    (first, second), (dropped, _) = (group.rollouts for group in read_run(LOG).groups_at(1))
+    assert (first.trainer_logprobs, first.entropies) == ((-0.1053, -0.0102), (0.3, 0.1))
+    assert (second.trainer_logprobs, second.entropies) == ((-0.1, -0.0101), None)  # one entropy is null
+    assert (dropped.trainer_logprobs, dropped.entropies) == (None, None)
+
+
 def test_an_attempt_to_compact_that_was_refused_is_no_sequence() -> None:
     compacted, branching = read_run(LOG).groups[3].rollouts
     assert (compacted.prompt_ids, compacted.completion_ids) == ((5, 9, 7), (20, 21, 7, 11, 2))
     assert compacted.mask == (True, True, False, True, True)
-    assert (branching.completion_ids, branching.advantage, branching.completion) == (None, -0.5, "right")
+    assert compacted.earlier == ()
+    assert (branching.completion_ids, branching.advantage, branching.completion) == ((12, 2), -0.5, "right")
+
+
+def test_each_branch_is_a_sequence_of_one_rollout_with_what_it_sampled_itself() -> None:
+    forked, compacted = read_run(LOG).groups_at(4)[0].rollouts
+    (left,) = forked.earlier
+    assert (left.prompt_ids, left.completion_ids, left.mask) == ((5, 9, 7), (20, 7, 21, 2), (True, False, True, True))
+    assert (left.logprobs, left.trainer_logprobs) == ((-0.5, 0.0, -0.25, -0.125), (-0.5, 0.0, -0.25, -0.25))
+    assert left.entropies == (0.5, 0.0, 0.25, 0.125)
+    assert (forked.prompt_ids, forked.completion_ids, forked.mask) == ((5, 9, 7, 20, 7), (22,), (True,))
+    assert (forked.logprobs, forked.trainer_logprobs, forked.entropies) == ((-0.75,), (-0.5,), (1.0,))
+    assert (forked.num_tokens, forked.advantage, forked.reward, forked.completion) == (5, -0.5, 0.0, "try\nright")
+    (before,) = compacted.earlier  # the attempt to compact, from which the agent went on
+    assert (before.prompt_ids, before.completion_ids) == ((5, 9, 7), (20, 21, 7, 30))
+    assert (compacted.prompt_ids, compacted.completion_ids, compacted.num_tokens) == ((5, 31, 7), (11, 2), 6)
+
+
+def test_all_sequences_count_in_what_a_log_says_of_its_policy() -> None:
+    run = read_run(LOG)
+    last = sampler_mismatch(run, RESAMPLING).by_step[-1]
+    assert (last.step, last.num_tokens, last.num_sequences) == (4, 9, 4)
+    worst = sampler_mismatch(run, RESAMPLING).worst[:3]
+    assert [(at.step, at.row, at.sequence, at.position) for at in worst] == [(4, 0, 1, 0), (4, 1, 0, 3), (4, 0, 0, 3)]
+    entropy = policy_entropy(run, RESAMPLING).by_step[-1].mean.value
+    assert entropy == pytest.approx((0.5 + 0.25 + 0.125 + 1.0 + 0.5 + 0.25 + 0.5 + 0.2 + 0.1) / 9)
+    assert reward_table(run.groups).sums(reward_table(run.groups).num_tokens)[-1] == 11
+
+
+def test_a_step_with_a_rollout_of_several_sequences_is_not_recomputed() -> None:
+    run = read_run(LOG)
+    (measured,) = measure_steps(run, (4,), EngineOptions(), no_progress)
+    assert measured.reason is not None
+    assert measured.reason.cause == "several_sequences"
+    assert "2 of 2 rollouts were trained on as several sequences" in str(measured.reason)
+
+
+def test_branches_that_no_batch_held_are_in_no_loss(tmp_path: Path) -> None:
+    forked = json.loads((TRACES / "stream/00001.jsonl").read_text().splitlines()[2])
+    run = read(tmp_path, forked, episode(traces=[trace("a")]), annotations=ships(("a", 4)))
+    rollout = next(one for group in run.groups for one in group.rollouts if one.earlier)
+    assert (rollout.mask, rollout.earlier[0].mask) == ((False,), (False,) * 4)
+    assert several_sequences([rollout]) is None
+    assert not counts_in_loss(rollout)
 
 
 def test_what_rounds_and_branches_is_said(run_folder: Path) -> None:
-    missing = read_run(LOG).source.missing
-    assert "branch into several sequences" in missing[0]
-    assert "unset float_decimals" in missing[1]
+    source = read_run(LOG).source
+    assert "several sequences" in source.inferred[1]
+    assert "unset float_decimals" in source.missing[0]
     live = run_folder / "monitors/file/traces/stream/00001.jsonl"
     live.write_text(live.read_text().replace("-0.1054", "-0.10536051"))
     assert not any("float_decimals" in sentence for sentence in read_run(run_folder).source.missing)
@@ -97,7 +161,7 @@ def test_a_damaged_chunk_is_an_error_and_a_cut_line_is_set_aside(run_folder: Pat
     chunk = run_folder / "monitors/file/traces/stream/00001.jsonl"
     chunk.write_text(chunk.read_text()[:-30])
     run = read_run(run_folder)
-    assert (set_aside(run), len(run.groups[2].rollouts)) == ({"the last line is cut off": 1}, 1)
+    assert (set_aside(run), run.groups[4].size) == ({"the last line is cut off": 1}, 1)
     sealed = chunk.with_name("00000.jsonl.zst")
     sealed.write_bytes(sealed.read_bytes()[:-200])
     with pytest.raises(InputError, match=r"00000\.jsonl\.zst cannot be read"):
@@ -107,10 +171,10 @@ def test_a_damaged_chunk_is_an_error_and_a_cut_line_is_set_aside(run_folder: Pat
 def test_without_annotations_nothing_is_known_of_batches(run_folder: Path) -> None:
     shutil.rmtree(run_folder / "monitors/file/traces/annotations")
     run = read_run(run_folder)
-    assert set(rewards_of(run)) == {"1:g1", "1:g2", "2:g3", "2:g4"}
+    assert set(rewards_of(run)) == {"1:g1", "1:g2", "2:g3", "2:g4", "4:g5"}
     assert "No annotation says what was trained on" in run.source.missing[0]
     assert {str(reason) for reason in run.notes.values()} == {"what was trained on at this step is not in the log"}
-    assert set(run.notes) == {1, 2}
+    assert set(run.notes) == {1, 2, 4}
 
 
 def test_a_step_that_a_restart_repeated_is_noted(tmp_path: Path) -> None:

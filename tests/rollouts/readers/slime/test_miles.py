@@ -47,11 +47,18 @@ def test_conversations_are_joined_with_their_tokens(below: str) -> None:
     assert run.source.quarantined.num_rows == 0
 
 
-def test_a_sample_of_several_sequences_counts_once_and_without_tokens() -> None:
+def test_a_sample_of_several_sequences_counts_once_with_the_tokens_of_all() -> None:
     run = read_run(LOG / "trajectory/1.jsonl")
     branching = run.groups[1].rollouts[0]
-    assert (branching.reward, branching.completion_ids) == (1.0, None)
-    assert "several sequences" in run.source.missing[0]
+    assert (branching.reward, branching.completion, branching.num_tokens) == (1.0, "right", 4)
+    assert [one.completion_ids for one in branching.sequences] == [(17, 2), (17, 2)]
+    assert any("several sequences" in sentence for sentence in run.source.inferred)
+
+
+@pytest.mark.parametrize("beside", [[columns(0)], [columns(0), columns(0, response_length=7)]], ids=["one", "odd"])
+def test_a_part_of_the_sequences_never_passes_for_all(tmp_path: Path, beside: list[dict[str, Any]]) -> None:
+    (rollout,) = read(tmp_path, row(), row(), beside=beside).groups[0].rollouts
+    assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
 
 
 def test_without_the_parquet_file_there_are_no_tokens(tmp_path: Path) -> None:

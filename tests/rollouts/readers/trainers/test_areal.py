@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gradscope.diagnostics.logged.staleness import staleness
+from gradscope.metrics.uncertainty.resampling import RESAMPLING
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -37,6 +39,19 @@ def test_a_task_is_a_group_at_the_version_that_finished_it(below: str, expected:
 def test_samples_of_several_versions_are_said() -> None:
     assert any("begun by an earlier version" in sentence for sentence in read_run(LOG).source.inferred)
     assert len(read_run(LOG / "rollout/0").source.inferred) == 1
+
+
+def test_lags_are_from_the_first_token_to_the_last() -> None:
+    run = read_run(LOG)
+    assert {rollout.policy_versions for rollout in run.groups_at(10)[0].rollouts} == {(9, 10)}
+    (fresh, stale) = staleness(run, RESAMPLING).by_lag
+    assert (fresh.lag, fresh.num_rollouts, stale.lag, stale.num_rollouts) == (0, 4, 1, 2)
+
+
+@pytest.mark.parametrize("version", [4, -1, None, "x", [3], 2.5])
+def test_a_version_that_none_can_have_begun_with_tells_no_lag(tmp_path: Path, version: Any) -> None:
+    run = read_run(write_lines(tmp_path / "7.jsonl", row(0, head_version=version), row(1)))
+    assert [rollout.policy_versions for rollout in run.groups[0].rollouts] == [None, (3, 3)]
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:

@@ -40,6 +40,6 @@ def test_checkpoints_are_merged_adapters_or_shards(tmp_path: Path) -> None:
     assert not any("are shards" in said for said in run.source.missing)
 
 
-def test_a_step_whose_agent_loop_gave_several_outputs_is_not_its_update(tmp_path: Path) -> None:
+def test_a_step_whose_agent_loop_gave_several_outputs_is_not_recomputed(tmp_path: Path) -> None:
     write_lines(tmp_path / "1.jsonl", ROW, {**ROW, "uid": "a_0_1"})
-    assert read_run(tmp_path).notes[1].cause == "rollouts_missing"
+    assert read_run(tmp_path).notes[1].cause == "several_sequences"

@@ -38,6 +38,28 @@ def test_several_outputs_of_a_session_are_one_rollout(tmp_path: Path) -> None:
     assert [rollout.completion for rollout in run.groups[0].rollouts] == ["last", "o"]
 
 
+def test_the_tokens_of_all_outputs_of_a_session_count() -> None:
+    run = read_run(LOGS / "verl_v1_tokens")
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0)]
+    several, single = run.groups[0].rollouts
+    (first,) = several.earlier
+    assert (first.prompt_ids, first.completion_ids, first.mask) == ((5, 9), (11, 12, 13), (True, False, True))
+    assert (first.logprobs, first.trainer_logprobs) == ((-0.5, 0.0, -0.25), (-0.5, 0.0, -0.5))
+    assert (several.prompt_ids, several.completion_ids, several.completion) == ((5, 9, 14), (2,), "4")
+    assert (several.advantage, several.num_tokens, single.num_tokens) == (0.7, 4, 2)
+    assert {step: reason.cause for step, reason in run.notes.items()} == {1: "several_sequences"}
+    assert "several sequences" in run.source.inferred[0]
+
+
+@pytest.mark.parametrize(("cells", "aside"), [({}, 0), ({"prompts": [5], "responses": "x"}, 1)], ids=["text", "odd"])
+def test_a_part_of_the_outputs_never_passes_for_all(tmp_path: Path, cells: dict[str, Any], aside: int) -> None:
+    whole = row(uid="a_0_1", prompts=[5], responses=[7])
+    run = read_run(write(tmp_path / "v1", row(uid="a_0_0", **cells), whole))
+    (rollout,) = run.groups[0].rollouts
+    assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
+    assert run.source.quarantined.num_rows == aside
+
+
 def test_legacy_rows_are_grouped_by_input_and_truth_and_it_is_said() -> None:
     run = read_run(LOGS / "verl_legacy")
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0)]

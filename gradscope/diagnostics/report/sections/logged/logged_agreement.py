@@ -159,17 +159,19 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
 def _tokens(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
     if not mismatch.worst:
         return ()
+    several = any(token.sequence for token in mismatch.worst)
+    places = ("step", "row", *(("sequence",) if several else ()), "position")
     return (
         ReportTable(
             caption="The tokens that differ most: row of the step and position in the completion from 0, "
             "log-probabilities of both, w",
             columns=(
-                *(Column(title=name, style="count") for name in ("step", "row", "position")),
+                *(Column(title=name, style="count") for name in places),
                 *(Column(title=name, style="norm") for name in ("sampler", "trainer", "w")),
             ),
             rows=tuple(
                 (
-                    *(token.step, token.row, token.position),
+                    *(getattr(token, place) for place in places),
                     *(token.sampler, token.trainer, math.exp(min(token.trainer - token.sampler, 700.0))),
                 )
                 for token in mismatch.worst

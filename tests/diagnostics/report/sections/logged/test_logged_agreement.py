@@ -8,6 +8,7 @@ from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.logged.logged_agreement import logged_agreement
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import Tokens
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
@@ -73,3 +74,11 @@ def test_rows_that_were_set_aside_are_counted() -> None:
         "Rows set aside: 1 with a log-probability that is missing, NaN or infinite, "
         "2 with no log-probabilities of the sampler."
     )
+
+
+def test_a_token_of_one_of_several_sequences_is_found_by_the_sequence_too() -> None:
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), logprobs=(-1.0,), trainer_logprobs=(-1.0,))
+    section = section_of(run_of(tokens_of(both([-1.0], [-1.5], completion_ids=(9,), earlier=(before,)))))
+    worst = section.tables[1]
+    assert [column.title for column in worst.columns[:4]] == ["step", "row", "sequence", "position"]
+    assert worst.rows[0][:4] == (1, 0, 1, 0)
