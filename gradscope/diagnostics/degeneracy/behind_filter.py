@@ -108,17 +108,16 @@ def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resam
     """
     begins, rule = _RULES.get(run.source.format, ("", None))
     counted = rule is not None and any(name.startswith(begins) for values in run.metrics.values() for name in values)
-    steps = {int(step): table.step == step for step in np.unique(table.step)}
+    numbers, place = np.unique(table.step, return_inverse=True)
+    of_step = zip(np.bincount(place), np.bincount(place, weights=table.dead), strict=True)
+    steps = {int(step): _Kept(num=int(num), dead=int(dead)) for step, (num, dead) in zip(numbers, of_step, strict=True)}
     if rule is None or not counted:
         return _nothing(NO_COUNTER)
     if reward is not None:
         return _nothing(NOT_THE_REWARD)
     if run.source.format == "slime" and any(step < max(run.metrics) for step in steps.keys() - run.metrics.keys()):
         return _nothing(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
-    rows = []
-    for step, chosen in steps.items():
-        kept = _Kept(num=int(chosen.sum()), dead=int(table.dead[chosen].sum()))
-        rows.append(_row(step, kept, run.metrics.get(step), rule))
+    rows = [_row(step, kept, run.metrics.get(step), rule) for step, kept in steps.items()]
     return _overall(rows, resampling)
 
 

@@ -77,7 +77,7 @@ class LineColumns:
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
-        unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}
+        unknown = {"num_tokens": UNKNOWN, "sample": f"{NOT_COMPARED}::UINTEGER"}
         numbers = [f"coalesce(x{at}, {unknown.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
@@ -92,7 +92,7 @@ class LineColumns:
     @property
     def _expressions(self) -> dict[str, str]:
         """Column -> expression, the scalar reward's first; of columns that are the same the first."""
-        sample = {} if self.sample is None else {"sample": f"hash({self.sample})"}
+        sample = {} if self.sample is None else {"sample": f"(hash({self.sample}) >> 32)::UINTEGER"}
         rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
         return {"reward": self.reward, **rewards, **self.further, **sample}
 

@@ -47,7 +47,8 @@ class Part:
     """Whether the row reader read them."""
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
-    ``seconds``, ``num_tokens``, ``sample``. NaN where a reward is missing."""
+    ``seconds``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its group: two that
+    have the same one by chance are looked at again). NaN where a reward is missing."""
 
 
 def part_of_rows(
@@ -99,7 +100,7 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
     return replace(part, prompt=np.arange(len(prompts)), prompts=prompts, by_row=True)
 
 
-_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint64}
+_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint32}
 
 
 def _cell(record: Record, column: str) -> float | int | None:
@@ -116,7 +117,7 @@ def _cell(record: Record, column: str) -> float | int | None:
     return math.nan if value is None else value
 
 
-def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[RewardTable, NDArray[np.uint64] | None]:
+def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[RewardTable, NDArray[np.uint32] | None]:
     """The table of a log from its parts, in any order: the same to the last bit however the log was cut.
 
     Args:
@@ -141,8 +142,8 @@ def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[Rewar
     of_group = np.repeat(np.arange(len(count)), count)
     # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
     order = pieces[np.lexsort((place[pieces], by_row[pieces], of_group))]
-    rows = _ranges(_starts(size)[order], size[order])
-    found = _joined(parts, columns, rows)
+    is_in_order = bool(np.all(order == np.arange(len(order))))
+    found = _joined(parts, columns, None if is_in_order else _ranges(_starts(size)[order], size[order]))
     prompt, prompts = _joined_prompts(parts, first)
     lengths = found.get("num_tokens")
     table = RewardTable(
@@ -175,9 +176,8 @@ def _joined_prompts(parts: Sequence[Part], first: Counts) -> tuple[Counts, tuple
     return rank[place], tuple(names[number] for number in prompt[np.sort(at)].tolist())
 
 
-def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts) -> dict[str, NDArray[Any]]:
+def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts | None) -> dict[str, NDArray[Any]]:
     """The columns of the whole; those that are one array in each part are one here, too."""
-    is_in_order = bool(np.all(np.diff(rows) == 1))
     made: dict[tuple[int, ...], NDArray[Any]] = {}
     joined = {}
     for name in columns:
@@ -185,7 +185,7 @@ def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts) -> dict
         key = tuple(map(id, pieces))
         if key not in made:
             whole = np.concatenate(pieces)
-            made[key] = whole if is_in_order else whole[rows]
+            made[key] = whole if rows is None else whole[rows]
         joined[name] = made[key]
     return joined
 
@@ -230,7 +230,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     )
 
 
-def repeated_samples(table: RewardTable, sample: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Groups in which a rollout may be logged twice.
 
     Args:
