@@ -132,6 +132,8 @@ class RowFormat:
     columns: Callable[[Reading], LogColumns | None] | None = None
     """How large logs are read as columns where nothing but rewards is asked for; None: row by row. What ``noted`` and
     ``survey`` would have found, it notes."""
+    table_of_rows: Callable[[Iterable[LogRow], Reading], RewardTable] | None = None
+    """How large logs are then reduced whose rows have no columns: row by row, without keeping any."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -172,9 +174,11 @@ class RowFormat:
 
     def _reduced(self, reading: Reading) -> GroupsOfTable | None:
         """The groups of a large log, of which only rewards are asked for; None: it is to be read row by row."""
-        if not (reading.request.rewards_only and self.columns is not None and is_large(reading.files)):
+        if not (reading.request.rewards_only and is_large(reading.files)):
             return None
-        columns = self.columns(reading)
+        if self.table_of_rows is not None:
+            return GroupsOfTable(self.table_of_rows(self._rows(reading), reading))
+        columns = None if self.columns is None else self.columns(reading)
         if columns is None:
             return None
 

@@ -10,6 +10,9 @@ from typing import Any
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.types import Rollout, RolloutGroup, Status, Tokens, group_name
 
+REPEATED = "the row repeats an earlier one of the same sample"
+CONTRADICTED = "the row contradicts an earlier one of the same sample, so that neither counts"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -112,9 +115,9 @@ def describe_sizes(sizes: Sequence[int]) -> tuple[str, ...]:
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
     """One rollout from two rows of a sample, without a reward where they contradict each other: either may be wrong."""
     if (first.reward, first.completion) == (again.reward, again.completion):
-        quarantine.add("the row repeats an earlier one of the same sample", again.location)
+        quarantine.add(REPEATED, again.location)
         return first
-    quarantine.add("the row contradicts an earlier one of the same sample, so that neither counts", again.location)
+    quarantine.add(CONTRADICTED, again.location)
     return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 

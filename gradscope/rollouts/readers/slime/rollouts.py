@@ -20,6 +20,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.slime.sample import logged_tokens, sample_record, survey_rewards
+from gradscope.rollouts.readers.slime.table import table_of_samples
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
 
 _EVALUATION = re.compile(r"eval_\d+\.pt$")
@@ -61,5 +62,6 @@ FORMAT = RowFormat(
     records=_records,
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
+    table_of_rows=table_of_samples,
     takes=frozenset({"reward_column"}),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gradscope.rollouts.readers.flat.columns import chosen_name
@@ -17,7 +17,13 @@ from gradscope.rollouts.readers.parsing.nested_cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
-from gradscope.rollouts.readers.parsing.token_lists import NOT_IDS, cut_sequence, token_ids
+from gradscope.rollouts.readers.parsing.token_lists import (
+    NOT_ALIGNED,
+    NOT_IDS,
+    NOTHING_SAMPLED,
+    cut_sequence,
+    token_ids,
+)
 from gradscope.rollouts.types import Status, Tokens
 
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
@@ -25,11 +31,22 @@ _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated"
 
 def survey_rewards(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
     """Which part of rewards that have several counts, for :func:`sample_record`."""
-    parts = [name for row in rows for name in numbers_in(mapping_of(row.cells.get("sample")).get("reward"))]
-    part = chosen_name(parts, reading.request, "reward", "no reward that is a number") if parts else None
-    if part is not None:
-        reading.inferred.append(f"Of the rewards of a sample, {part!r} counts.")
-    return {"part": part}
+    names = [name for row in rows for name in numbers_in(mapping_of(row.cells.get("sample")).get("reward"))]
+    return {"part": chosen_part(names, reading)}
+
+
+def chosen_part(names: Collection[str], reading: Reading) -> str | None:
+    """Which of the rewards with these names counts, which is noted; None where samples have one reward each."""
+    if not names:
+        return None
+    part = chosen_name(names, reading.request, "reward", "no reward that is a number")
+    reading.inferred.append(f"Of the rewards of a sample, {part!r} counts.")
+    return part
+
+
+def part_of_reward(reward: Any, part: str | None) -> Any:
+    """The cell of a reward that counts."""
+    return reward if part is None else mapping_of(reward).get(part, ABSENT)
 
 
 def sample_record(
@@ -61,7 +78,7 @@ def sample_record(
         prompt=text_of(prompt),
         completion=completion,
         messages=parse_messages(prompt),
-        reward=row.reward(reward if part is None else mapping_of(reward).get(part, ABSENT)),
+        reward=row.reward(part_of_reward(reward, part)),
         rewards=numbers_in(reward),
         status=_STATUS.get(text_of(sample.get("status")), "unknown"),
         tokens=tokens,
@@ -90,3 +107,26 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
         before + (list_of(mask) if mask is not None else [1] * length),
         logprobs=before + list_of(logprobs) if logprobs is not None else None,
     )
+
+
+def num_logged_tokens(sample: Mapping[str, Any]) -> int:
+    """How many tokens a sample's completion has, without a copy of its lists.
+
+    Returns:
+        The length of the completion of :func:`logged_tokens`.
+
+    Raises:
+        UnusableRowError: Likewise.
+    """
+    ids, length = sample.get("tokens"), whole_number(sample.get("response_length"))
+    are_ids = isinstance(ids, list) and {int}.issuperset(map(type, ids))
+    if not are_ids or length is None or not 0 < length <= len(list_of(ids)):
+        raise UnusableRowError(NOT_IDS)
+    mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
+    if any(values is not None and len(list_of(values)) != length for values in (mask, logprobs)):
+        raise UnusableRowError(NOT_ALIGNED)
+    sampled = [0] if mask is None else (at for at, flag in enumerate(mask) if flag)
+    first = next(iter(sampled), None)
+    if first is None:
+        raise UnusableRowError(NOTHING_SAMPLED)
+    return length - first

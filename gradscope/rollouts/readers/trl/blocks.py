@@ -86,6 +86,7 @@ def _is_cut_by(block: Block, size: Any) -> bool:
     return all(len(set(block.prompts[at : at + size])) == 1 for at in range(0, len(block.prompts), size))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float
 def _explains(block: Block, size: int) -> bool:
     """Whether advantages are a positive multiple of reward minus mean within every block of this size.
 
@@ -95,7 +96,7 @@ def _explains(block: Block, size: int) -> bool:
     Returns:
         True also where a row lacks its reward, which says nothing about the size.
     """
-    if np.isnan(block.rewards).any() or np.isnan(block.advantages).any():
+    if not (np.isfinite(block.rewards).all() and np.isfinite(block.advantages).all()):
         return True
     advantages, rewards = block.advantages.reshape(-1, size), block.rewards.reshape(-1, size)  # [groups, G]
     varies = np.ptp(rewards, axis=1, keepdims=True) > EQUAL_REWARDS
@@ -106,6 +107,7 @@ def _explains(block: Block, size: int) -> bool:
     return bool(np.all((slope > 0) | ~varies) and deviation <= _TOLERANCE * np.abs(advantages).max())
 
 
+@np.errstate(over="ignore")
 def _has_logged_share(block: Block, size: int) -> bool:
     """Whether blocks of this size have the share of dead groups that the trainer logged; False where it logged none."""
     if block.logged_share is None or np.isnan(block.rewards).any():

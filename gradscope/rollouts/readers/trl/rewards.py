@@ -109,8 +109,12 @@ def scalar_rewards(numbers: Mapping[str, Array], weights: Mapping[str, float]) -
     Returns:
         [N]; NaN where no function applies.
     """
-    terms = np.stack([weights[name] * values for name, values in numbers.items()])
-    return np.where(np.isnan(terms).all(axis=0), math.nan, np.nansum(terms, axis=0))
+    total, applies = np.zeros(()), np.zeros((), dtype=np.bool_)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, values in numbers.items():
+            total = total + np.where(np.isnan(values), 0.0, weights[name] * values)
+            applies = applies | ~np.isnan(values)
+    return np.where(applies, total, math.nan)
 
 
 def _leading_doubles(file: StepFile) -> tuple[str, ...]:

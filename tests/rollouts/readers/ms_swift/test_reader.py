@@ -44,6 +44,14 @@ def test_given_weights_of_another_number_are_refused(tmp_path: Path) -> None:
         read_run(LOG, ReadOptions(trainer_args=settings))
 
 
+@pytest.mark.parametrize("weight", ["NaN", "Infinity", "1" + "0" * 400, '"1"', "null"])
+def test_given_weights_that_are_no_finite_numbers_are_refused(tmp_path: Path, weight: str) -> None:
+    settings = tmp_path / "args.json"
+    settings.write_text(f'{{"reward_weights": [1.0, {weight}]}}')
+    with pytest.raises(InputError, match=r"gives reward_weights \[1\.0, "):
+        read_run(LOG, ReadOptions(trainer_args=settings))
+
+
 def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "completions.jsonl", line(), line(step=["2"] * 2)))
     assert rewards_of(run) == {"1:0": (1.0, 0.0)}
