@@ -2,7 +2,8 @@
 
 A line is plain where DuckDB is known to read it as the row reader does. An odd one (no JSON, no reward, a reward that
 is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Only of a
-key that one JSON object names twice does DuckDB take the first and the row reader the last.
+key that one JSON object names twice does DuckDB take the first and the row reader the last; and only the row reader
+refuses whole numbers of thousands of digits and nesting of thousands of levels.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ from gradscope.rollouts.types import group_name
 
 _LINE_END = ord("\n")
 _NAN = "'NaN'::DOUBLE"
+_ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UBIGINT"}
 _NONE = np.zeros(0, dtype=np.int64)
-_TRAILING_COMMAS = (b",}", b",]", b", }", b", ]")
-"""What DuckDB lets pass before the end of an object or a list, and JSON does not."""
+_OTHER_CASES = "|".join(
+    f"{word[:at]}{letter.swapcase()}(?i:{word[at + 1 :]})"
+    for word in ("NaN", "Infinity")
+    for at, letter in enumerate(word)
+)
+_NO_JSON = rf",\s*[\]}}]|[:,\[]\s*(?:-NaN|-?(?:(?i:inf)|{_OTHER_CASES}))\s*[,\]}}]"
+"""What DuckDB lets pass and the row reader does not: a comma before the end of an object or a list, and other ways to
+write numbers that are not finite. Text that looks like it makes its line odd as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +76,15 @@ class LineColumns:
         sample = () if self.sample is None else ("sample",)
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
 
-    def query(self, *, strict: bool) -> str:
-        """The query of the table ``lines``; a strict one also finds commas that JSON does not allow."""
-        commas = " OR ".join(f"contains(line, '{text.decode()}')" for text in _TRAILING_COMMAS) if strict else "false"
+    def query(self) -> str:
+        """The query of the table ``lines``."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
-        numbers = [
-            f"coalesce(x{at}, {UNKNOWN if name == 'num_tokens' else _NAN}) AS x{at}"
-            for at, name in enumerate(self._expressions)
-        ]
+        numbers = [f"coalesce(x{at}, {_ABSENT.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
-        is_plain = f"{self.plain} AND NOT ({commas})"
+        is_plain = f"({self.plain}) AND NOT regexp_matches(line, {_quoted(_NO_JSON)})"
         return f"""
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join(numbers)},
                    (NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false))::UTINYINT
@@ -92,9 +96,10 @@ class LineColumns:
     @property
     def _expressions(self) -> dict[str, str]:
         """Column -> expression, the scalar reward's first; of columns that are the same the first."""
-        sample = {} if self.sample is None else {"sample": f"coalesce(hash({self.sample}), {NOT_COMPARED})"}
+        sample = f"if({self.sample} IS NOT NULL, hash({self.sample}), NULL)"
+        compared = {} if self.sample is None else {"sample": sample}
         rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
-        return {"reward": self.reward, **rewards, **self.further, **sample}
+        return {"reward": self.reward, **rewards, **self.further, **compared}
 
     def columns_of(self, rows: pa.Table) -> dict[str, NDArray[Any]]:
         """The columns of a part from the rows of the query, row by row, [R] each."""
@@ -184,10 +189,9 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
     """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
     lines = Lines.of(pieces)
-    query = columns.query(strict=any(text in lines.data for text in _TRAILING_COMMAS))
     connection.register("lines", lines.to_arrow())
     try:
-        return lines, connection.sql(query).to_arrow_table()
+        return lines, connection.sql(columns.query()).to_arrow_table()
     except duckdb.Error:
         return lines, None
     finally:
@@ -217,7 +221,7 @@ def lines_of_groups(
     return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
 
 
-def number(cell: str) -> str:
+def numeric(cell: str) -> str:
     """The expression for a JSON text's number, null where it is none; booleans count 1 and 0, as rewards do."""
     return f"coalesce(try_cast({cell} AS DOUBLE), CASE {cell} WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
 

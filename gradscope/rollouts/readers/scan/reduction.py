@@ -77,7 +77,7 @@ def reduce_log(log: ColumnLog, progress: ProgressCallback = no_progress) -> Rewa
     """Reduce a log to its rewards.
 
     Args:
-        log: The log.
+        log: What to read, and how.
         progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
 
     Returns:

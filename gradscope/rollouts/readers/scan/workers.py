@@ -73,7 +73,7 @@ def blocks_of(files: Sequence[Path], declared: Callable[[Path], LineColumns | Ce
     """The blocks of a log.
 
     Args:
-        files: Its files.
+        files: What it consists of, in order.
         declared: How each is read.
 
     Yields:

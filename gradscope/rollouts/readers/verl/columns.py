@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradscope.rollouts.readers.scan.lines import LineColumns, member, number, whole
+from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, whole
 
 _KEYS = ("step", "uid", "score", "input", "gts")
 _STEP, _UID, _SCORE, _INPUT, _GTS = (f"c[{at}]" for at in range(1, 6))
@@ -22,7 +22,7 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
     Returns:
         The columns.
     """
-    score = number(_SCORE)
+    score = numeric(_SCORE)
     is_uid = (
         f"starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\') "
         "AND regexp_full_match(parts[-2], '[0-9]+') AND regexp_full_match(parts[-1], '[0-9]+\"')"
@@ -37,7 +37,7 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
-        rewards={"score": score, **{name: number(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
+        rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
         sample="parts[-2]" if named else None,
         plain=is_uid if named else "true",
     )
