@@ -7,8 +7,8 @@ from typing import Any
 
 from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, whole
 
-_KEYS = ("step", "uid", "score", "input", "gts")
-_STEP, _UID, _SCORE, _INPUT, _GTS = (f"c[{at}]" for at in range(1, 6))
+_KEYS = ("step", "uid", "score", "input", "gts", "responses", "response_ids")
+_STEP, _UID, _SCORE, _INPUT, _GTS, *_RESPONSES = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
 
 
 def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapping[str, Any]], str]) -> LineColumns:
@@ -27,6 +27,7 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
         f"starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\') "
         "AND regexp_full_match(parts[-2], '[0-9]+') AND regexp_full_match(parts[-1], '[0-9]+\"')"
     )
+    no_tokens = " AND ".join(f"{cell} IS NULL" for cell in _RESPONSES)
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
@@ -39,5 +40,5 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
         reward=score,
         rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
         sample="parts[-2]" if named else None,
-        plain=is_uid if named else "true",
+        plain=f"{no_tokens} AND {is_uid if named else f'{_UID} IS NULL'}",
     )

@@ -66,8 +66,7 @@ def _read(request: ReadRequest) -> Run:
     files = tuple(file for file in expand(given) if not is_metrics(file))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
-    quarantine = QuarantineLog()
-    found = _reduced(files, request, quarantine) or _by_row(files, quarantine)
+    found = _reduced(files, request) or _by_row(files)
     named = found.named
     inferred = [] if named else [_GROUPED_BY_TEXT]
     folder = given if given.is_dir() else given.parent
@@ -79,7 +78,7 @@ def _read(request: ReadRequest) -> Run:
     run = assemble_groups(
         request,
         groups=found.groups,
-        quarantine=quarantine,
+        quarantine=found.quarantine,
         format="verl",
         recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
@@ -91,7 +90,7 @@ def _read(request: ReadRequest) -> Run:
             *((REDUCED,) if isinstance(found.groups, GroupsOfTable) else ()),
         ),
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
-        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, quarantine),
+        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, found.quarantine),
     )
     return replace(
         run,
@@ -108,6 +107,7 @@ class _Found:
     """What the files hold."""
 
     groups: Sequence[RolloutGroup]
+    quarantine: QuarantineLog
     named: bool
     """Whether rows name their groups."""
     has_tokens: bool
@@ -115,33 +115,48 @@ class _Found:
     """Steps at which a session had several outputs."""
 
 
-def _by_row(files: Sequence[Path], quarantine: QuarantineLog) -> _Found:
+def _by_row(files: Sequence[Path]) -> _Found:
+    quarantine = QuarantineLog()
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
     kept = last_turns(rows) if named else rows
     records = list(_records(kept, quarantine, named=named))
     return _Found(
         groups=build_groups(records, quarantine),
+        quarantine=quarantine,
         named=named,
         has_tokens=any(record.tokens for record in records),
         folded=_steps_with_fewer(rows, kept),
     )
 
 
-def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: QuarantineLog) -> _Found | None:
-    """The rewards of a large log of text; None where it is small, has tokens, or names only some of its groups."""
+def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
+    """The rewards of a large log of text.
+
+    Returns:
+        What was found; None where the log is small, or where all rows have to be seen at once: some have tokens or lack
+        a uid that others have, or a session with several outputs has one without a score.
+    """
     first = [row for file in files for row in peek(file)] if request.rewards_only and is_large(files) else []
     named = any("uid" in row for row in first)
     if not first or any(named != ("uid" in row) or COLUMNS & row.keys() for row in first):
         return None
-    folded: set[int] = set()
+    quarantine, folded, depend = QuarantineLog(), set[int](), set[str]()
 
     def counted_rows(rows: Sequence[FileRow]) -> list[FileRow]:
         files_of = {location: file for file, (location, _) in rows}
         all_rows = [row for _, row in rows]
         kept = last_turns(all_rows)
-        folded.update(_steps_with_fewer(all_rows, kept))
+        steps = _steps_with_fewer(all_rows, kept)
+        folded.update(steps)
+        depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
         return [(files_of[row[0]], row) for row in kept]
+
+    def records(_: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+        for location, row in rows:
+            if row.keys() & {"responses", "response_ids"} or ("uid" in row and not named):
+                depend.add(location)
+            yield from _records([(location, row)], quarantine, named=named)
 
     lines = line_columns(_extra_rewards(first), named=named, prompt_id=_prompt_id)
     log = ColumnLog(
@@ -149,12 +164,14 @@ def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: Quarantine
         columns=lines.columns,
         declared=lambda _: lines,
         rows=read_jsonl,
-        records=lambda _, rows, quarantine: _records(rows, quarantine, named=named),
+        records=records,
         counted=counted_rows,
         quarantine=quarantine,
     )
-    table = reduce_log(log, request.progress)
-    return _Found(groups=GroupsOfTable(table), named=named, has_tokens=False, folded=frozenset(folded))
+    groups = GroupsOfTable(reduce_log(log, request.progress))
+    if depend:
+        return None
+    return _Found(groups=groups, quarantine=quarantine, named=named, has_tokens=False, folded=frozenset(folded))
 
 
 def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
