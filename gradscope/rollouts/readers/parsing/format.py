@@ -88,6 +88,8 @@ class LogColumns:
     """The columns that all of its files have, as :class:`LineColumns` names them."""
     of_file: Callable[[Path], LineColumns | None]
     """How a file is read; None: row by row."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last look at the whole; None: the log has to be read row by row after all."""
 
@@ -181,7 +183,9 @@ class RowFormat:
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
             aside = replace(reading, quarantine=quarantine)
             for location, cells in rows:
-                yield from self._records_of(LogRow(file=file, location=location, cells=cells, reading=aside), {})
+                yield from self._records_of(
+                    LogRow(file=file, location=location, cells=cells, reading=aside), columns.shared
+                )
 
         log = ColumnLog(
             files=reading.files,

@@ -27,14 +27,11 @@ _LINE_END = ord("\n")
 _NAN = "'NaN'::DOUBLE"
 _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UBIGINT"}
 _NONE = np.zeros(0, dtype=np.int64)
-_OTHER_CASES = "|".join(
-    f"{word[:at]}{letter.swapcase()}(?i:{word[at + 1 :]})"
-    for word in ("NaN", "Infinity")
-    for at, letter in enumerate(word)
-)
-_NO_JSON = rf",\s*[\]}}]|[:,\[]\s*(?:-NaN|-?(?:(?i:inf)|{_OTHER_CASES}))\s*[,\]}}]"
-"""What DuckDB lets pass and the row reader does not: a comma before the end of an object or a list, and other ways to
-write numbers that are not finite. Text that looks like it makes its line odd as well."""
+_OPEN_COMMA = r",\s*[\]}]"
+_NOT_FINITE = ("nan", "NAN", "Nan", "-NaN", "inf", "INF", "Inf")
+_UNUSUAL_NUMBER = r"[:,\[]\s*(?:-?(?:nan|NAN|Nan|inf(?:inity)?|INF(?:INITY)?|Inf)|-NaN)\s*[,\]}]"
+"""What DuckDB lets pass and the row reader does not: a comma before the end of an object or a list, and what other
+languages call a number that is not finite. Text that looks like either makes its line odd as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +50,9 @@ class LineColumns:
     """The group's name within the step; null or "" makes the line odd."""
     prompt: tuple[str, ...]
     """What rows of one prompt have in common."""
-    prompt_id: Callable[[Mapping[str, Any]], str]
-    """The id of a row's prompt, as the row reader gives it."""
+    prompt_id: Callable[[Mapping[str, Any]], str] | str
+    """The id of a row's prompt, as the row reader gives it: a function of the row, or an expression for a text, of
+    which null makes the line odd. A function is called once a prompt, on a row that is parsed for it."""
     reward: str
     """The scalar reward, a number; null or not finite makes the line odd."""
     rewards: Mapping[str, str]
@@ -79,16 +77,20 @@ class LineColumns:
     def query(self) -> str:
         """The query of the table ``lines``."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
+        found |= {"prompt_id": self.prompt_id} if isinstance(self.prompt_id, str) else {}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
+        named = ("prompt_id",) if isinstance(self.prompt_id, str) else ()
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
         numbers = [f"coalesce(x{at}, {_ABSENT.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
+        known = ("isfinite(x0)", "step IS NOT NULL", "name <> ''", *(f"{name} IS NOT NULL" for name in named))
         paths = ", ".join(_quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
-        is_plain = f"({self.plain}) AND NOT regexp_matches(line, {_quoted(_NO_JSON)})"
+        seems = " OR ".join(f"contains(line, '{word}')" for word in _NOT_FINITE)  # many times faster than the pattern
+        unusual = f"CASE WHEN {seems} THEN regexp_matches(line, {_quoted(_UNUSUAL_NUMBER)}) ELSE false END"
+        is_plain = f"({self.plain}) AND NOT regexp_matches(line, {_quoted(_OPEN_COMMA)}) AND NOT {unusual}"
         return f"""
-            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join(numbers)},
-                   (NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false))::UTINYINT
-                       AS is_odd
+            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
+                   (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
             FROM (SELECT {inner}, {is_plain} AS is_plain
                   FROM (SELECT line, c{derived}
                         FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
@@ -158,6 +160,8 @@ class ScannedLines:
     """The groups of its plain lines, their places counted from the block's first line; None where there are none."""
     prompt: NDArray[Any]
     """What the prompts of these groups are told apart by, [j]."""
+    prompt_ids: Sequence[str] | None = None
+    """Their ids, where an expression tells them, [j]."""
     odd: NDArray[np.int64]
     """The places of the others, ascending."""
 
@@ -183,7 +187,10 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     rows = rows.take(to_indices(plain)) if len(odd) else rows
     group = rows["name"].combine_chunks()
     part, first = part_of_rows(to_numpy(rows["step"]), group, columns.columns_of(rows), plain)
-    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], odd=odd)
+    ids = (
+        None if callable(columns.prompt_id) else rows["prompt_id"].combine_chunks().take(to_indices(first)).to_pylist()
+    )
+    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], prompt_ids=ids, odd=odd)
 
 
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
@@ -247,6 +254,18 @@ def text(cell: str) -> str:
     """The expression for a JSON text as ``text_of`` tells it: of a string, or of a whole number; else null."""
     string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE {cell}[2:-2] END"
     return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
+
+
+def is_list_of_ids(cell: str) -> str:
+    """The expression for whether a JSON text is a list of whole numbers from 0 on."""
+    # Whatever else a list may hold has one of these, and they are found many times faster than a pattern.
+    others = " OR ".join(f"contains({cell}, '{letter}')" for letter in (*'.eEna"{-', "[[", ",["))
+    return f"(starts_with({cell}, '[') AND NOT ({others}))"
+
+
+def ids_digest(cell: str) -> str:
+    """The expression for the ``digest`` of a list of whole numbers from its JSON text."""
+    return f"left(sha256('[' || replace({cell}, ',', ', ') || ']'), 16)"
 
 
 def member(*names: str) -> str:

@@ -155,12 +155,13 @@ def _named(
     part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: dict[int, str]
 ) -> Part:
     """The part of a block with the ids of its prompts: of one that was not seen before its first row tells."""
-    names = []
-    for prompt, at in zip(found.prompt.tolist(), part.place.tolist(), strict=True):
-        name = prompts.get(prompt)
-        if name is None:
-            name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
-        names.append(name)
+    names = list(found.prompt_ids or ())
+    if callable(columns.prompt_id):
+        for prompt, at in zip(found.prompt.tolist(), part.place.tolist(), strict=True):
+            name = prompts.get(prompt)
+            if name is None:
+                name = prompts[prompt] = columns.prompt_id(json.loads(found.lines[at]))
+            names.append(name)
     group = to_strings(names) if columns.group_is_prompt else part.group
     return replace(part, prompt=names, group=group, place=places[part.place])
 

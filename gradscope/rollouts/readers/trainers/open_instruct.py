@@ -16,6 +16,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whol
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, Tokens, numbers, token_ids
+from gradscope.rollouts.readers.trainers.open_instruct_columns import Prompts, open_instruct_columns
 from gradscope.rollouts.types import Status
 
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
@@ -44,11 +45,14 @@ def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[in
     return frozenset(mixed)
 
 
-def _records(row: LogRow, mixed: frozenset[int]) -> Iterator[Record]:
+def _records(row: LogRow, mixed: frozenset[int], of_odd_rows: Prompts | None = None) -> Iterator[Record]:
     step = required_whole(row.cells.get("step"), "the step")
-    group = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
+    index = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
+    if of_odd_rows is not None and (prompt := token_ids(row.cells.get("prompt_tokens"))) is not None:
+        of_odd_rows[step, index].add(digest(prompt))
     tokens = _tokens(row.cells)
     prompt_id = digest(tokens.prompt_ids)
+    group = index if of_odd_rows is None else f"{index}/{prompt_id}"
     yield Record(
         step=step,
         group=prompt_id if group is None else group,
@@ -85,6 +89,7 @@ FORMAT = RowFormat(
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
     survey=_survey,
     records=_records,
+    columns=open_instruct_columns,
     missing=(
         hidden_by(
             "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"
