@@ -83,11 +83,11 @@ class LineColumns:
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
         numbers = [f"coalesce(x{at}, {_ABSENT.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
         known = ("isfinite(x0)", "step IS NOT NULL", "name <> ''", *(f"{name} IS NOT NULL" for name in named))
-        paths = ", ".join(_quoted(path) for path in self.paths)
+        paths = ", ".join(quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         seems = " OR ".join(f"contains(line, '{word}')" for word in _NOT_FINITE)  # many times faster than the pattern
-        unusual = f"CASE WHEN {seems} THEN regexp_matches(line, {_quoted(_UNUSUAL_NUMBER)}) ELSE false END"
-        is_plain = f"({self.plain}) AND NOT regexp_matches(line, {_quoted(_OPEN_COMMA)}) AND NOT {unusual}"
+        unusual = f"CASE WHEN {seems} THEN regexp_matches(line, {quoted(_UNUSUAL_NUMBER)}) ELSE false END"
+        is_plain = f"({self.plain}) AND NOT regexp_matches(line, {quoted(_OPEN_COMMA)}) AND NOT {unusual}"
         return f"""
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
@@ -274,7 +274,8 @@ def member(*names: str) -> str:
     return "$" + "".join(f'."{name}"' for name in escaped)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """The literal of a text."""
     escaped = value.replace("'", "''")
     return f"'{escaped}'"
 

@@ -114,6 +114,7 @@ ODD = (
     ROW.replace('"p"', '{"of": 1}'),
     ROW.replace('"text"', "NaN"),
     ROW.replace('"text"', '"\\ud800"'),
+    ROW.replace('"a"', '"\\ud800"').replace('"p"', '"\\ud800"'),
     ROW.replace('"reward"', '"Reward"'),
     ROW + " ",
 )
