@@ -91,7 +91,7 @@ class LogColumns:
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last look at the whole; None: the log has to be read row by row after all."""
+    """A last look at the whole where it has groups; None: the log has to be read row by row after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +195,9 @@ class RowFormat:
             records=records,
             quarantine=reading.quarantine,
         )
-        table = columns.judged(reduce_log(log, reading.request.progress))
-        return None if table is None else GroupsOfTable(table)
+        table = reduce_log(log, reading.request.progress)
+        judged = columns.judged(table) if len(table) else table
+        return None if judged is None else GroupsOfTable(judged)
 
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)

@@ -83,3 +83,8 @@ def test_a_row_that_is_unlike_the_others(tmp_path: Path, cells: dict[str, Any], 
     lines = [json.dumps(cells) for cells in (*ROWS, row() | cells)]
     write_lines(tmp_path / "a_rollouts_000000.jsonl", lines)
     assert_same(tmp_path, is_reduced=is_reduced)
+
+
+def test_no_usable_row_at_all_is_the_same_error(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a_rollouts_000000.jsonl", [json.dumps(row(step="x"))])  # type: ignore[arg-type]
+    assert assert_same(tmp_path) is None
