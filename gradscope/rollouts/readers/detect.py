@@ -12,8 +12,8 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand

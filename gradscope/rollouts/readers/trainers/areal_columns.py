@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.rollouts.readers.parsing.format import LogColumns
+from gradscope.rollouts.readers.format import LogColumns
 from gradscope.rollouts.readers.parsing.scalars import digest
 from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, step_number, text
 from gradscope.rollouts.reward_table import RewardTable

@@ -13,9 +13,9 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward, whole_number

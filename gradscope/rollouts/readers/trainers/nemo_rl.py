@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from gradscope.rollouts.readers.beside.nemo_rl import with_nemo_rls
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.counted import hidden_by
-from gradscope.rollouts.readers.parsing.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.rollouts.readers.parsing.format import LogColumns
+from gradscope.rollouts.readers.format import LogColumns
 from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
 from gradscope.rollouts.readers.scan.lines import LineColumns, is_list_of_ids, numeric, step_number

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from gradscope.rollouts.readers.parsing.format import LogColumns, Reading
+from gradscope.rollouts.readers.format import LogColumns, Reading
 from gradscope.rollouts.readers.scan.lines import LineColumns, ids_digest, is_list_of_ids, member, numeric, step_number
 from gradscope.rollouts.readers.scan.parts import grouped
 from gradscope.rollouts.reward_table import RewardTable

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.format import LogColumns, Reading
+from gradscope.rollouts.readers.format import LogColumns, Reading
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
