@@ -23,8 +23,16 @@ def to_indices(rows: NDArray[np.int64]) -> pa.Array:
 
 
 def to_strings(values: list[str]) -> pa.Array:
-    """Text."""
+    """Text as an array, also that with half a surrogate pair, which no UTF-8 holds."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
     return whole.cast(pa.string())
+
+
+def to_texts(strings: pa.Array) -> list[str]:
+    """An array that :func:`to_strings` may have made as text."""
+    try:
+        return list(strings.to_pylist())
+    except UnicodeDecodeError:
+        return [value.decode("utf-8", "surrogatepass") for value in strings.cast(pa.binary()).to_pylist()]

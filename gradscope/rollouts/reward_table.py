@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_indices
+from gradscope.rollouts.arrays import to_indices, to_texts
 from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 
 Counts = NDArray[np.int64]
@@ -99,7 +99,7 @@ class RewardTable:
         """The name of each group within the run, [J]."""
         if isinstance(self.names, tuple):
             return self.names
-        return tuple(map(group_name, self.step.tolist(), self.names.to_pylist()))
+        return tuple(map(group_name, self.step.tolist(), to_texts(self.names)))
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sums over the rollouts of each group.

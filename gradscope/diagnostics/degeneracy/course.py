@@ -49,7 +49,6 @@ def course_of_run(
     """One row for each step of a run that was already read, and nothing else of it.
 
     Args:
-        run: The run.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         reward: One reward function by name; None: the trainer's scalar.
         known: Estimates from earlier calls with the same options; takes in those of this one.

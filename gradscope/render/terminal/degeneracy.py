@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.degeneracy_signal import advantage_table, cost_table, reward_table, target_table
+from gradscope.render.terminal.degeneracy_signal import advantage_table, cost_table, target_table, ties_table
 from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import plain
@@ -40,7 +40,7 @@ def degeneracy_table(report: DegeneracyReport) -> Group:
         blocks.append(target_table(report.target, notes))
     blocks += [cost_table(report.starvation, notes), advantage_table(report.advantages, notes)]
     if report.by_reward:
-        blocks.append(reward_table(report.by_reward, notes))
+        blocks.append(ties_table(report.by_reward, notes))
     if len(report.by_step) > 1:
         blocks.append(_course(report.by_step))
     if 1 < len(report.by_step) <= MOST_STEPS:

@@ -48,7 +48,7 @@ def advantage_table(masses: Sequence[AdvantageMass], notes: Footnotes) -> Table:
     return table
 
 
-def reward_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
+def ties_table(rows: Sequence[RewardTies], notes: Footnotes) -> Table:
     """Each reward function: ties, groups that it alone tells apart, dead groups that it would revive."""
     table = new_table([("reward function", "left"), ("ties", "left"), ("alone", "right"), ("revives", "right")])
     for row in rows:

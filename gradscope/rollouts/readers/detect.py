@@ -14,15 +14,14 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.evaluations.sample_shapes import refuse_lone_list
 from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
-from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -33,7 +32,7 @@ def read_run(
     *,
     rewards_only: bool = False,
     progress: ProgressCallback = no_progress,
-    so_far: ReadSoFar | None = None,
+    so_far: EarlierLooks | None = None,
 ) -> Run:
     """Read a run, whatever wrote it.
 

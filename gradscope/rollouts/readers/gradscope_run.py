@@ -9,8 +9,8 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (

@@ -8,8 +8,8 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.readers import gradscope_run
 from gradscope.rollouts.readers.evaluations import evalplus, inspect_ai, lighteval, lm_eval, samples, skyrl, verifiers
 from gradscope.rollouts.readers.flat import generic
+from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.ms_swift import reader as ms_swift
-from gradscope.rollouts.readers.parsing.format import Format, RowFormat
 from gradscope.rollouts.readers.prime_rl import token_export, traces
 from gradscope.rollouts.readers.slime import miles, relax
 from gradscope.rollouts.readers.slime import rollouts as slime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_row
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_row
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.scalars import text_of

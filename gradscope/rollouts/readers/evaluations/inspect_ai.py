@@ -8,9 +8,9 @@ from typing import Any
 from gradscope.rollouts.readers.evaluations.inspect_archive import SUFFIX, is_log, read_archived_samples
 from gradscope.rollouts.readers.evaluations.inspect_shards import find_logs
 from gradscope.rollouts.readers.flat.columns import chosen_name
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, usable_reward, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.rollouts.readers.flat.columns import chosen_name
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

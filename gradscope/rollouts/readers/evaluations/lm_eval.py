@@ -10,8 +10,8 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

@@ -16,8 +16,8 @@ from gradscope.rollouts.readers.evaluations.sample_shapes import (
 )
 from gradscope.rollouts.readers.flat.columns import USUAL, resolve_columns
 from gradscope.rollouts.readers.flat.generic import columns_in, read_flat
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_row
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_row
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

@@ -9,7 +9,7 @@ from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, p
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, read_rows, suffix_of
-from gradscope.rollouts.readers.scan.lines import LineColumns, finite, member, number, step_number, text
+from gradscope.rollouts.readers.scan.lines import LineColumns, finite, member, numeric, step_number, text
 from gradscope.rollouts.readers.scan.reduction import ColumnLog
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 
@@ -23,7 +23,7 @@ def column_log(
     """The columns of a log.
 
     Args:
-        files: Its files.
+        files: What it consists of, in order.
         columns: What their columns are.
         present: All names of columns.
         quarantine: Takes what is set aside.
@@ -65,12 +65,12 @@ def _line_columns(columns: FlatColumns, present: Sequence[str]) -> LineColumns:
             paths.append(path)
         return f"c[{paths.index(path) + 1}]"
 
-    reward = number(cell(names.reward or ""))
+    reward = numeric(cell(names.reward or ""))
     prompt = cell(names.prompt_id or names.prompt or columns.key)
     plain = [f"{prompt} IS NOT NULL AND {prompt} <> 'null'"]
     if names.advantage is not None:
         plain.append(f"coalesce({cell(names.advantage)} NOT IN ('NaN', 'Infinity', '-Infinity'), true)")
-    times = [_seconds(number(cell(*keys)), unit) for keys, unit in _TIMES.items() if keys[0] in present]
+    times = [_seconds(numeric(cell(*keys)), unit) for keys, unit in _TIMES.items() if keys[0] in present]
     return LineColumns(
         step="0" if names.step is None else step_number(cell(names.step)),
         group=f"hash({prompt})::VARCHAR" if columns.by_prompt else text(cell(columns.key)),
@@ -78,7 +78,7 @@ def _line_columns(columns: FlatColumns, present: Sequence[str]) -> LineColumns:
         prompt=(prompt,),
         prompt_id=lambda row: prompt_id_of(row, columns),
         reward=reward,
-        rewards={name: number(cell(name)) for name in columns.rewards},
+        rewards={name: numeric(cell(name)) for name in columns.rewards},
         further={"seconds": f"coalesce({', '.join(times)})"} if times else {},
         sample=None if columns.sample is None else text(cell(columns.sample)),
         plain=" AND ".join(plain),

@@ -12,9 +12,9 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.columns import list_names, resolve_columns, reward_columns, sample_column
 from gradscope.rollouts.readers.flat.records import FlatColumns, flat_records, key_of
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest

@@ -13,11 +13,11 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.flat.columns import list_names
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.ms_swift.lines import KEYS, Line, read_lines, without_repeats
 from gradscope.rollouts.readers.ms_swift.table import Batch, batch_of, table_of_batches
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import usable_reward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
@@ -15,8 +15,9 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.run import TrainerSettings
 
-if TYPE_CHECKING:
-    from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+
+class EarlierLooks:
+    """What a reader keeps of a log that is still being written, from one look to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class ReadRequest:
     then reduced to it."""
     progress: ProgressCallback = no_progress
     """Told how far a long reading is."""
-    so_far: ReadSoFar | None = None
+    so_far: EarlierLooks | None = None
     """What earlier looks at a log that is still being written have read of it."""
 
     @property

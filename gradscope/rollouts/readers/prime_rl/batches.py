@@ -56,6 +56,14 @@ def batches_in(files: Iterable[Path]) -> TrainedBatches:
     return TrainedBatches(traces)
 
 
+def names_traces(files: Iterable[Path]) -> bool:
+    """Whether there is a trace with a name in some files."""
+    rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
+    return any(
+        isinstance(trace.get("id"), str) for row in rows for trace in map(mapping_of, list_of(row.get("traces")))
+    )
+
+
 def in_no_loss(trace: AgentTrace) -> AgentTrace:
     """A trace none of whose tokens was trained on."""
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, required_whole
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of

@@ -9,27 +9,34 @@ read where both are there: rollouts from ``all``, so that no filter hides a grou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from gradscope.reason import Reason
-from gradscope.rollouts.readers.parsing.assemble import assemble, peek
-from gradscope.rollouts.readers.parsing.counted import SEVERAL, counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import Format
-from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
+from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import text_of
-from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in
+from gradscope.rollouts.readers.parsing.tables import Row, files_like
+from gradscope.rollouts.readers.prime_rl.batches import STEP, TrainedBatches, batches_in, names_traces
+from gradscope.rollouts.readers.prime_rl.columns import episode_columns, kinds_of_rewards
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduce_log
+from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 
+_NUM_PEEKED = 20
+"""Episodes of each file that are looked at for the names of its rewards, before a reduction."""
 _ONLY_EFFECTIVE = hidden_by(
     "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
     "everything)"
@@ -58,24 +65,26 @@ def _read(request: ReadRequest) -> Run:
         return read_stream(request, stream, has_earlier=_holds_steps(request.path))
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
     files = everything or effective
-    quarantine = QuarantineLog()
-    seen: Counter[str] = Counter()
-    trained = batches_in(effective) if everything else TrainedBatches()
-    records = list(_records(files, trained, quarantine, seen))
-    inferred = [sentence for sentence in (AGENTS, SEVERAL) if seen[sentence]]
-    if trained.traces:
-        inferred.append("Rollouts were read from all/, their advantages from effective/.")
-    run = assemble(
+    batches = effective if everything else ()
+    found = _reduced(files, request) or _by_row(files, batches)
+    has_batches = found.trained.traces or (isinstance(found.groups, GroupsOfTable) and names_traces(batches))
+    run = assemble_groups(
         request,
-        records=records,
-        quarantine=quarantine,
+        groups=found.groups,
+        quarantine=found.quarantine,
         format="prime-rl",
         recognized=f"prime-rl traces, {counted(len(files), 'file')}",
-        inferred=inferred,
-        missing=[] if everything else [_ONLY_EFFECTIVE],
-        files=(*files, *(effective if everything else ())),
+        inferred=[
+            *(sentence for sentence in (AGENTS, SEVERAL) if found.seen[sentence]),
+            *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
+        ],
+        missing=[
+            *([] if everything else [_ONLY_EFFECTIVE]),
+            *([REDUCED] if isinstance(found.groups, GroupsOfTable) else []),
+        ],
+        files=(*files, *batches),
     )
-    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
+    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(found.trained.elsewhere), _ELSEWHERE))
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:
@@ -87,28 +96,74 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
     return tuple(file for file in files if (file.resolve().parent.name == "effective") == (kind == "effective"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the files hold."""
+
+    groups: Sequence[RolloutGroup]
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)
+    seen: Counter[str] = field(default_factory=Counter)
+    """How many episodes some sentences are true of."""
+    trained: TrainedBatches = field(default_factory=TrainedBatches)
+    """What was trained on; empty where nothing but rewards is read."""
+
+
+def _by_row(files: Sequence[Path], batches: Sequence[Path]) -> _Found:
+    found = _Found(groups=(), trained=batches_in(batches))
+    records = (
+        record
+        for file in files
+        for record in _records(file, read_jsonl(file, found.quarantine), found.trained, found.quarantine, found.seen)
+    )
+    return replace(found, groups=build_groups(records, found.quarantine))
+
+
+def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
+    """The rewards of a large log; None where it is small, or where rewards come late that no file begins with."""
+    if not (request.rewards_only and is_large(files)):
+        return None
+    found, unknown = _Found(groups=()), set[str]()
+    first = (row for file in files for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED))
+    columns = episode_columns(kinds_of_rewards(first))
+
+    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+        for record in _records(file, rows, TrainedBatches(), quarantine, found.seen):
+            unknown.update(record.rewards.keys() - columns.rewards.keys())
+            yield record
+
+    log = ColumnLog(
+        files=files,
+        columns=columns.columns,
+        declared=lambda _: columns,
+        rows=read_jsonl,
+        records=records,
+        quarantine=found.quarantine,
+    )
+    table = reduce_log(log, request.progress, request.so_far)
+    return None if unknown else replace(found, groups=GroupsOfTable(table))
+
+
 def _records(
-    files: tuple[Path, ...], trained: TrainedBatches, quarantine: QuarantineLog, seen: Counter[str]
+    file: Path, rows: Iterable[Row], trained: TrainedBatches, quarantine: QuarantineLog, seen: Counter[str]
 ) -> Iterator[Record]:
-    for file in files:
-        for location, row in read_jsonl(file, quarantine):
-            work = mapping_of(mapping_of(row.get("run")).get("work"))
-            step = work.get("step", number_in_name(STEP, file))
-            group = mapping_of(row.get("group")).get("id")
-            traces = trained_traces(row)
-            if type(step) is not int or whole_number(step) is None:
-                quarantine.add("the step is not a whole number", location)
-            elif group is None:
-                quarantine.add("group.id is missing", location)
-            elif not traces:
-                quarantine.add("the episode has no trace of a trained agent", location)
-            else:
-                seen[AGENTS] += len(traces) > 1
-                for at, trace in enumerate(traces):
-                    name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
-                    parsed = trained.as_trained(trace, step)
-                    seen[SEVERAL] += bool(parsed.earlier)
-                    yield record_of(row, trace, parsed, step, name, location, quarantine)
+    for location, row in rows:
+        work = mapping_of(mapping_of(row.get("run")).get("work"))
+        step = work.get("step", number_in_name(STEP, file))
+        group = mapping_of(row.get("group")).get("id")
+        traces = trained_traces(row)
+        if type(step) is not int or whole_number(step) is None:
+            quarantine.add("the step is not a whole number", location)
+        elif group is None:
+            quarantine.add("group.id is missing", location)
+        elif not traces:
+            quarantine.add("the episode has no trace of a trained agent", location)
+        else:
+            seen[AGENTS] += len(traces) > 1
+            for at, trace in enumerate(traces):
+                name = text_of(group) if len(traces) == 1 else f"{text_of(group)}/{at}"
+                parsed = trained.as_trained(trace, step)
+                seen[SEVERAL] += bool(parsed.earlier)
+                yield record_of(row, trace, parsed, step, name, location, quarantine)
 
 
 FORMAT = Format(

@@ -1,8 +1,9 @@
 """Lines of JSON as columns: DuckDB parses all lines of a block at once, and says which of them are odd.
 
 A line is plain where DuckDB is known to read it as the row reader does. An odd one (no JSON, no reward, a reward that
-is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Only of a
-key that one JSON object names twice does DuckDB take the first and the row reader the last.
+is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Two things
+are known to differ: of a key that one JSON object names twice DuckDB takes the first and the row reader the last, and
+DuckDB lets ``nan`` and ``inf`` in small letters pass, which JSON does not have, in cells that nothing is read from.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gradscope.rollouts.types import group_name
 
 _LINE_END = ord("\n")
 _NAN = "'NaN'::DOUBLE"
+_ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTEGER"}
 _NONE = np.zeros(0, dtype=np.int64)
 _CLOSED = ord("]") | 0x20
 """Both closing brackets with this bit set: ``]`` becomes ``}``."""
@@ -48,8 +50,9 @@ class LineColumns:
     """The group's name within the step; null or "" makes the line odd."""
     prompt: tuple[str, ...]
     """What rows of one prompt have in common."""
-    prompt_id: Callable[[Mapping[str, Any]], str]
-    """The id of a row's prompt, as the row reader gives it."""
+    prompt_id: Callable[[Mapping[str, Any]], str] | str
+    """The id of a row's prompt, as the row reader gives it: a function of the row, or an expression for a text, of
+    which null makes the line odd. A function is called once a prompt, on a row that is parsed for it."""
     reward: str
     """The scalar reward, a number; null or not finite makes the line odd."""
     rewards: Mapping[str, str]
@@ -75,16 +78,17 @@ class LineColumns:
     def query(self) -> str:
         """The query of the table ``lines``."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
+        found |= {"prompt_id": self.prompt_id} if isinstance(self.prompt_id, str) else {}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
+        named = ("prompt_id",) if isinstance(self.prompt_id, str) else ()
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
-        unknown = {"num_tokens": UNKNOWN, "sample": f"{NOT_COMPARED}::UINTEGER"}
-        numbers = [f"coalesce(x{at}, {unknown.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
-        paths = ", ".join(_quoted(path) for path in self.paths)
+        numbers = [f"coalesce(x{at}, {_ABSENT.get(name, _NAN)}) AS x{at}" for at, name in enumerate(self._expressions)]
+        known = ("isfinite(x0)", "step IS NOT NULL", "name <> ''", *(f"{name} IS NOT NULL" for name in named))
+        paths = ", ".join(quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         return f"""
-            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join(numbers)},
-                   (NOT coalesce(is_plain AND isfinite(x0) AND step IS NOT NULL AND name <> '', false))::UTINYINT
-                       AS is_odd
+            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
+                   (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
             FROM (SELECT {inner}, {self.plain} AS is_plain
                   FROM (SELECT c{derived}
                         FROM (SELECT TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
@@ -92,9 +96,10 @@ class LineColumns:
     @property
     def _expressions(self) -> dict[str, str]:
         """Column -> expression, the scalar reward's first; of columns that are the same the first."""
-        sample = {} if self.sample is None else {"sample": f"(hash({self.sample}) >> 32)::UINTEGER"}
+        sample = f"if({self.sample} IS NOT NULL, (hash({self.sample}) >> 32)::UINTEGER, NULL)"
+        compared = {} if self.sample is None else {"sample": sample}
         rewards = {REWARD + name: finite(cell) for name, cell in self.rewards.items() if cell != self.reward}
-        return {"reward": self.reward, **rewards, **self.further, **sample}
+        return {"reward": self.reward, **rewards, **self.further, **compared}
 
     def columns_of(self, rows: pa.Table) -> dict[str, NDArray[Any]]:
         """The columns of a part from the rows of the query, row by row, [R] each."""
@@ -162,6 +167,8 @@ class ScannedLines:
     """The groups of its plain lines, their places counted from the block's first line; None where there are none."""
     prompt: NDArray[Any]
     """What the prompts of these groups are told apart by, [j]."""
+    prompt_ids: Sequence[str] | None = None
+    """Their ids, where an expression tells them, [j]."""
     odd: NDArray[np.int64]
     """The places of the others, ascending."""
 
@@ -188,7 +195,10 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     rows = rows.take(to_indices(plain)) if len(odd) else rows
     group = rows["name"].combine_chunks()
     part, first = part_of_rows(to_numpy(rows["step"]), group, columns.columns_of(rows), plain)
-    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], odd=odd)
+    ids = (
+        None if callable(columns.prompt_id) else rows["prompt_id"].combine_chunks().take(to_indices(first)).to_pylist()
+    )
+    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], prompt_ids=ids, odd=odd)
 
 
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
@@ -236,7 +246,7 @@ def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool
     return np.concatenate(found) if found else _NONE
 
 
-def number(cell: str) -> str:
+def numeric(cell: str) -> str:
     """The expression for a JSON text's number, null where it is none; booleans count 1 and 0, as rewards do."""
     return f"coalesce(try_cast({cell} AS DOUBLE), CASE {cell} WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
 
@@ -264,13 +274,26 @@ def text(cell: str) -> str:
     return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
 
 
+def is_list_of_ids(cell: str) -> str:
+    """The expression for whether a JSON text is a list of whole numbers from 0 on."""
+    # Whatever else a list may hold has one of these, and they are found many times faster than a pattern.
+    others = " OR ".join(f"contains({cell}, '{letter}')" for letter in (*'.eEna"{-', "[[", ",["))
+    return f"(starts_with({cell}, '[') AND NOT ({others}))"
+
+
+def ids_digest(cell: str) -> str:
+    """The expression for the ``digest`` of a list of whole numbers from its JSON text."""
+    return f"left(sha256('[' || replace({cell}, ',', ', ') || ']'), 16)"
+
+
 def member(*names: str) -> str:
     """The JSON path of a key of a row, or of a key of its value, ..., whatever letters they have."""
     escaped = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
     return "$" + "".join(f'."{name}"' for name in escaped)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """The literal of a text."""
     escaped = value.replace("'", "''")
     return f"'{escaped}'"
 

@@ -199,12 +199,12 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     """A table in which some groups are those that the row reader made.
 
     Args:
-        table: The table.
+        table: Groups as they were reduced.
         replaced: Which of its groups, [J].
         groups: All of them, in any order.
 
     Returns:
-        The table, in its order.
+        The groups, in the order of ``table``.
     """
     made = {group.group_id: group for group in groups}
     kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in table.select(replaced).ids())

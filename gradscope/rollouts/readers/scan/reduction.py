@@ -22,6 +22,7 @@ from gradscope.rollouts.arrays import to_strings
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import EarlierLooks
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.scan.lines import LineColumns, Lines, ScannedLines, lines_of_groups, scan_lines
 from gradscope.rollouts.readers.scan.parts import (
@@ -77,12 +78,12 @@ def is_large(files: Iterable[Path]) -> bool:
 
 
 def reduce_log(
-    log: ColumnLog, progress: ProgressCallback = no_progress, so_far: ReadSoFar | None = None
+    log: ColumnLog, progress: ProgressCallback = no_progress, so_far: EarlierLooks | None = None
 ) -> RewardTable:
     """Reduce a log to its rewards.
 
     Args:
-        log: The log.
+        log: What to read, and how.
         so_far: What earlier looks have read of it; takes in what this one reads.
         progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
 
@@ -108,9 +109,10 @@ def reduce_log(
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
 
 
-def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback, earlier: ReadSoFar | None) -> Iterator[Part]:
+def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback, memory: EarlierLooks | None) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
-    so_far, log_grows = earlier or ReadSoFar(), earlier is not None
+    log_grows = isinstance(memory, ReadSoFar)
+    so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
     so_far.check(log.files, log.columns)
     yield from so_far.parts
     num_bytes = sum(file.stat().st_size for file in log.files)
@@ -176,7 +178,12 @@ def _parts_of_lines(
 def _named(part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: Prompts) -> Part:
     """The part of a block with the ids of its prompts: of one that was not seen before its first row tells."""
     lines = part.place.tolist()
-    prompt = prompts.of(found.prompt, lambda at: columns.prompt_id(json.loads(found.lines[lines[at]])))
+    id_of = columns.prompt_id
+    if callable(id_of):
+        prompt = prompts.of(found.prompt, lambda at: id_of(json.loads(found.lines[lines[at]])))
+    else:
+        ids = found.prompt_ids or ()
+        prompt = prompts.of(found.prompt, lambda at: ids[at])
     group = to_strings([prompts.ids[at] for at in prompt.tolist()]) if columns.group_is_prompt else part.group
     return replace(part, prompt=prompt, prompts=prompts.ids, group=group, place=places[part.place])
 

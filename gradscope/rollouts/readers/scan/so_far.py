@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import EarlierLooks
 from gradscope.rollouts.readers.scan.parts import Part
 from gradscope.rollouts.readers.scan.prompts import Prompts
 from gradscope.rollouts.readers.scan.workers import Piece
@@ -32,7 +33,7 @@ class FileSoFar:
     """Its first bytes, and the last that were read."""
 
 
-class ReadSoFar:
+class ReadSoFar(EarlierLooks):
     """The parts of a log from one look to the next; nothing is kept of a log with other files than plain JSON lines."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.readers.scan.lines import finite, number
+from gradscope.rollouts.readers.scan.lines import finite, numeric
 from gradscope.rollouts.readers.scan.parts import REWARD, Part, part_of_rows
 
 _BLOCK = 1 << 18
@@ -142,7 +142,7 @@ def _source(path: Path, columns: CellColumns) -> str | None:
 
 def _number(column: str, is_typed: bool) -> str:
     """The expression for a reward's column; typed cells are numbers or booleans, others text."""
-    return f"CAST({_name(column)} AS DOUBLE)" if is_typed else number(f"lower({_name(column)})")
+    return f"CAST({_name(column)} AS DOUBLE)" if is_typed else numeric(f"lower({_name(column)})")
 
 
 def _has_plain_types(path: Path, columns: CellColumns) -> bool:

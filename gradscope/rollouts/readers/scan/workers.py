@@ -85,7 +85,7 @@ def blocks_of(
     """The blocks of a log; a line without an end is in a block of its own.
 
     Args:
-        files: Its files.
+        files: What it consists of, in order.
         declared: How each is read.
         ends: Bytes of files of JSON lines that were read before.
 

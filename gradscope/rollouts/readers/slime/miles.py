@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
 from gradscope.rollouts.readers.parsing.counted import SEVERAL, hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number

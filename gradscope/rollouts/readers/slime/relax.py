@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog

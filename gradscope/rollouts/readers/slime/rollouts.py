@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
+from gradscope.rollouts.readers.format import LogRow, RowFormat
 from gradscope.rollouts.readers.parsing.counted import hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gradscope.rollouts.readers.flat.columns import chosen_name
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading
+from gradscope.rollouts.readers.format import LogRow, Reading
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import (
     list_of,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading
+from gradscope.rollouts.readers.format import LogRow, Reading
 from gradscope.rollouts.readers.parsing.grouping import CONTRADICTED, REPEATED
 from gradscope.rollouts.readers.parsing.nested_cells import (
     LARGEST_STEP,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
+from gradscope.rollouts.readers.trainers.areal_columns import areal_columns
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
@@ -48,6 +49,7 @@ FORMAT = RowFormat(
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
     records=_records,
+    columns=lambda reading: areal_columns(lambda: reading.noted.add(_STALE)),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),

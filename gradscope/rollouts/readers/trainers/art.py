@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from gradscope.rollouts.readers.beside.nemo_rl import with_nemo_rls
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.counted import hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, number_in_name, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequence
+from gradscope.rollouts.readers.trainers.nemo_rl_columns import nemo_rl_columns
 from gradscope.rollouts.types import Tokens
 
 _STEP = re.compile(r"^train_data_step(\d+)\.jsonl")
@@ -68,6 +71,15 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | None:
     return tokens
 
 
+def _columns(reading: Reading) -> LogColumns:
+    has_tokens = any("token_ids" in row for row in peek(reading.files[0]))
+
+    def note(is_filtered: bool) -> None:
+        reading.noted.update((_BY_IDS if has_tokens else _BY_TEXT, *((_FILTERED,) if is_filtered else ())))
+
+    return nemo_rl_columns(partial(number_in_name, _STEP), has_tokens=has_tokens, note=note)
+
+
 FORMAT = RowFormat(
     name="nemo-rl",
     looks_for="train_data_step*.jsonl with content and rewards (NeMo-RL)",
@@ -75,6 +87,7 @@ FORMAT = RowFormat(
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
     records=_records,
+    columns=_columns,
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gradscope.rollouts.readers.beside.logged_metrics import with_logged_metrics
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import required_whole, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none
 from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, numbers, token_ids
+from gradscope.rollouts.readers.trainers.open_instruct_columns import Prompts, open_instruct_columns
 from gradscope.rollouts.types import Status, Tokens
 
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
@@ -45,11 +46,14 @@ def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[in
     return frozenset(mixed)
 
 
-def _records(row: LogRow, mixed: frozenset[int]) -> Iterator[Record]:
+def _records(row: LogRow, mixed: frozenset[int], of_odd_rows: Prompts | None = None) -> Iterator[Record]:
     step = required_whole(row.cells.get("step"), "the step")
-    group = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
+    index = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
+    if of_odd_rows is not None and (prompt := token_ids(row.cells.get("prompt_tokens"))) is not None:
+        of_odd_rows[step, index].add(digest(prompt))
     tokens = _tokens(row.cells)
     prompt_id = digest(tokens.prompt_ids)
+    group = index if of_odd_rows is None else f"{index}/{prompt_id}"
     yield Record(
         step=step,
         group=prompt_id if group is None else group,
@@ -87,6 +91,7 @@ FORMAT = RowFormat(
     survey=_survey,
     records=_records,
     completes=with_logged_metrics,
+    columns=open_instruct_columns,
     missing=(
         hidden_by(
             "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"

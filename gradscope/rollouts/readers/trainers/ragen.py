@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.rollouts.readers.format import LogRow, RowFormat, has_row
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
-from gradscope.rollouts.readers.parsing.format import LogRow, RowFormat, has_row
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, numbers_in
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError

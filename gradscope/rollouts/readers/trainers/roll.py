@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, required_whole

@@ -81,10 +81,10 @@ class StepFile:
         """Whether a row has no cell in a column."""
         return column not in self.columns or self.cells[column].null_count > 0
 
-    def num_tokens(self) -> NDArray[np.int64] | None:
-        """Tokens of each completion, -1 where its ids were not logged, [N]; None without such a column."""
+    def num_tokens(self) -> NDArray[np.int64]:
+        """Tokens of each completion, -1 where its ids were not logged, [N]."""
         if _IDS not in self.columns:
-            return None
+            return np.full(self.size, UNKNOWN)
         lengths = [UNKNOWN if ids is None else len(ids) for ids in map(logged_ids, self.cells[_IDS].to_pylist())]
         return np.array(lengths, dtype=np.int64)
 

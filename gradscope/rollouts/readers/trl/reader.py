@@ -16,8 +16,8 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_not_finite, parse_messages, text_of

@@ -38,9 +38,7 @@ def table_of_files(
     starts = [np.arange(0, file.size, size) for file in files]
     prompts: dict[str, int] = {}
     of_group = [file.prompts[at] for file, places in zip(files, starts, strict=True) for at in places.tolist()]
-    lengths = [file.num_tokens() for file in files]
-    unknown = [np.full(file.size, UNKNOWN) for file in files]
-    known = [nothing if found is None else found for found, nothing in zip(lengths, unknown, strict=True)]
+    lengths = np.concatenate([file.num_tokens() for file in files])
     return RewardTable(
         step=np.concatenate([np.full(len(at), file.step) for file, at in zip(files, starts, strict=True)]),
         names=tuple(f"{file.step}:{at}" for file in files for at in range(-(-file.size // size))),
@@ -49,7 +47,7 @@ def table_of_files(
         size=np.concatenate([np.diff(at, append=file.size) for file, at in zip(files, starts, strict=True)]),
         reward=np.concatenate(totals),
         rewards={name: np.concatenate([numbers[name] for numbers in rewards]) for name in weights},
-        num_tokens=None if all(found is None for found in lengths) else np.concatenate(known),
+        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
     )
 
 

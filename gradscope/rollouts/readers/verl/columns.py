@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradscope.rollouts.readers.scan.lines import LineColumns, member, number, whole
+from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, whole
 
-_KEYS = ("step", "uid", "score", "input", "gts")
-_STEP, _UID, _SCORE, _INPUT, _GTS = (f"c[{at}]" for at in range(1, 6))
+_KEYS = ("step", "uid", "score", "input", "gts", "responses", "response_ids")
+_STEP, _UID, _SCORE, _INPUT, _GTS, *_RESPONSES = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
 
 
 def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapping[str, Any]], str]) -> LineColumns:
@@ -22,10 +22,11 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
     Returns:
         The columns.
     """
-    score = number(_SCORE)
+    score = numeric(_SCORE)
     # <group>_<session>_<index> between quotes; what is not plain ASCII goes to the row reader
     derived = {"head": f"regexp_replace({_UID}, '_[0-9]+_[0-9]+\"$', '')"}
     is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '\\')"
+    no_tokens = " AND ".join(f"{cell} IS NULL" for cell in _RESPONSES)
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
@@ -35,7 +36,7 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
-        rewards={"score": score, **{name: number(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
+        rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
         sample=f"split_part(substr({_UID}, strlen(head) + 2), '_', 1)" if named else None,
-        plain=f"{is_uid} AND strlen({_UID}) = length({_UID})" if named else "true",
+        plain=f"{no_tokens} AND {f'{is_uid} AND strlen({_UID}) = length({_UID})' if named else f'{_UID} IS NULL'}",
     )

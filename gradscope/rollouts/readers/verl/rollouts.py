@@ -11,9 +11,9 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
-from gradscope.rollouts.readers.parsing.format import Format
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
@@ -68,8 +68,7 @@ def _read(request: ReadRequest) -> Run:
     files = tuple(file for file in expand(given) if not is_metrics(file))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
-    quarantine = QuarantineLog()
-    found = _reduced(files, request, quarantine) or _by_row(files, quarantine)
+    found = _reduced(files, request) or _by_row(files)
     named = found.named
     inferred = [*([] if named else [_GROUPED_BY_TEXT]), *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
@@ -81,7 +80,7 @@ def _read(request: ReadRequest) -> Run:
     run = assemble_groups(
         request,
         groups=found.groups,
-        quarantine=quarantine,
+        quarantine=found.quarantine,
         format="verl",
         recognized=f"verl rollouts of the {'V1' if named else 'legacy'} trainer, {counted(len(files), 'file')}",
         inferred=inferred,
@@ -93,7 +92,7 @@ def _read(request: ReadRequest) -> Run:
             *((REDUCED,) if isinstance(found.groups, GroupsOfTable) else ()),
         ),
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
-        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, quarantine),
+        metrics={} if metrics_file is None else read_verl_metrics(metrics_file, found.quarantine),
     )
     return replace(
         run,
@@ -110,6 +109,7 @@ class _Found:
     """What the files hold."""
 
     groups: Sequence[RolloutGroup]
+    quarantine: QuarantineLog
     named: bool
     """Whether rows name their groups."""
     has_tokens: bool
@@ -117,33 +117,48 @@ class _Found:
     """Steps at which a session had several outputs."""
 
 
-def _by_row(files: Sequence[Path], quarantine: QuarantineLog) -> _Found:
+def _by_row(files: Sequence[Path]) -> _Found:
+    quarantine = QuarantineLog()
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     named = any("uid" in row for _, row in rows)
     sessions = outputs_of_sessions(rows) if named else [[row] for row in rows]
     records = list(_records(sessions, quarantine, named=named))
     return _Found(
         groups=build_groups(records, quarantine),
+        quarantine=quarantine,
         named=named,
         has_tokens=any(record.tokens for record in records),
         folded=_steps_with_fewer(rows, [outputs[-1] for outputs in sessions]),
     )
 
 
-def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: QuarantineLog) -> _Found | None:
-    """The rewards of a large log of text; None where it is small, has tokens, or names only some of its groups."""
+def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
+    """The rewards of a large log of text.
+
+    Returns:
+        What was found; None where the log is small, or where all rows have to be seen at once: some have tokens or lack
+        a uid that others have, or a session with several outputs has one without a score.
+    """
     first = [row for file in files for row in peek(file)] if request.rewards_only and is_large(files) else []
     named = any("uid" in row for row in first)
     if not first or any(named != ("uid" in row) or COLUMNS & row.keys() for row in first):
         return None
-    folded: set[int] = set()
+    quarantine, folded, depend = QuarantineLog(), set[int](), set[str]()
 
     def counted_rows(rows: Sequence[FileRow]) -> list[FileRow]:
         files_of = {location: file for file, (location, _) in rows}
         all_rows = [row for _, row in rows]
         kept = [outputs[-1] for outputs in outputs_of_sessions(all_rows)]
-        folded.update(_steps_with_fewer(all_rows, kept))
+        steps = _steps_with_fewer(all_rows, kept)
+        folded.update(steps)
+        depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
         return [(files_of[row[0]], row) for row in kept]
+
+    def records(_: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+        for location, row in rows:
+            if row.keys() & {"responses", "response_ids"} or ("uid" in row and not named):
+                depend.add(location)
+            yield from _records([[(location, row)]], quarantine, named=named)
 
     lines = line_columns(_extra_rewards(first), named=named, prompt_id=_prompt_id)
     log = ColumnLog(
@@ -151,12 +166,14 @@ def _reduced(files: Sequence[Path], request: ReadRequest, quarantine: Quarantine
         columns=lines.columns,
         declared=lambda _: lines,
         rows=read_jsonl,
-        records=lambda _, rows, quarantine: _records(([row] for row in rows), quarantine, named=named),
+        records=records,
         counted=counted_rows,
         quarantine=quarantine,
     )
-    table = reduce_log(log, request.progress, request.so_far)
-    return _Found(groups=GroupsOfTable(table), named=named, has_tokens=False, folded=frozenset(folded))
+    groups = GroupsOfTable(reduce_log(log, request.progress, request.so_far))
+    if depend:
+        return None
+    return _Found(groups=groups, quarantine=quarantine, named=named, has_tokens=False, folded=frozenset(folded))
 
 
 def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

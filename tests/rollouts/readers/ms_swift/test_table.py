@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
-from tests.rollouts.readers.reduced import assert_reduced_alike
+from tests.rollouts.readers.same_table import assert_reduced_alike
 
 ROWS = 4
 CELLS: tuple[Any, ...] = (

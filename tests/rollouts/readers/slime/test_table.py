@@ -15,7 +15,7 @@ from gradscope.rollouts.readers.scan import reduction
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
-from tests.rollouts.readers.reduced import assert_reduced_alike
+from tests.rollouts.readers.same_table import assert_reduced_alike
 from tests.rollouts.readers.slime.test_rollouts import archive
 
 ABSENT = object()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.format import LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.request import ReadRequest

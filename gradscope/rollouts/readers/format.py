@@ -88,8 +88,10 @@ class LogColumns:
     """The columns that all of its files have, as :class:`LineColumns` names them."""
     of_file: Callable[[Path], LineColumns | None]
     """How a file is read; None: row by row."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last look at the whole; None: the log has to be read row by row after all."""
+    """A last look at the whole where it has groups; None: the log has to be read row by row after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,9 @@ class RowFormat:
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
             aside = replace(reading, quarantine=quarantine)
             for location, cells in rows:
-                yield from self._records_of(LogRow(file=file, location=location, cells=cells, reading=aside), {})
+                yield from self._records_of(
+                    LogRow(file=file, location=location, cells=cells, reading=aside), columns.shared
+                )
 
         log = ColumnLog(
             files=reading.files,
@@ -195,8 +199,9 @@ class RowFormat:
             records=records,
             quarantine=reading.quarantine,
         )
-        table = columns.judged(reduce_log(log, reading.request.progress, reading.request.so_far))
-        return None if table is None else GroupsOfTable(table)
+        table = reduce_log(log, reading.request.progress, reading.request.so_far)
+        judged = columns.judged(table) if len(table) else table
+        return None if judged is None else GroupsOfTable(judged)
 
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)

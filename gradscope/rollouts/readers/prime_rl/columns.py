@@ -1,0 +1,81 @@
+"""The episodes of prime-rl's traces as columns: those with one trained agent, whose trace does not branch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
+from gradscope.rollouts.readers.prime_rl.episode import trained_traces
+from gradscope.rollouts.readers.scan.lines import LineColumns, member, numeric, quoted, text, whole
+
+_TRACE = "$.traces[0]"
+_PATHS = (
+    member("run", "work", "step"),
+    member("group", "id"),
+    member("env", "id"),
+    member("task", "hash"),
+    f"{_TRACE}.rewards",
+    f"{_TRACE}.agent.trainable",
+    "$.traces[1]",
+    f"{_TRACE}.nodes[1].parent",
+    f"{_TRACE}.nodes[2]",
+)
+_STEP, _GROUP, _ENVIRONMENT, _HASH, _REWARDS, _TRAINABLE, _SECOND, _PARENT, _THIRD = (
+    f"c[{at}]" for at in range(1, len(_PATHS) + 1)
+)
+# Every message follows the one before it.
+_IS_CHAIN = (
+    f"CASE WHEN {_THIRD} IS NULL THEN {_PARENT} = '0' ELSE json_extract(line, '{_TRACE}.nodes[*].parent')::VARCHAR[] = "
+    f"range(json_array_length(line, '{_TRACE}.nodes')::BIGINT - 1)::VARCHAR[] END"
+)
+
+
+def kinds_of_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    """The reward functions that episodes with one trained agent have together, in their order, each kind once."""
+    traces = (trained_traces(row) for row in rows)
+    kinds = (tuple(mapping_of(found[0].get("rewards"))) for found in traces if len(found) == 1)
+    return tuple(dict.fromkeys(kind for kind in kinds if kind))
+
+
+def episode_columns(kinds: tuple[tuple[str, ...], ...]) -> LineColumns:
+    """The columns of episodes.
+
+    Args:
+        kinds: As :func:`kinds_of_rewards` tells them; episodes of another kind are odd.
+
+    Returns:
+        The columns.
+    """
+    names = tuple(dict.fromkeys(name for kind in kinds for name in kind))
+    cells = {
+        name: (f"c[{len(_PATHS) + 2 * at + 1}]", f"c[{len(_PATHS) + 2 * at + 2}]") for at, name in enumerate(names)
+    }
+    scores = {name: numeric(score) for name, (score, _) in cells.items()}
+    weights = {
+        name: f"CASE WHEN {weight} IS NULL THEN 1 ELSE {numeric(weight)} END" for name, (_, weight) in cells.items()
+    }
+    sums = (
+        f"WHEN [{', '.join(map(quoted, kind))}] THEN 0::DOUBLE + "
+        + " + ".join(f"{scores[name]} * ({weights[name]})" for name in kind)
+        for kind in kinds
+    )
+    environment = f"CASE WHEN {_ENVIRONMENT} IS NULL THEN '' ELSE {text(_ENVIRONMENT)} END"
+    return LineColumns(
+        paths=(
+            *_PATHS,
+            *(
+                f"{_TRACE}{member('rewards', name, part).removeprefix('$')}"
+                for name in names
+                for part in ("score", "weight")
+            ),
+        ),
+        derived={"kind": f"json_keys({_REWARDS})", "id": f"{environment} || '/' || nullif({text(_HASH)}, '')"},
+        step=whole(_STEP),
+        group=text(_GROUP),
+        prompt=("id",),
+        prompt_id="id",
+        reward=f"CASE kind {' '.join(sums)} END" if kinds else "NULL::DOUBLE",
+        rewards=scores,
+        plain=f"{_SECOND} IS NULL AND coalesce({_TRAINABLE} <> 'false', true) AND {_IS_CHAIN}",
+    )

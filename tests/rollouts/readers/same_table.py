@@ -1,0 +1,57 @@
+"""A log that is reduced to its rewards has the answers of the row reader, whatever its files hold."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.counted import REDUCED
+from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
+from gradscope.rollouts.run import Run
+
+
+def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run | str:
+    """Read a log both ways; return the reduced run, or the error that both ways end in."""
+    by_row = _read(path, options, rewards_only=False)
+    reduced = _read(path, options, rewards_only=True)
+    if isinstance(by_row, str) or isinstance(reduced, str):
+        assert reduced == by_row
+        return reduced
+    assert isinstance(reduced.groups, GroupsOfTable)
+    _assert_same_table(reduced.groups.table, RewardTable.of_groups(by_row.groups))
+    said = tuple(what for what in reduced.source.missing if what != REDUCED)
+    assert replace(reduced.source, missing=said) == by_row.source
+    for name in ("metrics", "settings", "weights", "notes", "windows", "repeats"):
+        assert getattr(reduced, name) == getattr(by_row, name), name
+    return reduced
+
+
+def _read(path: Path, options: ReadOptions | None, *, rewards_only: bool) -> Run | str:
+    try:
+        return read_run(path, options, rewards_only=rewards_only)
+    except InputError as error:
+        return str(error)
+
+
+def _assert_same_table(reduced: RewardTable, by_row: RewardTable) -> None:
+    assert reduced.ids() == by_row.ids()
+    assert list(reduced.rewards) == list(by_row.rewards)
+    for name, values in by_row.rewards.items():
+        np.testing.assert_array_equal(reduced.rewards[name], values, name)
+    for field in fields(RewardTable):
+        if field.name not in ("names", "rewards"):
+            _assert_same(getattr(reduced, field.name), getattr(by_row, field.name), field.name)
+
+
+def _assert_same(found: Any, wanted: Any, name: str) -> None:
+    if isinstance(wanted, np.ndarray):
+        assert found.dtype == wanted.dtype, name
+        np.testing.assert_array_equal(found, wanted, name)
+    else:
+        assert found == wanted, name

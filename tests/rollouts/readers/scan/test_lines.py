@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.rollouts.readers.parsing.jsonl import parse_line
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
+from gradscope.rollouts.readers.scan.lines import (
+    LineColumns,
+    Lines,
+    finite,
+    lines_of_groups,
+    member,
+    numeric,
+    scan_lines,
+    step_number,
+    text,
+    whole,
+    whole_lines,
+)
+from gradscope.rollouts.readers.scan.parts import NOT_COMPARED
+
+CELLS = [
+    *(
+        "0",
+        "1",
+        "-1",
+        "17",
+        "1.0",
+        "1.5",
+        "-0.0",
+        "0.1",
+        "1e3",
+        "1E-3",
+        "1e999",
+        "-1e999",
+        "123456789012345678",
+        "1e17",
+    ),
+    *("9007199254740992", "9007199254740993", "99999999999999999999", "true", "false", "null", "NaN", "Infinity"),
+    *("-Infinity", '""', '"1"', '"1.5"', '" 1"', '"1_0"', '"a"', '"null"', '"NaN"', '"true"', '"\\u0041"', '"a\\nb"'),
+    *('"\\"1\\""', '"é"', '"[1]"', "[]", "[1]", "{}", '{"a": 1}', '"\\u0000"', '"0x1"', '"1e2"', '"inf"', '"1 "'),
+]
+"""Values of JSON, as they stand in a file."""
+
+
+def evaluated(expression: str, cell: str) -> Any:
+    query = f"SELECT {expression} FROM (SELECT json_extract(line, ['$.x'])::VARCHAR[] AS c FROM (SELECT ? AS line))"
+    return duckdb.execute(query, [f'{{"x": {cell}}}']).fetchall()[0][0]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_expressions_know_a_cell_as_the_row_reader_does_or_not_at_all(cell: str) -> None:
+    row = parse_line(f'{{"x": {cell}}}'.encode())
+    assert not isinstance(row, str)
+    value = row["x"]
+    reward = parse_reward(value)
+    assert evaluated(finite(numeric("c[1]")), cell) == (None if isinstance(reward, str) else reward)
+    assert evaluated(whole("c[1]"), cell) in (None, value if type(value) is int else None)
+    assert evaluated(step_number("c[1]"), cell) in (None, whole_number(value))
+    assert evaluated(text("c[1]"), cell) in (None, text_of(value) if isinstance(value, str | int) else None)
+
+
+@pytest.mark.parametrize("cell", ["0", "17", "-3", "123456789012345"])
+def test_whole_numbers_are_known(cell: str) -> None:
+    assert evaluated(whole("c[1]"), cell) == int(cell)
+    assert evaluated(text("c[1]"), cell) == cell
+
+
+@pytest.mark.parametrize(("cell", "step"), [("3", 3), ("3.0", 3), ('"3"', 3), ("-2", -2), ("1e2", 100)])
+def test_steps_are_known(cell: str, step: int) -> None:
+    assert evaluated(step_number("c[1]"), cell) == step
+
+
+@settings(max_examples=50, deadline=None)
+@given(number=st.floats() | st.integers(-(10**30), 10**30))
+def test_numbers_are_the_same_to_the_last_bit(number: float) -> None:
+    reward = parse_reward(number)
+    assert evaluated(finite(numeric("c[1]")), json.dumps(number)) == (None if isinstance(reward, str) else reward)
+
+
+@settings(max_examples=50, deadline=None)
+@given(value=st.text(st.characters(exclude_categories=("Cs",)), max_size=8), escaped=st.booleans())
+def test_text_is_the_same_however_it_is_written(value: str, escaped: bool) -> None:
+    found = evaluated(text("c[1]"), json.dumps(value, ensure_ascii=escaped))
+    assert found == value
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", 'quo"te', "back\\slash", "it's", "[0]", "$", "?", "é", " "])
+def test_a_path_finds_a_key_of_any_letters(name: str) -> None:
+    line = json.dumps({name: {name: 7}, "other": 1})
+    found = duckdb.execute("SELECT json_extract(?, ?)::VARCHAR", [line, member(name, name)]).fetchall()
+    assert found == [("7",)]
+
+
+def test_lines_of_several_pieces_know_their_pieces_and_ends() -> None:
+    lines = Lines.of([b"a\nbc\n", b"d", b"\n", b"e\nf"])
+    assert [lines[at] for at in range(len(lines))] == [b"a\n", b"bc\n", b"d", b"\n", b"e\n", b"f"]
+    assert lines.lines_of_piece == (2, 1, 1, 2)
+    assert lines.open_lines == {2, 5}
+    assert lines.to_arrow()["line"].to_pylist() == ["a\n", "bc\n", "d\n", "\n", "e\n", "f\n"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), size=st.integers(1, 20))
+def test_blocks_of_whole_lines_are_the_stream_again(data: bytes, size: int) -> None:
+    blocks = list(whole_lines(io.BytesIO(data).read, size))
+    assert b"".join(blocks) == data
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+COLUMNS = LineColumns(
+    paths=(member("step"), member("group"), member("reward"), member("extra"), member("tokens"), member("id")),
+    step=whole("c[1]"),
+    group=text("c[2]"),
+    prompt=("c[2]",),
+    prompt_id=lambda row: str(row["group"]),
+    reward=numeric("c[3]"),
+    rewards={"reward": numeric("c[3]"), "extra": numeric("c[4]")},
+    derived={"length": "try_cast(c[5] AS BIGINT)"},
+    further={"num_tokens": "length"},
+    sample=text("c[6]"),
+    plain="coalesce(c[4] <> '13', true)",
+)
+
+
+def test_an_expression_may_tell_the_ids_of_prompts() -> None:
+    columns = replace(COLUMNS, prompt_id="'p' || nullif(c[4], '5')")
+    found = scan_lines(duckdb.connect(), [line(extra=1) + line() + line(extra=5) + line(group="b", extra=2)], columns)
+    assert found.odd.tolist() == [1, 2]
+    assert found.prompt_ids == ["p1", "p2"]
+
+
+def line(**cells: Any) -> bytes:
+    return json.dumps({"step": 1, "group": "a", "reward": 1.0} | cells).encode() + b"\n"
+
+
+def test_plain_lines_become_columns_and_odd_ones_are_named() -> None:
+    data = [
+        line(extra=0.5, tokens=3, id=1),
+        line(group="b", extra="x"),
+        b"{\n",
+        line(reward=0, id=2),
+        line(extra=13),
+        line(group=""),
+        line(reward=math.nan),
+        line(step=1.5),
+    ]
+    found = scan_lines(duckdb.connect(), [b"".join(data[:3]), b"".join(data[3:])], COLUMNS)
+    assert found.odd.tolist() == [2, 4, 5, 6, 7]
+    assert found.part is not None
+    assert (found.part.place.tolist(), found.part.size.tolist()) == ([0, 1], [2, 1])
+    assert found.part.group.to_pylist() == ["a", "b"]
+    assert len(found.prompt) == 2
+    assert tuple(found.part.columns) == COLUMNS.columns
+    np.testing.assert_array_equal(found.part.columns["reward"], [1.0, 0.0, 1.0])
+    assert found.part.columns["reward"] is found.part.columns["reward/reward"]
+    np.testing.assert_array_equal(found.part.columns["reward/extra"], [0.5, np.nan, np.nan])
+    assert found.part.columns["num_tokens"].tolist() == [3, -1, -1]
+    samples = found.part.columns["sample"]
+    assert samples.dtype == np.uint32
+    assert len(set(samples.tolist())) == 3
+    assert samples[2] == NOT_COMPARED
+
+
+NO_JSON = [
+    *("[1,]", "[1,\t]", "[1,  \r]", '{"a": 1,}', "1,", "1,  ", "{'a': 1}", "01", "1."),
+    *("+1", '"\t"', "True", '"\\x"', "[1,,2]", "-", "1e"),
+]
+
+
+@pytest.mark.parametrize("cell", NO_JSON)
+def test_what_is_no_json_makes_a_line_odd_although_duckdb_may_let_it_pass(cell: str) -> None:
+    wrong = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
+    assert isinstance(parse_line(wrong), str)
+    found = scan_lines(duckdb.connect(), [line() + wrong + line()], COLUMNS)
+    assert found.odd.tolist() == [1]
+
+
+@pytest.mark.parametrize("cell", ["nan", "-inf", "INFINITY"])
+def test_numbers_that_json_does_not_have_count_only_where_nothing_is_read_from_them(cell: str) -> None:
+    unread = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
+    read = line(reward=77).replace(b"77", cell.encode())
+    assert all(isinstance(parse_line(text), str) for text in (unread, read))
+    assert scan_lines(duckdb.connect(), [unread + read], COLUMNS).odd.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "cell", ["NaN", "-Infinity", "[NaN, Infinity]", '"nan"', '"inf and nan"', '{"nan": 1}', '"a,b"']
+)
+def test_what_is_json_to_the_row_reader_stays_plain(cell: str) -> None:
+    unusual = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
+    assert not isinstance(parse_line(unusual), str)
+    assert scan_lines(duckdb.connect(), [unusual], COLUMNS).odd.tolist() == []
+
+
+def test_a_key_that_duckdb_takes_for_a_pattern_makes_every_line_odd() -> None:
+    columns = replace(COLUMNS, paths=(*COLUMNS.paths, member("*")))
+    assert scan_lines(duckdb.connect(), [line() + line()], columns).odd.tolist() == [0, 1]
+    assert lines_of_groups(duckdb.connect(), [line()], columns, frozenset()).odd.tolist() == [0]
+
+
+def test_half_a_surrogate_pair_is_for_the_row_reader() -> None:
+    assert scan_lines(duckdb.connect(), [line(x="\ud800") + line()], COLUMNS).odd.tolist() == [0]
+
+
+def test_bytes_that_are_not_utf_8_cost_no_other_line() -> None:
+    found = scan_lines(duckdb.connect(), [line() + b'{"step": 1, "group": "\xe9", "reward": 1}\n' + line()], COLUMNS)
+    assert 1 in found.odd.tolist()
+
+
+def test_a_block_without_a_plain_line_has_no_part() -> None:
+    found = scan_lines(duckdb.connect(), [b"\n{\n"], COLUMNS)
+    assert (found.part, found.odd.tolist(), found.prompt.tolist()) == (None, [0, 1], [])
+
+
+def test_lines_of_groups_are_theirs_and_the_odd_ones() -> None:
+    data = line() + line(group="b") + b"{\n" + line(step=2) + line()
+    found = lines_of_groups(duckdb.connect(), [data], COLUMNS, frozenset({"1:a"}))
+    assert found.odd.tolist() == [0, 2, 4]
+    assert found.part is None

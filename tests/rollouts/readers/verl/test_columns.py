@@ -1,0 +1,90 @@
+"""A reduced dump of verl's has the answers of the row reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
+
+
+@pytest.fixture(autouse=True)
+def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_log_is_large(monkeypatch, block=300)
+
+
+def row(uid: str | None = "u_0_0", **cells: Any) -> dict[str, Any]:
+    named = {} if uid is None else {"uid": uid}
+    return {"input": "2+2", "output": "4", "gts": "4", "score": 1.0, "step": 1} | named | cells
+
+
+V1 = [
+    row(f"{group}_{session}_{index}", score=float(session == 1), input=f"{group}?", acc=session > 0, step=step)
+    for step in (1, 2)
+    for group in ("u", "a_b", "0_0")
+    for session in range(3)
+    for index in range(1 + (group == "u" and session == 2))
+]
+LEGACY = [
+    row(None, input=text, gts=gts, score=score, fmt=score / 2)
+    for text in ("2+2", "3+3")
+    for gts in ("4", {"a": [1]}, None)
+    for score in (0.0, 1.0)
+]
+SEVERAL = [
+    row(f"u_{session}_{index}", output=str(index), input=f"{index}") for session in (0, 1) for index in (0, 1, 2)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [V1, LEGACY, SEVERAL, [*V1, *LEGACY]], ids=["v1", "legacy", "several", "mixed"])
+def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    for seed in range(60):
+        folder = tmp_path / str(seed)
+        for number in range(1 + seed % 3):
+            write_lines(folder / f"{number}.jsonl", mutated(rows, 10 * seed + number), ended=seed % 2 == 0)
+        write_lines(folder / "9.jsonl", [json.dumps(rows[0])])
+        assert_same(folder)
+
+
+@pytest.mark.parametrize("rows", [V1, LEGACY, SEVERAL], ids=["v1", "legacy", "several"])
+def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    write_lines(tmp_path / "1.jsonl", [json.dumps(row) for row in rows])
+    run = assert_same(tmp_path, is_reduced=True)
+    assert run is not None
+    assert set(run.notes) == ({1, 2} if rows is V1 else {1} if rows is SEVERAL else set())
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        row("u_0_0", prompts=[1], responses=[2]),
+        row("u_0_0", prompt_ids=[1], response_ids="x"),
+        row(None),
+        row("u_1_0", score=None),
+        row("u_1_0", score="x"),
+    ],
+)
+def test_rows_that_only_a_look_at_all_of_them_can_judge(tmp_path: Path, late: dict[str, Any]) -> None:
+    rows = [row(f"u_{session}_{index}") for session in range(30) for index in (0, 1)]
+    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, late)])
+    assert_same(tmp_path, is_reduced="uid" not in late)
+
+
+def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
+    rows = [row(None, input=str(at // 2)) for at in range(60)]
+    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, row("u_0_0"))])
+    assert_same(tmp_path, is_reduced=False)
+
+
+@pytest.mark.parametrize(
+    "uid", ["__0_0", "_0_0", "u_0", "u_٣_0", "u_0_0\n", "é_0_0", 'u"_0_0', "u\\_0_0", 7, None, ["u_0_0"]]
+)
+def test_uids_of_any_kind(tmp_path: Path, uid: Any) -> None:
+    write_lines(
+        tmp_path / "1.jsonl", [json.dumps(cells) for cells in (row("u_0_0"), {**row(), "uid": uid}, row("u_1_0"))]
+    )
+    assert_same(tmp_path, is_reduced=True)

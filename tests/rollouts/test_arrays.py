@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings, to_texts
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
+def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None:
+    values = np.array([3, 1, 2], dtype=dtype)
+    whole = pa.array(values)
+    chunked = pa.chunked_array([whole[:1], whole[1:]])
+    for column in (whole, chunked):
+        assert to_numpy(column).dtype == dtype
+        assert to_numpy(column).tolist() == [3, 1, 2]
+
+
+def test_places_choose_rows() -> None:
+    names = pa.array(["a", "b", "c"])
+    for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
+        assert names.take(to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
+
+
+def test_text_of_any_letters_becomes_strings() -> None:
+    texts = ["", "plain", "héllo ☃ 𝄞", "a\0b"]
+    assert to_texts(to_strings(texts)) == to_strings(texts).to_pylist() == texts
+    assert to_strings([]).to_pylist() == []
+    # No file of UTF-8 holds half a surrogate pair, but JSON may name one.
+    halves = ["\ud800", "\ud801", "\ud800", "é"]
+    assert to_strings(halves).dictionary_encode().indices.to_pylist() == [0, 1, 0, 2]
+    assert to_texts(to_strings(halves)) == halves

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable, reward_table
+from gradscope.rollouts.types import RolloutGroup
+from tests.rollouts.build import group
+
+
+def groups() -> tuple[RolloutGroup, ...]:
+    first = group(1, "a", (1.0, None))
+    second = group(1, "b", (0.5,), policy="base", seconds=2.0, completion_ids=(7, 8, 9), mask=(True,) * 3)
+    third = replace(group(2, "a", (0.0, 1.0)), prompt_id="b")
+    rollouts = tuple(replace(one, rewards={"format": 0.25, "score": None}) for one in third.rollouts)
+    return first, second, replace(third, rollouts=rollouts)
+
+
+def test_the_table_of_groups_has_all_of_their_numbers() -> None:
+    table = RewardTable.of_groups(groups())
+    assert len(table) == 3
+    assert (table.step.tolist(), table.size.tolist(), table.starts.tolist()) == ([1, 1, 2], [2, 1, 2], [0, 2, 3])
+    assert table.ids() == ("1:a", "1:b", "2:a")
+    assert [table.prompts[at] for at in table.prompt] == ["a", "b", "b"]
+    np.testing.assert_array_equal(table.reward, [1.0, np.nan, 0.5, 0.0, 1.0])
+    np.testing.assert_array_equal(table.rewards["format"], [np.nan, np.nan, np.nan, 0.25, 0.25])
+    assert np.isnan(table.rewards["score"]).all()
+    assert table.num_tokens is not None
+    assert table.num_tokens.tolist() == [-1, -1, 3, -1, -1]
+    assert table.policy is not None
+    assert table.policy.tolist() == [-1, -1, 0, -1, -1]
+    assert table.policies == ("base",)
+    np.testing.assert_array_equal(table.seconds, [np.nan, np.nan, 2.0, np.nan, np.nan])
+
+
+def test_what_was_nowhere_logged_is_none() -> None:
+    table = RewardTable.of_groups([group()])
+    assert (table.num_tokens, table.seconds, table.policy, table.policies) == (None, None, None, ())
+
+
+def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
+    table = RewardTable.of_groups(groups())
+    assert table.sums(table.reward == 1.0).tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(table.sums(table.reward), [np.nan, 0.5, 1.0])
+    np.testing.assert_array_equal(table.spread(table.reward), [np.nan, 0.0, 1.0])
+    found = [(places.tolist(), values.tolist()) for places, values in table.by_size(np.arange(5))]
+    assert found == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
+    even = RewardTable.of_groups(groups()[::2])
+    assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
+
+
+def test_no_groups_are_a_table_too() -> None:
+    table = RewardTable.of_groups(())
+    assert (len(table), table.ids(), list(table.by_size(table.reward))) == (0, (), [])
+    assert table.sums(np.zeros(0, dtype=np.bool_)).dtype == np.int64
+    assert table.spread(table.reward).shape == (0,)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
+    table = RewardTable.of_groups(groups())
+    if by_name:
+        table = replace(table, names=pa.array(["a", "b", "a"]))
+    kept = table.select(np.array([False, True, True]))
+    assert kept.ids() == ("1:b", "2:a")
+    assert kept.reward.tolist() == [0.5, 0.0, 1.0]
+    assert kept.rewards["format"].tolist()[1:] == [0.25, 0.25]
+    assert kept.num_tokens is not None
+    assert kept.num_tokens.tolist() == [3, -1, -1]
+    assert kept.policy is not None
+    assert kept.policy.tolist() == [0, -1, -1]
+    assert kept.seconds is not None
+    assert kept.seconds.tolist()[0] == 2.0
+    assert [kept.prompts[at] for at in kept.prompt] == ["b", "b"]
+    assert table.select(np.ones(3, dtype=np.bool_)) is table
+
+
+def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
+    table = RewardTable.of_groups(groups())
+    made = GroupsOfTable(table)
+    assert len(made) == 3
+    assert [(one.step, one.group_id, one.prompt_id, one.rewards) for one in made] == [
+        (one.step, one.group_id, one.prompt_id, one.rewards) for one in groups()
+    ]
+    assert made[2].rollouts[0].rewards == {"format": 0.25, "score": None}
+    assert (made[1].rollouts[0].seconds, made[0].rollouts[0].seconds) == (2.0, None)
+    assert made[0] is made[:1][0]
+    assert reward_table(made) is table
+    assert reward_table(groups()).reward.tolist()[0] == 1.0
