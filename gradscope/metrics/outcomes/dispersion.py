@@ -17,6 +17,7 @@ how many groups have c passes so far matters, so a deal costs the square of the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -174,9 +175,14 @@ def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:
     draws = sum(min(len(sizes), _draws_by_column(sizes)) for sizes, _ in strata)
     num_deals = NUM_DEALS if draws * NUM_DEALS <= _MOST_DRAWS else FEW_DEALS
     disagreeing = np.zeros(num_deals, dtype=np.int64)
+    by_column: dict[Any, list[tuple[Counts, int]]] = {}
     for sizes, passing in strata:
-        deal = _deal_by_group if len(sizes) <= _draws_by_column(sizes) else _deal_by_column
-        disagreeing += deal(rng, sizes, passing, num_deals)
+        if len(sizes) <= _draws_by_column(sizes):
+            disagreeing += _deal_by_group(rng, sizes, passing, num_deals)
+        else:
+            by_column.setdefault(tuple(np.unique(sizes).tolist()), []).append((sizes, passing))
+    for alike in by_column.values():
+        disagreeing += _deal_by_column(rng, alike, num_deals)
     return disagreeing
 
 
@@ -185,17 +191,20 @@ def _deal_by_group(rng: np.random.Generator, sizes: Counts, passing: int, num_de
     return np.asarray(np.sum(dealt * (sizes - dealt), axis=1), dtype=np.int64)
 
 
-def _deal_by_column(rng: np.random.Generator, sizes: Counts, passing: int, num_deals: int) -> Counts:
-    """The same distribution from how many groups of each size have how many passes."""
-    distinct, counts = np.unique(sizes, return_counts=True)
-    tally = {(int(size), 0): np.full(num_deals, count) for size, count in zip(distinct, counts, strict=True)}
-    left, cells = np.full(num_deals, passing), int(sizes.sum())
+def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Counts, int]], num_deals: int) -> Counts:
+    """The same distribution from how many groups of each size have how many passes, for strata of the same sizes."""
+    distinct = np.unique(strata[0][0])
+    counts = np.array([[np.sum(sizes == size) for size in distinct] for sizes, _ in strata])
+    shape = (len(strata), num_deals)
+    tally = {(int(size), 0): np.broadcast_to(counts[:, [at]], shape) for at, size in enumerate(distinct)}
+    left = np.broadcast_to(np.array([[passing] for _, passing in strata]), shape)
+    cells = np.array([[int(sizes.sum())] for sizes, _ in strata])
     for column in range(int(distinct.max())):
-        width = int(np.sum(sizes > column))
-        cells -= width
+        width = np.sum(counts[:, distinct > column], axis=1, keepdims=True)
+        cells = cells - width
         hits = rng.hypergeometric(width, cells, left)
         left = left - hits
-        others = np.full(num_deals, width)
+        others = np.broadcast_to(width, shape)
         for size, passed in sorted(key for key in tally if key[0] > column)[::-1]:
             groups = tally[size, passed]
             others = others - groups
@@ -203,7 +212,8 @@ def _deal_by_column(rng: np.random.Generator, sizes: Counts, passing: int, num_d
             hits = hits - hit
             tally[size, passed] = groups - hit
             tally[size, passed + 1] = tally.get((size, passed + 1), 0) + hit
-    return np.asarray(sum(groups * passed * (size - passed) for (size, passed), groups in tally.items()))
+    disagreeing = sum(groups * passed * (size - passed) for (size, passed), groups in tally.items())
+    return np.asarray(np.sum(disagreeing, axis=0), dtype=np.int64)
 
 
 def _draws_by_column(sizes: Counts) -> int:

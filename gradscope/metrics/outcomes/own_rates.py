@@ -22,8 +22,9 @@ from gradscope.metrics.uncertainty.clusters import cluster_numbers
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_MANY = 16
-"""Values, in squares of the order, from which one is divided out: no more than a sixteenth of a sum then cancels."""
+_MANY = 4
+"""Values, in squares of the order, from which their sums of products come from sums of powers, and each is divided out:
+what cancels then is a small part of the sums of choices that the products are set against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,8 @@ def _products_of_others(values: Array, order: int) -> Array:
     """Sums over all choices of k different values of their product, k up to an order.
 
     The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
-    is no subtraction, so nothing cancels. One of very many values is divided out instead, at a fraction of the work:
-    what cancels then is a small part of the sums of choices that the products are set against.
+    is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
+    identities), and each value is divided out, at a fraction of the work.
 
     Args:
         values: Non-negative, [m].
@@ -134,14 +135,14 @@ def _products_of_others(values: Array, order: int) -> Array:
     Returns:
         Of all values, then without each, [1 + m, 1 + K].
     """
+    if len(values) >= _MANY * order**2:
+        return _by_division(values, order)
     leaves = np.zeros((1 << (len(values) - 1).bit_length(), order + 1))
     leaves[:, 0] = 1.0
     leaves[: len(values), 1] = values
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(_multiplied(levels[-1][0::2], levels[-1][1::2], 1 << (len(levels) - 1)))
-    if len(values) >= _MANY * order**2:
-        return _by_division(levels[-1], values)
     others = np.eye(1, order + 1)
     for height in reversed(range(len(levels) - 1)):
         siblings = levels[height].reshape(-1, 2, order + 1)[:, ::-1].reshape(levels[height].shape)
@@ -157,9 +158,14 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
     return product
 
 
-def _by_division(whole: Array, values: Array) -> Array:
-    """The same from the coefficients of the product of all, [1, 1 + K]: each value's factor is divided out."""
-    others = np.ones((len(values), whole.shape[1]))
-    for power in range(1, whole.shape[1]):
-        others[:, power] = np.maximum(whole[0, power] - values * others[:, power - 1], 0.0)
-    return np.concatenate([whole, others])
+def _by_division(values: Array, order: int) -> Array:
+    """The same from sums of powers; each value's factor is divided out of the product of all."""
+    sums = np.sum(values[:, None] ** np.arange(1, order + 1), axis=0)
+    whole = np.ones(order + 1)
+    for power in range(1, order + 1):
+        signs = (-1.0) ** np.arange(power)
+        whole[power] = np.sum(signs * whole[power - 1 :: -1][:power] * sums[:power]) / power
+    others = np.ones((len(values), order + 1))
+    for power in range(1, order + 1):
+        others[:, power] = np.maximum(whole[power] - values * others[:, power - 1], 0.0)
+    return np.concatenate([whole[None], others])

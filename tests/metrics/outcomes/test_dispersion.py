@@ -97,7 +97,14 @@ def deals_by_hand(sizes: list[int], passing: int) -> dict[int, float]:
     return {pairs: count / total for pairs, count in found.items()}
 
 
-@pytest.mark.parametrize("deal", [dispersion._deal_by_group, dispersion._deal_by_column])
+def by_column(rng: np.random.Generator, sizes: np.ndarray, passing: int, num_deals: int) -> np.ndarray:
+    """One stratum twice, each dealt for itself."""
+    once, again = (dispersion._deal_by_column(rng, [(sizes, passing)] * times, num_deals) for times in (1, 2))
+    assert np.mean(again) == pytest.approx(2 * np.mean(once), rel=0.05)
+    return once
+
+
+@pytest.mark.parametrize("deal", [dispersion._deal_by_group, by_column])
 @pytest.mark.parametrize(("sizes", "passing"), [([4, 4, 4], 5), ([2, 3, 5, 2], 4), ([2] * 7, 3), ([6, 2, 2], 8)])
 def test_both_ways_of_dealing_are_the_uniform_one(deal: Deal, sizes: list[int], passing: int) -> None:
     dealt = deal(np.random.default_rng(0), np.array(sizes), passing, 20_000)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class StepFile:
         if not (pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type)):
             return tuple(prompt_id(prompt) for prompt in prompts.to_pylist())
         names = prompts.dictionary_encode()
-        ids = [prompt_id(text) for text in names.dictionary.to_pylist()]
+        ids = [_text_id(text) for text in names.dictionary.to_pylist()]
         return tuple(prompt_id(None) if at is None else ids[at] for at in names.indices.to_pylist())
 
     def numbers(self, column: str) -> NDArray[np.float64]:
@@ -92,6 +92,12 @@ class StepFile:
 def prompt_id(prompt: Any) -> str:
     """The id of a prompt, text or messages."""
     return digest(parse_messages(prompt) or text_of(prompt))
+
+
+@lru_cache(maxsize=1 << 16)
+def _text_id(prompt: str) -> str:
+    """Prompts return from step to step."""
+    return prompt_id(prompt)
 
 
 def logged_ids(ids: Any) -> tuple[int, ...] | None:
