@@ -6,7 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable, reward_table
+from gradscope.rollouts.reward_table import (
+    GroupsOfTable,
+    RewardTable,
+    groups_of_steps,
+    num_used,
+    reward_table,
+    steps_of,
+)
 from gradscope.rollouts.types import RolloutGroup
 from tests.rollouts.build import group
 
@@ -90,3 +97,15 @@ def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
     assert made[0] is made[:1][0]
     assert reward_table(made) is table
     assert reward_table(groups()).reward.tolist()[0] == 1.0
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_steps_groups_and_rollouts_of_use_are_told_without_objects(as_table: bool) -> None:
+    given = GroupsOfTable(RewardTable.of_groups(groups())) if as_table else groups()
+    assert steps_of(given) == (1, 2)
+    assert (num_used(given), num_used(given, needs_reward=False)) == (4, 5)
+    chosen = groups_of_steps(given, [2, 3])
+    assert isinstance(chosen, GroupsOfTable) == as_table
+    assert [one.group_id for one in chosen] == ["2:a"]
+    if isinstance(given, GroupsOfTable):
+        assert "_groups" not in vars(given)

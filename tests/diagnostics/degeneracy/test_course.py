@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.course import EstimateOptions, KnownEstimates, course_of_run
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
 from tests.diagnostics.made_up_runs import group_of, run_of, said, two_steps
 
 
@@ -42,3 +44,21 @@ def test_short_runs_keep_their_steps_as_windows() -> None:
     groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)]
     by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
     assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]
+
+
+def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimated: list[int] = []
+    original = EstimateOptions.estimate
+
+    def spy(self: EstimateOptions, table: GroupTable) -> DegeneracyEstimates:
+        estimated.append(int(table.step[0]))
+        return original(self, table)
+
+    monkeypatch.setattr(EstimateOptions, "estimate", spy)
+    known: KnownEstimates = {}
+    groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
+    first = course_of_run(run_of(*groups), known=known)
+    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), known=known)
+    assert estimated == [1, 2, 2]
+    assert again[0] == first[0]
+    assert again[1].num_groups == 2

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradscope.metrics.outcomes import own_rates as own_rates_module
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 
@@ -99,3 +100,16 @@ def test_spread_alone_makes_no_part_over_time() -> None:
         assert not isinstance(rates, str)
         found.append(rates.over_time[0])
     assert abs(np.mean(found)) < 3 * np.std(found) / 60**0.5 < 0.005
+
+
+@pytest.mark.parametrize("rates", ["spread", "one", "few"])
+def test_the_quick_way_for_many_prompts_is_the_slow_one(monkeypatch: pytest.MonkeyPatch, rates: str) -> None:
+    rng, size = np.random.default_rng(0), 8
+    rate = {"spread": rng.random(400), "one": np.ones(400), "few": (rng.random(400) < 0.01).astype(float)}[rates]
+    groups = (np.ones(400, dtype=np.int64), np.arange(400), np.full(400, size), rate)
+    quick = own_rates_module.own_rates(*groups)
+    monkeypatch.setattr(own_rates_module, "_MANY", 1000)
+    slow = own_rates_module.own_rates(*groups)
+    assert isinstance(quick, OwnRates)
+    assert isinstance(slow, OwnRates)
+    np.testing.assert_allclose(quick.by_step, slow.by_step, rtol=1e-12, atol=1e-13)

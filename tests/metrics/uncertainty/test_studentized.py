@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_mean,
-    bootstrap_statistics,
-)
+from gradscope.metrics.uncertainty import studentized
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.metrics.uncertainty.studentized import influence_values
 
@@ -36,12 +34,17 @@ def test_intervals_stay_within_the_range_of_each_statistic() -> None:
     assert constant.low is None
 
 
-def test_many_units_are_merged() -> None:
-    values = draws(0, 30_000)
-    mean = bootstrap_mean(values)
-    assert mean.num_units == 30_000
-    assert mean.value == pytest.approx(values.mean())
-    assert mean.high - mean.low == pytest.approx(2 * 1.96 * values.std() / 30_000**0.5, rel=0.1)
+def test_intervals_over_many_units_are_those_of_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    units = np.random.default_rng(0).beta(0.2, 1.0, size=(2000, 1))
+    (expanded,) = bootstrap_means(units)
+    monkeypatch.setattr(studentized, "MANY_UNITS", 2000)
+    (resampled,) = bootstrap_means(units)
+    assert expanded.num_units == resampled.num_units == 2000
+    assert expanded.value == resampled.value
+    width = resampled.ends[1] - resampled.ends[0]
+    assert expanded.ends == pytest.approx(resampled.ends, abs=0.05 * width)
+    # to the right, as the values are
+    assert expanded.ends[1] - (expanded.value or 0.0) > (expanded.value or 0.0) - expanded.ends[0]
 
 
 def test_resampling_bias_is_taken_out() -> None:

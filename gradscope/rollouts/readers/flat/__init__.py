@@ -1,1 +1,1 @@
-"""Tables with one row a rollout, whoever wrote them: columns recognized, and reduced by DuckDB where they are large."""
+"""Tables with one row a rollout, whoever wrote them: columns recognized, by their names and by what they hold."""
