@@ -39,7 +39,7 @@ class LineColumns:
     """How the plain lines of a format become columns, and who reads the others.
 
     Expressions are DuckDB's; in them ``c[1]``, ``c[2]``, ... are the JSON texts at ``paths`` (null: nothing is there),
-    and ``derived`` names what several of them need.
+    ``line`` is the whole, and ``derived`` names what several of them need.
     """
 
     paths: tuple[str, ...]
@@ -90,8 +90,8 @@ class LineColumns:
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
             FROM (SELECT {inner}, {self.plain} AS is_plain
-                  FROM (SELECT c{derived}
-                        FROM (SELECT TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
+                  FROM (SELECT line, c{derived}
+                        FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
 
     @property
     def _expressions(self) -> dict[str, str]:
@@ -207,7 +207,9 @@ def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tup
     connection.register("lines", lines.to_arrow())
     try:
         return lines, connection.sql(columns.query).to_arrow_table()
-    except duckdb.Error:
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.BinderException | duckdb.ParserException) and "wildcards" not in str(error):
+            raise  # the format's declaration is wrong; else the log has a key that DuckDB takes for a pattern
         return lines, None
     finally:
         connection.unregister("lines")
@@ -265,12 +267,13 @@ def step_number(cell: str) -> str:
     """The expression for a JSON text that is a step for ``whole_number``: also ``3.0`` and ``"3"``; else null."""
     value = f"try_cast(trim({cell}, '\"') AS DOUBLE)"
     is_step = f"{value} = floor({value}) AND abs({value}) <= {LARGEST_STEP} AND NOT contains({cell}, '_')"
-    return f"CASE WHEN {is_step} THEN {value}::BIGINT END"
+    # nearly every step is plain digits, and the rest is asked only where it is not
+    return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN {value}::BIGINT END)"
 
 
 def text(cell: str) -> str:
     """The expression for a JSON text as ``text_of`` tells it: of a string, or of a whole number; else null."""
-    string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE {cell}[2:-2] END"
+    string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE substr({cell}, 2, length({cell}) - 2) END"
     return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
 
 
