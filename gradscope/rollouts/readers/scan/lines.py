@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -203,6 +202,8 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
 
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
     """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
+    import duckdb  # small logs do without it, and start sooner
+
     lines = Lines.of(pieces)
     connection.register("lines", lines.to_arrow())
     try:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,8 +31,8 @@ _ROWS = 1 << 17
 """Rows that are grouped at once."""
 _PATTERN_LETTERS = frozenset("*?[")
 """DuckDB takes a path with one of these for a pattern."""
-_UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
-"""What reading a damaged file raises."""
+_UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error)
+"""What reading a damaged file raises, beside DuckDB's errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +100,8 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
     Returns:
         Its parts; None where the row reader has to read it.
     """
+    import duckdb  # small logs do without it, and start sooner
+
     if _PATTERN_LETTERS & set(str(path)):
         return None
     try:
@@ -116,7 +117,7 @@ def scan_table_file(connection: Any, path: Path, columns: CellColumns, *, place:
                 parts.append(_part(rows, columns, place + num_rows))
             num_rows += len(rows)
         return parts if num_rows and _num_rows(path) in (None, num_rows) else None
-    except _UNREADABLE:
+    except (duckdb.Error, *_UNREADABLE):
         return None
 
 

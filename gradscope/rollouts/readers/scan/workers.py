@@ -13,8 +13,6 @@ from threading import local
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import duckdb
-
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.scan.lines import LineColumns, whole_lines
@@ -146,6 +144,8 @@ class Workers:
 
     def __init__(self) -> None:
         self._num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        import duckdb  # small logs do without it, and start sooner
+
         # Each parses a block of its own, so DuckDB needs no threads beside them.
         self._duckdb = duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
         self._pool = ThreadPoolExecutor(self._num_cores)
