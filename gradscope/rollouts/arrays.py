@@ -1,10 +1,12 @@
-"""From Arrow to NumPy and back without a copy.
+"""From lists and Arrow to NumPy and back, between the last two without a copy.
 
 pyarrow's own ways look for pandas first, and importing it takes as long as hundreds of thousands of rows.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,11 @@ from numpy.typing import NDArray
 def to_numpy(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
     """A column of numbers, none of them null, as an array, [R]."""
     return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+
+
+def to_floats(values: Iterable[float | None]) -> NDArray[np.float64]:
+    """Numbers as an array, NaN where there is none, [R]."""
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def to_indices(rows: NDArray[np.int64]) -> pa.Array:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_indices, to_texts
+from gradscope.rollouts.arrays import to_floats, to_indices, to_texts
 from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 
 Counts = NDArray[np.int64]
@@ -72,13 +72,13 @@ class RewardTable:
             prompt=np.array([prompts[group.prompt_id] for group in groups], dtype=np.int64),
             prompts=tuple(prompts),
             size=np.array([group.size for group in groups], dtype=np.int64),
-            reward=_floats(rollout.reward for rollout in rollouts),
+            reward=to_floats(rollout.reward for rollout in rollouts),
             rewards={
-                name: _floats(rollout.rewards.get(name) for rollout in rollouts)
+                name: to_floats(rollout.rewards.get(name) for rollout in rollouts)
                 for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
             },
             num_tokens=np.array(lengths, dtype=np.int64) if any(length != UNKNOWN for length in lengths) else None,
-            seconds=_floats(rollout.seconds for rollout in rollouts)
+            seconds=to_floats(rollout.seconds for rollout in rollouts)
             if any(rollout.seconds is not None for rollout in rollouts)
             else None,
             policy=np.array([policies.get(rollout.policy or "", UNKNOWN) for rollout in rollouts], dtype=np.int64)
@@ -268,7 +268,3 @@ def _chosen(names: tuple[str, ...] | pa.Array, kept: NDArray[np.bool_]) -> tuple
     if isinstance(names, tuple):
         return tuple(compress(names, kept.tolist()))
     return names.take(to_indices(np.flatnonzero(kept)))
-
-
-def _floats(values: Iterable[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings, to_texts
+from gradscope.rollouts.arrays import to_floats, to_indices, to_numpy, to_strings, to_texts
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
@@ -15,6 +15,11 @@ def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None
     for column in (whole, chunked):
         assert to_numpy(column).dtype == dtype
         assert to_numpy(column).tolist() == [3, 1, 2]
+
+
+def test_a_list_has_nan_where_it_has_no_number() -> None:
+    np.testing.assert_array_equal(to_floats(iter([1.5, None, -2.0])), [1.5, np.nan, -2.0])
+    assert to_floats([]).dtype == np.float64
 
 
 def test_places_choose_rows() -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
 _LARGEST = 1e100
+
+
+def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
+    """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
+    for name in names:
+        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
+        if logged:
+            return name, logged
+    return None
 
 
 def logged_estimate(value: float) -> Estimate:

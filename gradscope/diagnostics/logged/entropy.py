@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
+from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.step_tokens import counts_in_loss, groups_by_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_means import token_mean
@@ -68,13 +68,13 @@ def _mean(rows: Sequence[Row], resampling: Resampling) -> Estimate:
 
 
 def _as_logged(run: Run) -> PolicyEntropy | None:
-    for name in METRICS:
-        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        if logged:
-            by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
-            overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
-            return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
-    return None
+    found = first_logged(run, METRICS)
+    if found is None:
+        return None
+    name, logged = found
+    by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+    overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
+    return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
 
 
 def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
+from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
 from gradscope.diagnostics.logged.step_tokens import groups_by_step
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -31,7 +31,8 @@ def generation(run: Run, resampling: Resampling) -> Generation:
     """Truncation and time of the whole log and of each step."""
     steps = groups_by_step(run)
     judged = any(rollout.status in ENDED for group in run.groups for rollout in group.rollouts)
-    logged = {} if judged else _logged_shares(run)
+    found = None if judged else first_logged(run, TRUNCATED)
+    logged = {} if found is None else found[1]
     by_step = tuple(
         row for step, groups in steps.items() if _has_any(row := _numbers(step, groups, logged, resampling))
     )
@@ -43,14 +44,6 @@ def generation(run: Run, resampling: Resampling) -> Generation:
 
 def _has_any(row: GenerationNumbers) -> bool:
     return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
-
-
-def _logged_shares(run: Run) -> dict[int, float]:
-    for name in TRUNCATED:
-        shares = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        if shares:
-            return shares
-    return {}
 
 
 def _numbers(

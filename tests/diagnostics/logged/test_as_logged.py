@@ -4,7 +4,15 @@ import math
 
 import pytest
 
-from gradscope.diagnostics.logged.as_logged import logged_estimate, mean_as_logged
+from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+
+def test_the_first_name_that_any_step_has_counts() -> None:
+    metrics = {1: {"b": 0.5}, 2: {"b": 0.25, "c": 1.0}, 9: {"a": 1.0}}
+    run = run_of(group_of([1, 0], step=1), group_of([1, 0], step=2), metrics=metrics)
+    assert first_logged(run, ("a", "b", "c")) == ("b", {1: 0.5, 2: 0.25})
+    assert first_logged(run, ("a",)) is None
 
 
 def test_a_mean_over_steps_has_an_interval_from_ten_steps_on() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -101,8 +102,7 @@ def finite_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
             return np.where(np.isfinite(found), found, math.nan)
         except OverflowError:  # a whole number beyond all floats
             pass
-    parsed = map(finite_or_none, cells)
-    return np.array([math.nan if number is None else number for number in parsed], dtype=np.float64)
+    return to_floats(map(finite_or_none, cells))
 
 
 def prompt_ids(prompts: Sequence[Any]) -> tuple[str, ...]:

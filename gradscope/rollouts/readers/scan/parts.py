@@ -169,11 +169,9 @@ def _joined_prompts(parts: Sequence[Part], first: Counts) -> tuple[Counts, tuple
             codes = [numbers.setdefault(name, len(numbers)) for name in part.prompts]
             of_list[id(part.prompts)] = np.array(codes, dtype=np.int64)
     prompt = np.concatenate([of_list[id(part.prompts)][part.prompt] for part in parts])[first]
-    present, at, place = np.unique(prompt, return_index=True, return_inverse=True)
-    rank = np.empty(len(present), dtype=np.int64)
-    rank[np.argsort(at)] = np.arange(len(present))
+    number, at = _numbered(prompt)
     names = list(numbers)
-    return rank[place], tuple(names[number] for number in prompt[np.sort(at)].tolist())
+    return number, tuple(names[code] for code in prompt[at].tolist())
 
 
 def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts | None) -> dict[str, NDArray[Any]]:
@@ -264,12 +262,18 @@ def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
     # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.
     run = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
     length = np.diff(run, append=len(key))
-    _, first, place = np.unique(key[run], return_index=True, return_inverse=True)
+    number, _ = _numbered(key[run])
+    order = np.argsort(number, kind="stable")
+    size = np.bincount(number, weights=length).astype(np.int64)
+    return _ranges(run[order], length[order]), size
+
+
+def _numbered(values: Counts) -> tuple[Counts, Counts]:
+    """Equal values share a number, counted in the order in which they first appear; and the place where each does."""
+    _, first, place = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    order = np.argsort(rank[place], kind="stable")
-    size = np.bincount(rank[place], weights=length).astype(np.int64)
-    return _ranges(run[order], length[order]), size
+    return rank[place], np.sort(first)
 
 
 def _starts(size: Counts) -> Counts:

@@ -22,7 +22,7 @@ from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
 from gradscope.rollouts.readers.parsing.jsonl import open_bytes
 from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.readers.scan.lines import finite, numeric
+from gradscope.rollouts.readers.scan.lines import finite, numeric, quoted
 from gradscope.rollouts.readers.scan.parts import REWARD, Part, part_of_rows
 
 _BLOCK = 1 << 18
@@ -136,7 +136,7 @@ def _source(path: Path, columns: CellColumns) -> str | None:
     header = _header(path)
     if not all(header.count(name) == 1 for name in columns.used) or len(set(header)) < len(header):
         return None
-    types = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in header)
+    types = ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in header)
     options = "auto_detect=false, header=true, delim=',', quote='\"', escape='\"', strict_mode=true"
     return f"read_csv($1, {options}, columns={{{types}}})"
 
@@ -189,8 +189,3 @@ def _header(path: Path) -> list[str]:
 def _name(column: str) -> str:
     escaped = column.replace('"', '""')
     return f'"{escaped}"'
-
-
-def _text(column: str) -> str:
-    escaped = column.replace("'", "''")
-    return f"'{escaped}'"

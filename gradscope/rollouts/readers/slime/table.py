@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.readers.format import LogRow, Reading
 from gradscope.rollouts.readers.parsing.grouping import CONTRADICTED, REPEATED
 from gradscope.rollouts.readers.parsing.nested_cells import (
@@ -142,14 +143,10 @@ def _table(samples: _Samples, totals: Sequence[float | None], counted: NDArray[n
         prompt=np.array(of_group, dtype=np.int64),
         prompts=tuple(prompts),
         size=np.bincount(place),
-        reward=_or_nan([totals[at] for at in rows.tolist()]),
+        reward=to_floats([totals[at] for at in rows.tolist()]),
         rewards={
-            name: _or_nan([of_sample.get(name) for of_sample in rewards])
+            name: to_floats([of_sample.get(name) for of_sample in rewards])
             for name in dict.fromkeys(name for of_sample in rewards for name in of_sample)
         },
         num_tokens=np.asarray(samples.num_tokens)[rows],
     )
-
-
-def _or_nan(values: Sequence[float | None]) -> NDArray[np.float64]:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)

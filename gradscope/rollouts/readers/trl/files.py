@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.arrays import to_floats, to_numpy
 from gradscope.rollouts.readers.parsing.scalars import digest, finite_or_none, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import natural, parquet_columns, read_parquet
 from gradscope.rollouts.readers.trl.state import TrlState
@@ -74,8 +74,7 @@ class StepFile:
         if column in self.doubles and not self.cells[column].null_count:
             numbers = to_numpy(self.cells[column].cast(pa.float64()))
             return np.where(np.isfinite(numbers), numbers, math.nan)
-        cells = map(finite_or_none, self.cells[column].to_pylist())
-        return np.array([math.nan if cell is None else cell for cell in cells], dtype=np.float64)
+        return to_floats(map(finite_or_none, self.cells[column].to_pylist()))
 
     def lacks(self, column: str) -> bool:
         """Whether a row has no cell in a column."""
