@@ -17,17 +17,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
-from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
 from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.types import group_name
 
-_LINE_END = ord("\n")
+_LINE_END, _COMMA = ord("\n"), ord(",")
 _NAN = "'NaN'::DOUBLE"
 _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTEGER"}
 _NONE = np.zeros(0, dtype=np.int64)
 _CLOSED = ord("]") | 0x20
 """Both closing brackets with this bit set: ``]`` becomes ``}``."""
+_LARGEST = 10**15 - 1
+"""The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
+_DECIMAL_STEP = "-?[0-9]{1,15}([.]0*)?"
 _BLANKS = np.frombuffer(b" \t\r", dtype=np.uint8)
 _CACHED = 1 << 18
 """Bytes that are looked at at once: few enough for a processor's cache."""
@@ -110,50 +112,58 @@ class LineColumns:
 class Lines:
     """The lines of a block, of one piece of a file or of several."""
 
-    data: bytes
-    """The pieces, each with an end of line."""
-    starts: NDArray[np.int64]
-    """Where each line starts, and where the last one ends, [1 + lines]."""
-    lines_of_piece: tuple[int, ...]
-    """How many lines each piece has."""
+    pieces: tuple[bytes, ...]
+    """Each with an end of line."""
+    starts: tuple[NDArray[np.int64], ...]
+    """Where each line of a piece starts, and where the last one ends, [1 + lines] a piece."""
+    first: NDArray[np.int64]
+    """The number of each piece's first line, and that of all lines, [1 + pieces]."""
     open_lines: frozenset[int]
     """Lines that had no end of line: the last of their files."""
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> Lines:
         """The lines of some pieces, none of them empty."""
-        closed = [piece if piece.endswith(b"\n") else piece + b"\n" for piece in pieces]
-        data = closed[0] if len(closed) == 1 else b"".join(closed)
-        ends = _places(data, lambda letters: letters == _LINE_END) + 1
-        last = np.searchsorted(ends, np.cumsum([len(piece) for piece in closed]))
+        is_open = [not piece.endswith(b"\n") for piece in pieces]
+        closed = tuple(piece + b"\n" if cut else piece for piece, cut in zip(pieces, is_open, strict=True))
+        starts = tuple(np.append(0, _places(piece, _is_line_end) + 1) for piece in closed)
+        first = np.cumsum([0, *(len(of_piece) - 1 for of_piece in starts)])
         return cls(
-            data=data,
-            starts=np.concatenate([[0], ends]).astype(np.int64),
-            lines_of_piece=tuple(np.diff(last, prepend=-1).tolist()),
-            open_lines=frozenset(
-                line for line, piece in zip(last.tolist(), pieces, strict=True) if not piece.endswith(b"\n")
-            ),
+            pieces=closed,
+            starts=starts,
+            first=first,
+            open_lines=frozenset((first[1:][is_open] - 1).tolist()),
         )
+
+    @property
+    def lines_of_piece(self) -> tuple[int, ...]:
+        """How many lines each piece has."""
+        return tuple(np.diff(self.first).tolist())
 
     def with_commas(self) -> NDArray[np.int64]:
         """Lines with a comma before a closing bracket, which DuckDB lets pass and JSON does not; ascending."""
-        letters = np.frombuffer(self.data, dtype=np.uint8)
-        before = _places(self.data, lambda part: (part | 0x20) == _CLOSED) - 1
-        while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
-            before[blank] -= 1
-        found = before[letters[before] == ord(",")]
-        return np.unique(np.searchsorted(self.starts, found, side="right") - 1)
+        return np.concatenate(
+            [
+                first + np.searchsorted(starts, _commas(piece), side="right") - 1
+                for piece, starts, first in zip(self.pieces, self.starts, self.first[:-1], strict=True)
+            ]
+        )
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return int(self.first[-1])
 
     def __getitem__(self, at: int) -> bytes:
-        return self.data[self.starts[at] : self.starts[at + 1] - (at in self.open_lines)]
+        piece = int(np.searchsorted(self.first, at, side="right")) - 1
+        start, end = self.starts[piece][at - self.first[piece] :][:2]
+        return self.pieces[piece][start : end - (at in self.open_lines)]
 
     def to_arrow(self) -> pa.Table:
-        """One column, ``line``, which shares the block's memory."""
-        texts = pa.LargeStringArray.from_buffers(len(self), pa.py_buffer(self.starts), pa.py_buffer(self.data))
-        return pa.table({"line": texts})
+        """One column, ``line``, which shares the pieces' memory."""
+        texts = [
+            pa.LargeStringArray.from_buffers(len(starts) - 1, pa.py_buffer(starts), pa.py_buffer(piece))
+            for piece, starts in zip(self.pieces, self.starts, strict=True)
+        ]
+        return pa.table({"line": pa.chunked_array(texts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +251,28 @@ def lines_of_groups(
     return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
 
 
+def _is_line_end(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return letters == _LINE_END
+
+
+def _is_closing(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return (letters | 0x20) == _CLOSED
+
+
+def _commas(data: bytes) -> NDArray[np.int64]:
+    """Where commas before a closing bracket stand."""
+    letters = np.frombuffer(data, dtype=np.uint8)
+    before = _places(data, _is_closing) - 1
+    while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
+        before[blank] -= 1
+    return before[letters[before] == _COMMA]
+
+
 def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
     """Where letters stand, ascending."""
     letters = np.frombuffer(data, dtype=np.uint8)
     parts = range(0, len(letters), _CACHED)
-    found = [np.flatnonzero(is_there(letters[at : at + _CACHED])) + at for at in parts]
-    return np.concatenate(found) if found else _NONE
+    return np.concatenate([np.flatnonzero(is_there(letters[at : at + _CACHED])) + at for at in parts])
 
 
 def numeric(cell: str) -> str:
@@ -261,21 +287,22 @@ def finite(expression: str) -> str:
 
 def whole(cell: str) -> str:
     """The expression for a JSON text that is a whole number in digits, as ``type(value) is int`` asks; else null."""
-    return f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,14}}') THEN {cell}::BIGINT END"
+    value = f"try_cast({cell} AS BIGINT)"
+    return f"CASE WHEN {value}::VARCHAR = {cell} AND {value} BETWEEN -{_LARGEST} AND {_LARGEST} THEN {value} END"
 
 
 def step_number(cell: str) -> str:
     """The expression for a JSON text that is a step for ``whole_number``: also ``3.0`` and ``"3"``; else null."""
-    value = f"try_cast(trim({cell}, '\"') AS DOUBLE)"
-    is_step = f"{value} = floor({value}) AND abs({value}) <= {LARGEST_STEP} AND NOT contains({cell}, '_')"
-    # nearly every step is plain digits, and the rest is asked only where it is not
-    return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN {value}::BIGINT END)"
+    is_step = f"regexp_full_match({cell}, '{_DECIMAL_STEP}|\"{_DECIMAL_STEP}\"|-?[0-9]{{1,6}}[eE][+]?[0-9]')"
+    # Nearly every step is plain digits. What the rest names twice DuckDB would work out for all rows, so it does not.
+    return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN trim({cell}, '\"')::DOUBLE::BIGINT END)"
 
 
 def text(cell: str) -> str:
     """The expression for a JSON text as ``text_of`` tells it: of a string, or of a whole number; else null."""
     string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE substr({cell}, 2, length({cell}) - 2) END"
-    return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
+    number = f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,14}}') THEN {cell} END"
+    return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {number} END"
 
 
 def is_list_of_ids(cell: str) -> str:

@@ -24,19 +24,20 @@ def line_columns(extra: Sequence[str], *, named: bool, prompt_id: Callable[[Mapp
     """
     score = numeric(_SCORE)
     # <group>_<session>_<index> between quotes; what is not plain ASCII goes to the row reader
-    derived = {"head": f"regexp_replace({_UID}, '_[0-9]+_[0-9]+\"$', '')"}
-    is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '\\')"
+    derived = {"tail": f"regexp_extract({_UID}, '_[0-9]+_[0-9]+\"$')"}
+    is_uid = f"tail <> '' AND starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\')"
     no_tokens = " AND ".join(f"{cell} IS NULL" for cell in _RESPONSES)
     return LineColumns(
         paths=tuple(member(name) for name in (*_KEYS, *extra)),
         step=whole(_STEP),
         derived=derived if named else {},
-        group="substr(head, 2)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
+        group=f"substr({_UID}, 2, strlen({_UID}) - strlen(tail) - 1)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
         group_is_prompt=not named,
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
         rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=len(_KEYS) + 1)}},
-        sample=f"split_part(substr({_UID}, strlen(head) + 2), '_', 1)" if named else None,
+        # of a session with several outputs one has an index above 0, and the row reader folds them
+        sample=f"CASE WHEN ends_with({_UID}, '_0\"') THEN {_UID} END" if named else None,
         plain=f"{no_tokens} AND {f'{is_uid} AND strlen({_UID}) = length({_UID})' if named else f'{_UID} IS NULL'}",
     )
