@@ -252,11 +252,11 @@ def lines_of_groups(
 
 
 def _is_line_end(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return letters == _LINE_END
+    return np.asarray(letters == _LINE_END)
 
 
 def _is_closing(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return (letters | 0x20) == _CLOSED
+    return np.asarray((letters | 0x20) == _CLOSED)
 
 
 def _commas(data: bytes) -> NDArray[np.int64]:
@@ -265,7 +265,7 @@ def _commas(data: bytes) -> NDArray[np.int64]:
     before = _places(data, _is_closing) - 1
     while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
         before[blank] -= 1
-    return before[letters[before] == _COMMA]
+    return np.asarray(before[letters[before] == _COMMA])
 
 
 def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
