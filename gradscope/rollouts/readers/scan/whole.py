@@ -1,0 +1,184 @@
+"""The whole that the parts of a log add up to, however the log was cut.
+
+Parts are taken in as they come, and their numbers go to columns that grow in place: no number of a log is held twice.
+
+Legend: j groups of a part, P groups of all parts (one that goes on in another part is several), J groups and N rollouts
+of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from gradscope.rollouts.arrays import to_indices
+from gradscope.rollouts.readers.scan.parts import (
+    COLUMN_TYPES,
+    REWARD,
+    Counts,
+    Part,
+    grouped,
+    numbered,
+    ranges,
+    starts_of,
+)
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+
+_LEAST = 1 << 14
+_GROWTH = 1.125
+"""Of a column that is full, so that at most an eighth of its memory is not used."""
+
+
+class Whole:
+    """What was seen of a log so far."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        """Nothing yet.
+
+        Args:
+            columns: Those of the log; a part that lacks one says nothing of it.
+        """
+        self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
+        self._by_row = _Growing(np.bool_)
+        self._groups: list[pa.Array] = []
+        self._prompts = _PromptNames()
+        of_type: dict[Any, list[str]] = {}
+        for name in columns:
+            of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
+        # columns that were the same in every part are kept once
+        self._columns = {tuple(names): _Growing(dtype) for dtype, names in of_type.items()}
+
+    def add(self, part: Part) -> None:
+        """Take in a part, in any order; its places are those of the whole log."""
+        self._step.add(part.step)
+        self._size.add(part.size)
+        self._place.add(part.place)
+        self._by_row.add(np.full(len(part.size), part.by_row))
+        self._prompt.add(self._prompts.numbers(part.prompts)[part.prompt])
+        self._groups.append(part.group)
+        columns = {}
+        for names, column in self._columns.items():
+            for at, same in enumerate(_told_apart(part, names)):
+                columns[same] = column.copy() if at else column
+        for names, column in columns.items():
+            column.add(part.column(names[0]))
+        self._columns = columns
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part had a group."""
+        return not self._groups
+
+    def table(self) -> tuple[RewardTable, NDArray[np.uint32] | None]:
+        """The table of the parts: the same to the last bit however the log was cut, and in whatever order they came.
+
+        Returns:
+            Groups by step, then by their first row: a group that goes on in another part is one, and its first row
+            names its prompt. And what tells rollouts apart, [N], where the parts know.
+        """
+        step, size, place = self._step.values, self._size.values, self._place.values
+        group = pa.concat_arrays(self._groups)
+        pieces, count, first = _by_group(step, place, group)
+        of_group = np.repeat(np.arange(len(count)), count)
+        # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
+        order = pieces[np.lexsort((place[pieces], self._by_row.values[pieces], of_group))]
+        is_in_order = bool(np.all(order == np.arange(len(order))))
+        rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
+        found = {
+            name: values
+            for names, column in self._columns.items()
+            for values in [column.values if rows is None else column.values[rows]]
+            for name in names
+        }
+        prompt, at = numbered(self._prompt.values[first])
+        names = self._prompts.of(self._prompt.values[first][at])
+        lengths = found.get("num_tokens")
+        table = RewardTable(
+            step=step[first],
+            names=group.take(to_indices(first)),
+            prompt=prompt,
+            prompts=names,
+            size=np.add.reduceat(size[order], starts_of(count)),
+            reward=found["reward"],
+            rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
+            num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
+            seconds=found.get("seconds"),
+        )
+        return table, found.get("sample")
+
+
+def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts, Counts]:
+    """Pieces in the order of their groups, [P]; how many each group has, [J], and which of them comes first, [J]."""
+    by_place = np.argsort(place, kind="stable")
+    pieces, count = grouped(step[by_place], group.take(to_indices(by_place)))
+    pieces = by_place[pieces]
+    first = pieces[starts_of(count)]
+    by_step = np.argsort(step[first], kind="stable")
+    pieces = pieces[ranges(starts_of(count)[by_step], count[by_step])]
+    return pieces, count[by_step], first[by_step]
+
+
+def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Columns of a part, those that are the same together."""
+    kinds: list[tuple[NDArray[Any], list[str]]] = []
+    for name in names:
+        values = part.column(name)
+        same = next((kind for first, kind in kinds if _is_same(first, values, part)), None)
+        if same is None:
+            kinds.append((values, [name]))
+        else:
+            same.append(name)
+    return [tuple(kind) for _, kind in kinds]
+
+
+def _is_same(first: NDArray[Any], second: NDArray[Any], part: Part) -> bool:
+    # The row reader makes a column for each name, of few rows; else columns that are the same are one array.
+    return first is second or (part.by_row and np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+
+
+class _Growing:
+    """A column that grows at its end."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._room = np.empty(_LEAST, dtype=dtype)
+        self._length = 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        end = self._length + len(values)
+        if end > len(self._room):
+            self._room.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
+        self._room[self._length : end] = values
+        self._length = end
+
+    def copy(self) -> _Growing:
+        other = _Growing(self._room.dtype)
+        other.add(self.values)
+        return other
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """What is there; of no use once more is added."""
+        return self._room[: self._length]
+
+
+class _PromptNames:
+    """The ids of prompts; parts of one log mostly share a list of them, which grows."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._of_list: dict[int, tuple[Sequence[str], list[int]]] = {}
+
+    def numbers(self, names: Sequence[str]) -> Counts:
+        """The numbers of some ids."""
+        _, known = self._of_list.setdefault(id(names), (names, []))
+        known += [self._numbers.setdefault(name, len(self._numbers)) for name in names[len(known) :]]
+        return np.array(known, dtype=np.int64)
+
+    def of(self, numbers: Counts) -> tuple[str, ...]:
+        """The ids of some numbers."""
+        names = list(self._numbers)
+        return tuple(names[number] for number in numbers.tolist())
