@@ -8,20 +8,19 @@ of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import to_indices
+from gradscope.rollouts.arrays import to_indices, to_numpy
 from gradscope.rollouts.readers.scan.parts import (
     COLUMN_TYPES,
     REWARD,
     Counts,
     Part,
-    grouped,
     numbered,
     ranges,
     starts_of,
@@ -29,6 +28,8 @@ from gradscope.rollouts.readers.scan.parts import (
 from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 
 _LEAST = 1 << 14
+_NAMES = 1 << 16
+"""Names that are compared at once, more where a step has more."""
 _GROWTH = 1.125
 """Of a column that is full, so that at most an eighth of its memory is not used."""
 
@@ -59,7 +60,7 @@ class Whole:
         self._place.add(part.place)
         self._by_row.add(np.full(len(part.size), part.by_row))
         self._prompt.add(self._prompts.numbers(part.prompts)[part.prompt])
-        self._groups.append(part.group)
+        self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
         columns = {}
         for names, column in self._columns.items():
             for at, same in enumerate(_told_apart(part, names)):
@@ -80,28 +81,26 @@ class Whole:
             Groups by step, then by their first row: a group that goes on in another part is one, and its first row
             names its prompt. And what tells rollouts apart, [N], where the parts know.
         """
-        step, size, place = self._step.values, self._size.values, self._place.values
+        step, size, place, by_row = (column.values for column in (self._step, self._size, self._place, self._by_row))
         group = pa.concat_arrays(self._groups)
-        pieces, count, first = _by_group(step, place, group)
-        of_group = np.repeat(np.arange(len(count)), count)
-        # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
-        order = pieces[np.lexsort((place[pieces], self._by_row.values[pieces], of_group))]
+        order, count = _by_group(step, place, group)
+        first = order[starts_of(count)]
+        if by_row.any():
+            # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
+            order = order[np.lexsort((by_row[order], np.repeat(np.arange(len(count)), count)))]
         is_in_order = bool(np.all(order == np.arange(len(order))))
         rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
-        found = {
-            name: values
-            for names, column in self._columns.items()
-            for values in [column.values if rows is None else column.values[rows]]
-            for name in names
-        }
-        prompt, at = numbered(self._prompt.values[first])
-        names = self._prompts.of(self._prompt.values[first][at])
+        found: dict[str, NDArray[Any]] = {}
+        for names, column in self._columns.items():
+            found |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
+        of_groups = self._prompt.values[first]
+        prompt, at = numbered(of_groups)
         lengths = found.get("num_tokens")
         table = RewardTable(
             step=step[first],
             names=group.take(to_indices(first)),
             prompt=prompt,
-            prompts=names,
+            prompts=self._prompts.of(of_groups[at]),
             size=np.add.reduceat(size[order], starts_of(count)),
             reward=found["reward"],
             rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
@@ -111,15 +110,29 @@ class Whole:
         return table, found.get("sample")
 
 
-def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts, Counts]:
-    """Pieces in the order of their groups, [P]; how many each group has, [J], and which of them comes first, [J]."""
-    by_place = np.argsort(place, kind="stable")
-    pieces, count = grouped(step[by_place], group.take(to_indices(by_place)))
-    pieces = by_place[pieces]
-    first = pieces[starts_of(count)]
-    by_step = np.argsort(step[first], kind="stable")
-    pieces = pieces[ranges(starts_of(count)[by_step], count[by_step])]
-    return pieces, count[by_step], first[by_step]
+def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts]:
+    """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
+    order: Counts = np.lexsort((place, step))
+    ordered = step[order]
+    number = np.empty(len(ordered), dtype=np.int64)
+    found = 0
+    for some in _some_steps(ordered):
+        names = group.take(to_indices(order[some])).dictionary_encode()
+        steps = np.cumsum(np.diff(ordered[some], prepend=ordered[some.start]) != 0)
+        of_some, at = numbered(to_numpy(names.indices) + len(names.dictionary) * steps)
+        number[some] = of_some + found
+        found += len(at)
+    return order[np.argsort(number, kind="stable")], np.bincount(number)
+
+
+def _some_steps(ordered: Counts) -> Iterator[slice]:
+    """Rows of a few steps at a time: steps share no group, and so many names as these have fit a processor's cache."""
+    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
+    start = 0
+    while start < len(ordered):
+        end = int(ends[min(np.searchsorted(ends, start + _NAMES), len(ends) - 1)])
+        yield slice(start, end)
+        start = end
 
 
 def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
