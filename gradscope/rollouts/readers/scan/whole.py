@@ -112,7 +112,7 @@ class Whole:
 
 def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts]:
     """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
-    order: Counts = np.lexsort((place, step))
+    order = np.asarray(np.lexsort((place, step)), dtype=np.int64)
     ordered = step[order]
     number = np.empty(len(ordered), dtype=np.int64)
     found = 0
@@ -130,7 +130,7 @@ def _some_steps(ordered: Counts) -> Iterator[slice]:
     ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
     start = 0
     while start < len(ordered):
-        end = int(ends[min(np.searchsorted(ends, start + _NAMES), len(ends) - 1)])
+        end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
         yield slice(start, end)
         start = end
 
