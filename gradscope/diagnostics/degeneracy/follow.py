@@ -77,21 +77,26 @@ def follow_degeneracy(
     last = log_extent(path)
     started = grown = pace.clock()
     course = look()
+    ended = pace.clock()
     yield from _news(course[:-1], told)
     while True:
-        pace.sleep(max(pace.every, pace.clock() - started))
-        started, extent = pace.clock(), log_extent(path)
-        if extent == last:
+        pace.sleep(pace.every)
+        now = pace.clock()
+        if log_extent(path) == last:
             yield from _news(course, told)
-            if pace.idle is not None and started - grown >= pace.idle:
+            if pace.idle is not None and now - grown >= pace.idle:
                 return
             continue
-        last, grown = extent, started
+        if (rest := ended + (ended - started) - now) > 0:
+            pace.sleep(rest)
+        last = log_extent(path)
+        started = grown = pace.clock()
         try:
             course = look()
         except (InputError, OSError) as error:
             course = ()
             notice(f"{shown(path)} could not be read ({error}); waiting for more.")
+        ended = pace.clock()
         yield from _news(course[:-1], told)
 
 
