@@ -49,7 +49,8 @@ def _lines() -> ProgressCallback:
             return
         left = (total - done) * (now - begun) / (done - first) if done > first else None
         estimate = "" if left is None else f", about {_duration(left)} left"
-        print(f"{done} of {total} {label}{estimate}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{done} of {total} {label}{estimate}\n")
+        sys.stderr.flush()
         said = now
 
     return report
