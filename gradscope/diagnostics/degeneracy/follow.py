@@ -1,8 +1,8 @@
 """The course of degeneracy while the run is still being written.
 
 Of a large log each look reads what was appended, and the whole from its start where the writer did anything else, so
-that no row counts twice; a step whose groups are the same as at the last look is not estimated again. Looks are at
-least as far apart as one takes.
+that no row counts twice; a step whose groups are the same as at the last look is not estimated again. Reading takes at
+most half of the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pace:
     """How often to look, and when to stop."""
 
     every: float = 2.0
-    """Seconds between two looks."""
+    """Seconds between two looks at the log's size."""
     idle: float | None = None
     """Seconds without growth after which it ends; None: never."""
     sleep: Callable[[float], None] = time.sleep
