@@ -70,6 +70,8 @@ class ColumnLog:
     """Which rows count, of groups in which a sample returns."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
+    look: Callable[[RewardTable], None] = lambda _: None
+    """A look at all rollouts, those among them that repeat others, where there are any."""
 
 
 def is_large(files: Iterable[Path]) -> bool:
@@ -95,6 +97,7 @@ def reduce_log(
         if not parts:
             return RewardTable.of_groups(())
         table, sample = whole_of_parts(parts, log.columns)
+        log.look(table)
         repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.rollouts.readers.prime_rl.columns import kinds_of_rewards
+from gradscope.rollouts.readers.prime_rl.columns import kinds_of_rewards, named_in, stream_group
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
 
 
@@ -124,3 +124,8 @@ def test_rewards_that_come_late_are_for_the_row_reader(tmp_path: Path) -> None:
 def test_kinds_of_rewards_are_those_of_episodes_with_one_agent_in_their_order() -> None:
     rows = [row(), row(1, "g", trace(rewards=OTHER)), row(), row(1, "g", trace(rewards={}), trace()), {}]
     assert kinds_of_rewards(rows) == (("correct", "short", "b"), ("exact", "correct"))
+
+
+@pytest.mark.parametrize(("group", "prompt"), [("g", "math/h"), ("", "/"), ("1:g", "2:h"), ("é\u0000😀", "\ud800")])
+def test_a_group_of_the_stream_is_called_by_its_name_and_its_prompt(group: str, prompt: str) -> None:
+    assert named_in(stream_group(group, prompt)) == group

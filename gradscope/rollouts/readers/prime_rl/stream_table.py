@@ -1,0 +1,174 @@
+"""The rewards of a large stream without an object a rollout: its groups as columns, and their steps from annotations.
+
+Legend: J groups, N rollouts of all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.rollouts.arrays import to_strings, to_texts
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.prime_rl.annotations import Annotations, ship_step
+from gradscope.rollouts.readers.prime_rl.arrivals import Arrival, FoundStream, arrivals, is_evaluation, is_rounded
+from gradscope.rollouts.readers.prime_rl.columns import (
+    SENT,
+    kinds_of_rewards,
+    named_in,
+    stream_columns,
+    stream_group,
+)
+from gradscope.rollouts.readers.prime_rl.episode import trained_traces
+from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, Shipments, digest_halves, read_shipments
+from gradscope.rollouts.readers.scan.lines import LineColumns
+from gradscope.rollouts.readers.scan.parts import REWARD, Part, whole_of_parts
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
+from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
+
+_NUM_PEEKED = 20
+"""Episodes of each file that are looked at before, for the names of rewards and the decimals of log-probabilities."""
+_BESIDE = (SENT, HIGH, LOW)
+"""Columns beside the rewards."""
+_ODD_LOGPROBS = {True: "[.][0-9]{5}|[eE]", None: "[0-9tf]", False: ""}
+"""A pattern for log-probabilities unlike the first, by what :func:`is_rounded` says of these: more decimals; any."""
+
+
+def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[Path]) -> FoundStream | None:
+    """The rewards of a stream.
+
+    Args:
+        files: Its chunks.
+        beside: Its annotations.
+
+    Returns:
+        What it holds; None where it has to be read row by row: where there are rewards that no chunk begins with, no
+        episode has one trained agent, a trace tells of its batch itself, or two groups have one name.
+    """
+    first = [row for file in files for row in _first(file)]
+    kinds = kinds_of_rewards(row for _, row in first)
+    if not kinds:
+        return None
+    rounded = {is_rounded(one.record) for one in arrivals(first, Annotations(), QuarantineLog(), Counter())} - {None}
+    columns = stream_columns(kinds, odd_logprobs=_ODD_LOGPROBS[all(rounded) if rounded else None])
+    quarantine = QuarantineLog()
+    shipments = read_shipments(beside, quarantine)
+    rows = _OddRows(columns, shipments, rounded)
+    facts: list[_Facts] = []
+    log = ColumnLog(
+        files=files,
+        columns=columns.columns,
+        declared=lambda _: columns,
+        rows=read_jsonl,
+        records=rows.records,
+        look=lambda table: facts.append(_facts(table, shipments)),
+    )
+    table = reduce_log(log, request.progress)
+    named = _named(table, facts[0].step) if facts else table
+    if rows.is_unlike or named is None:
+        return None
+    quarantine.include(log.quarantine, {str(file): number for number, file in enumerate((*beside, *files))})
+    return FoundStream(
+        groups=GroupsOfTable(named),
+        quarantine=quarantine,
+        seen=rows.seen,
+        is_rounded=rows.rounded == {True},
+        tell_batches=len(shipments.keys) > 0,
+        trained_again=shipments.trained_again,
+        divided=facts[0].divided if facts else frozenset(),
+    )
+
+
+def _first(file: Path) -> Iterator[Row]:
+    rows = read_jsonl(file, QuarantineLog())
+    return islice(((location, row) for location, row in rows if not is_evaluation(row)), _NUM_PEEKED)
+
+
+@dataclass(slots=True)
+class _OddRows:
+    """The row reader, for the rows that are no columns."""
+
+    columns: LineColumns
+    shipments: Shipments
+    rounded: set[bool | None]
+    """What is known of the decimals of log-probabilities."""
+    seen: Counter[str] = field(default_factory=Counter)
+    is_unlike: bool = False
+    """Whether some row cannot stand beside columns."""
+
+    def records(self, _: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
+        for location, row in rows:
+            self.is_unlike |= any(map(_tells_its_batch, trained_traces(row)))
+            for one in arrivals([(location, row)], Annotations(self.shipments.dispatches), quarantine, self.seen):
+                self.rounded |= {is_rounded(one.record)} - {None}
+                self.is_unlike |= not self.columns.rewards.keys() - set(_BESIDE) >= one.record.rewards.keys()
+                yield _beside_columns(one)
+
+
+def _tells_its_batch(trace: Mapping[str, Any]) -> bool:
+    return ship_step(mapping_of(trace.get("info"))) is not None
+
+
+def _beside_columns(arrival: Arrival) -> Record:
+    """A rollout as columns have it."""
+    record = arrival.record
+    digest = (None, None) if record.sample_id is None else digest_halves(record.sample_id)
+    return replace(
+        record,
+        step=0,
+        group=stream_group(record.group, record.prompt_id),
+        rewards={**record.rewards, **dict(zip(_BESIDE, (record.step, *digest), strict=True))},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the batches of groups are."""
+
+    step: NDArray[np.int64]
+    """The first step that trained on each group, or, where none did, that of its dispatch, [J]."""
+    divided: frozenset[int]
+    """Steps among which some group is divided."""
+
+
+def _facts(table: RewardTable, shipments: Shipments) -> _Facts:
+    """The facts of the groups, from all rollouts that arrived."""
+    sent, high, low = (table.rewards[name] for name in _BESIDE)
+    trained = shipments.steps_of(high, low)
+    first, last = (extreme.reduceat(trained, table.starts) for extreme in (np.fmin, np.fmax))
+    step = np.where(np.isnan(first), np.minimum.reduceat(sent, table.starts), first)
+    among = trained[np.repeat(first < last, table.size)]
+    return _Facts(step.astype(np.int64), frozenset(np.unique(among[~np.isnan(among)]).astype(np.int64).tolist()))
+
+
+def _named(table: RewardTable, step: NDArray[np.int64]) -> RewardTable | None:
+    """The groups under their names at their steps; None where two have one name."""
+    in_log = list(map(named_in, to_texts(table.names)))
+    count = Counter(in_log)
+    prompts = [table.prompts[at] for at in table.prompt.tolist()]
+    names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(in_log, prompts, strict=True)]
+    if len(set(names)) < len(names):
+        return None
+    rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in _BESIDE}
+    part = Part(
+        place=np.arange(len(table)),
+        step=step,
+        group=to_strings(names),
+        prompt=table.prompt,
+        prompts=table.prompts,
+        size=table.size,
+        columns={"reward": table.reward, **rewards},
+    )
+    return whole_of_parts([part], part.columns)[0]
