@@ -26,8 +26,8 @@ from gradscope.rollouts.readers.parsing.nested_cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
-from gradscope.rollouts.readers.slime.sample import chosen_part, num_logged_tokens, part_of_reward
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, text_of
+from gradscope.rollouts.readers.slime.sample import chosen_part, num_logged_tokens, part_of_reward, prompt_digest
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import group_name
 
@@ -68,8 +68,7 @@ class _Samples:
         key = (step, required_whole(sample.get("group_index"), "group_index"))
         if key not in self.groups:
             self.groups[key] = len(self.groups)
-            prompt = sample.get("prompt")
-            self.prompts.append(digest(parse_messages(prompt) or text_of(prompt)))
+            self.prompts.append(prompt_digest(sample.get("prompt")))
         number = whole_number(sample.get("index"))
         self.group.append(self.groups[key])
         self.number.append(_UNNUMBERED if number is None else number)
