@@ -36,6 +36,7 @@ _OF_STREAM = (
 )
 SENT = "\0sent"
 """The step at which an episode was sent out, as a column beside those of rewards."""
+_HAS_ONE_AGENT = f"{_SECOND} IS NULL AND coalesce({_TRAINABLE} <> 'false', true)"
 # Every message follows the one before it.
 _IS_CHAIN = (
     f"CASE WHEN {_THIRD} IS NULL THEN {_PARENT} = '0' ELSE json_extract(line, '{_TRACE}.nodes[*].parent')::VARCHAR[] = "
@@ -89,15 +90,19 @@ def episode_columns(kinds: tuple[tuple[str, ...], ...]) -> LineColumns:
         prompt_id="id",
         reward=f"CASE kind {' '.join(sums)} END" if kinds else "NULL::DOUBLE",
         rewards=scores,
-        plain=f"{_SECOND} IS NULL AND coalesce({_TRAINABLE} <> 'false', true) AND {_IS_CHAIN}",
+        plain=f"{_HAS_ONE_AGENT} AND {_IS_CHAIN}",
     )
 
 
-def stream_columns(kinds: tuple[tuple[str, ...], ...], *, odd_logprobs: str) -> LineColumns:
+def stream_columns(
+    kinds: tuple[tuple[str, ...], ...], further: Iterable[str], *, may_branch: bool, odd_logprobs: str
+) -> LineColumns:
     """The columns of a stream's episodes.
 
     Args:
         kinds: As for :func:`episode_columns`.
+        further: Rewards that only odd episodes have.
+        may_branch: Whether episodes may be plain whose traces branch.
         odd_logprobs: A pattern: episodes are odd in whose log-probabilities it is found. "": none is.
 
     Returns:
@@ -111,7 +116,12 @@ def stream_columns(kinds: tuple[tuple[str, ...], ...], *, odd_logprobs: str) -> 
         f"ELSE json_extract(line, '{_TRACE}.nodes[*].logprobs')::VARCHAR END"
     )
     plain = (
-        *(lines.plain, "sent IS NOT NULL", f"{ship} IS NULL", f"starts_with({trace}, '\"')"),
+        *(
+            _HAS_ONE_AGENT if may_branch else lines.plain,
+            "sent IS NOT NULL",
+            f"{ship} IS NULL",
+            f"starts_with({trace}, '\"')",
+        ),
         *(f"coalesce({cell} <> '\"eval\"' AND NOT contains({cell}, '\\'), true)" for cell in (work, kind)),
         *([f"NOT regexp_matches({logprobs}, {quoted(odd_logprobs)})"] if odd_logprobs else []),
     )
@@ -124,8 +134,7 @@ def stream_columns(kinds: tuple[tuple[str, ...], ...], *, odd_logprobs: str) -> 
         },
         step="0",
         group="length(in_group) || ':' || in_group || id",
-        rewards={**lines.rewards, SENT: "sent::DOUBLE", **DIGEST},
-        sample="trace",
+        rewards={**dict.fromkeys(further, "NULL::DOUBLE"), **lines.rewards, SENT: "sent::DOUBLE", **DIGEST},
         plain=" AND ".join(plain),
     )
 

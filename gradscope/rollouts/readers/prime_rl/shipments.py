@@ -67,23 +67,19 @@ class Shipments:
     dispatches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trace id -> ``dispatch``, of the traces that an annotation tells it of."""
 
-    def steps_of(self, high: NDArray[np.float64], low: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The steps that some traces were trained on at.
-
-        Args:
-            high: A half of each digest, NaN of a trace without an id, [N].
-            low: The other half, [N].
-
-        Returns:
-            NaN where a trace was not trained on, [N].
-        """
-        found = np.full(len(high), np.nan)
+    def steps_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """The steps that some traces were trained on at; NaN where they were not, [N]."""
+        found = np.full(len(keys), np.nan)
         if len(self.keys):
-            keys = _joined(np.nan_to_num(high), np.nan_to_num(low))
             at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-            is_known = (self.keys[at] == keys) & ~np.isnan(high)
+            is_known = self.keys[at] == keys
             found[is_known] = self.steps[at[is_known]]
         return found
+
+
+def digests(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
+    """Digests from their halves, [N]; NaN counts as 0."""
+    return np.asarray((np.nan_to_num(high).astype(np.uint64) << np.uint64(32)) | np.nan_to_num(low).astype(np.uint64))
 
 
 def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipments:
@@ -97,7 +93,7 @@ def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipment
                 odd = list(_of_odd_lines(found, _locations(block, found, num_lines), dispatches, quarantine))
                 told = np.concatenate([_of_part(found.part), np.array(odd, dtype=np.int64).reshape(-1, 4)])
                 told = told[np.argsort(told[:, 0])]
-                keys.append(_joined(told[:, 2], told[:, 3]))
+                keys.append(digests(told[:, 2], told[:, 3]))
                 steps.append(told[:, 1])
     key, step = np.concatenate(keys), np.concatenate(steps)
     shipped = step[step != _NOT]
@@ -161,7 +157,3 @@ def _locations(block: LineBlock, found: ScannedLines, num_lines: Counter[Path]) 
         num_lines[piece.path] += count
         locations += [f"{piece.path}:{number}" for number in range(first, first + count)]
     return locations
-
-
-def _joined(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
-    return np.asarray((high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_strings, to_texts
+from gradscope.rollouts.readers.parsing.counted import SEVERAL
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
@@ -32,14 +33,14 @@ from gradscope.rollouts.readers.prime_rl.columns import (
     stream_group,
 )
 from gradscope.rollouts.readers.prime_rl.episode import trained_traces
-from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, Shipments, digest_halves, read_shipments
+from gradscope.rollouts.readers.prime_rl.shipments import HIGH, LOW, Shipments, digest_halves, digests, read_shipments
 from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.parts import REWARD, Part, whole_of_parts
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
 from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
 
 _NUM_PEEKED = 20
-"""Episodes of each file that are looked at before, for the names of rewards and the decimals of log-probabilities."""
+"""Episodes of each file that are looked at before: what they show need not be looked for in the others."""
 _BESIDE = (SENT, HIGH, LOW)
 """Columns beside the rewards."""
 _ODD_LOGPROBS = {True: "[.][0-9]{5}|[eE]", None: "[0-9tf]", False: ""}
@@ -54,29 +55,32 @@ def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[
         beside: Its annotations.
 
     Returns:
-        What it holds; None where it has to be read row by row: where there are rewards that no chunk begins with, no
-        episode has one trained agent, a trace tells of its batch itself, or two groups have one name.
+        What it holds; None where it has to be read row by row: where there are rewards that no chunk begins with, a
+        trace tells of its batch itself, or two groups have one name.
     """
     first = [row for file in files for row in _first(file)]
-    kinds = kinds_of_rewards(row for _, row in first)
-    if not kinds:
-        return None
-    rounded = {is_rounded(one.record) for one in arrivals(first, Annotations(), QuarantineLog(), Counter())} - {None}
-    columns = stream_columns(kinds, odd_logprobs=_ODD_LOGPROBS[all(rounded) if rounded else None])
+    seen = Counter[str]()
+    rounded = {is_rounded(one.record) for one in arrivals(first, Annotations(), QuarantineLog(), seen)} - {None}
+    columns = stream_columns(
+        kinds_of_rewards(row for _, row in first),
+        {name: None for _, row in first for trace in trained_traces(row) for name in mapping_of(trace.get("rewards"))},
+        may_branch=seen[SEVERAL] > 0,
+        odd_logprobs=_ODD_LOGPROBS[all(rounded) if rounded else None],
+    )
     quarantine = QuarantineLog()
     shipments = read_shipments(beside, quarantine)
-    rows = _OddRows(columns, shipments, rounded)
-    facts: list[_Facts] = []
+    rows = _OddRows(columns, shipments, rounded, seen)
+    groups = _Groups(shipments)
     log = ColumnLog(
         files=files,
         columns=columns.columns,
         declared=lambda _: columns,
         rows=read_jsonl,
         records=rows.records,
-        look=lambda table: facts.append(_facts(table, shipments)),
+        repeats=groups.repeats,
     )
     table = reduce_log(log, request.progress)
-    named = _named(table, facts[0].step) if facts else table
+    named = groups.named(table) if len(table) else table
     if rows.is_unlike or named is None:
         return None
     quarantine.include(log.quarantine, {str(file): number for number, file in enumerate((*beside, *files))})
@@ -87,7 +91,7 @@ def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[
         is_rounded=rows.rounded == {True},
         tell_batches=len(shipments.keys) > 0,
         trained_again=shipments.trained_again,
-        divided=facts[0].divided if facts else frozenset(),
+        divided=groups.divided,
     )
 
 
@@ -104,7 +108,7 @@ class _OddRows:
     shipments: Shipments
     rounded: set[bool | None]
     """What is known of the decimals of log-probabilities."""
-    seen: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str]
     is_unlike: bool = False
     """Whether some row cannot stand beside columns."""
 
@@ -133,42 +137,50 @@ def _beside_columns(arrival: Arrival) -> Record:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the batches of groups are."""
+@dataclass(slots=True)
+class _Groups:
+    """The groups of a stream, from all rollouts that arrived, those among them that repeat others."""
 
-    step: NDArray[np.int64]
+    shipments: Shipments
+    step: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The first step that trained on each group, or, where none did, that of its dispatch, [J]."""
-    divided: frozenset[int]
+    divided: frozenset[int] = frozenset()
     """Steps among which some group is divided."""
 
+    def repeats(self, table: RewardTable) -> NDArray[np.bool_]:
+        """Take in the groups, and tell in which of them a trace returns, [J]."""
+        sent, high, low = (table.rewards[name] for name in _BESIDE)
+        keys, has_name = digests(high, low), ~np.isnan(high)
+        trained = np.where(has_name, self.shipments.steps_of(keys), np.nan)
+        first, last = (extreme.reduceat(trained, table.starts) for extreme in (np.fmin, np.fmax))
+        among = trained[np.repeat(first < last, table.size)]
+        self.step = np.where(np.isnan(first), np.minimum.reduceat(sent, table.starts), first).astype(np.int64)
+        self.divided = frozenset(np.unique(among[~np.isnan(among)]).astype(np.int64).tolist())
+        return _have_equal(np.repeat(np.arange(len(table)), table.size)[has_name], keys[has_name], len(table))
 
-def _facts(table: RewardTable, shipments: Shipments) -> _Facts:
-    """The facts of the groups, from all rollouts that arrived."""
-    sent, high, low = (table.rewards[name] for name in _BESIDE)
-    trained = shipments.steps_of(high, low)
-    first, last = (extreme.reduceat(trained, table.starts) for extreme in (np.fmin, np.fmax))
-    step = np.where(np.isnan(first), np.minimum.reduceat(sent, table.starts), first)
-    among = trained[np.repeat(first < last, table.size)]
-    return _Facts(step.astype(np.int64), frozenset(np.unique(among[~np.isnan(among)]).astype(np.int64).tolist()))
+    def named(self, table: RewardTable) -> RewardTable | None:
+        """The groups under their names at their steps; None where two have one name."""
+        in_log = list(map(named_in, to_texts(table.names)))
+        count = Counter(in_log)
+        prompts = [table.prompts[at] for at in table.prompt.tolist()]
+        names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(in_log, prompts, strict=True)]
+        if len(set(names)) < len(names):
+            return None
+        rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in _BESIDE}
+        part = Part(
+            place=np.arange(len(table)),
+            step=self.step,
+            group=to_strings(names),
+            prompt=table.prompt,
+            prompts=table.prompts,
+            size=table.size,
+            columns={"reward": table.reward, **rewards},
+        )
+        return whole_of_parts([part], part.columns)[0]
 
 
-def _named(table: RewardTable, step: NDArray[np.int64]) -> RewardTable | None:
-    """The groups under their names at their steps; None where two have one name."""
-    in_log = list(map(named_in, to_texts(table.names)))
-    count = Counter(in_log)
-    prompts = [table.prompts[at] for at in table.prompt.tolist()]
-    names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(in_log, prompts, strict=True)]
-    if len(set(names)) < len(names):
-        return None
-    rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in _BESIDE}
-    part = Part(
-        place=np.arange(len(table)),
-        step=step,
-        group=to_strings(names),
-        prompt=table.prompt,
-        prompts=table.prompts,
-        size=table.size,
-        columns={"reward": table.reward, **rewards},
-    )
-    return whole_of_parts([part], part.columns)[0]
+def _have_equal(group: NDArray[np.int64], keys: NDArray[np.uint64], num_groups: int) -> NDArray[np.bool_]:
+    """The groups that hold a key twice, [J]."""
+    order = np.lexsort((keys, group))
+    is_again = (np.diff(group[order]) == 0) & (keys[order][1:] == keys[order][:-1])
+    return np.bincount(group[order][1:][is_again], minlength=num_groups) > 0

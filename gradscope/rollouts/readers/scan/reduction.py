@@ -70,8 +70,8 @@ class ColumnLog:
     """Which rows count, of groups in which a sample returns."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
-    look: Callable[[RewardTable], None] = lambda _: None
-    """A look at all rollouts, those among them that repeat others, where there are any."""
+    repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
+    """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
 
 def is_large(files: Iterable[Path]) -> bool:
@@ -97,8 +97,10 @@ def reduce_log(
         if not parts:
             return RewardTable.of_groups(())
         table, sample = whole_of_parts(parts, log.columns)
-        log.look(table)
-        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+        if log.repeats is not None:
+            repeated = log.repeats(table)
+        else:
+            repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table
         names = frozenset(table.select(repeated).ids())

@@ -13,7 +13,7 @@ import pytest
 
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.annotations import read_annotations, ship_step
-from gradscope.rollouts.readers.prime_rl.shipments import Shipments, digest_halves, read_shipments
+from gradscope.rollouts.readers.prime_rl.shipments import Shipments, digest_halves, digests, read_shipments
 from tests.rollouts.readers.reduced import every_log_is_large, mutated, write_lines
 
 
@@ -37,7 +37,7 @@ def assert_same_batches(files: Sequence[Path]) -> Shipments:
     wanted = [ship_step(by_row.info.get(name, {})) for name in names]
     halves = np.array([digest_halves(name) for name in names], dtype=np.float64)
     np.testing.assert_array_equal(
-        found.steps_of(*halves.T), [math.nan if step is None else step for step in wanted], str(names)
+        found.steps_of(digests(*halves.T)), [math.nan if step is None else step for step in wanted], str(names)
     )
     assert (len(found.keys) > 0) == by_row.tell_batches
     assert found.trained_again == by_row.trained_again
@@ -73,9 +73,3 @@ def test_a_step_is_trained_again_where_another_was_between(
     for names in ("abcde", "aaaaa"):
         file = write_lines(tmp_path / "0.jsonl", [json.dumps(told(*row)) for row in zip(names, steps, strict=False)])
         assert assert_same_batches([file]).trained_again == again
-
-
-def test_a_trace_without_a_name_is_in_no_batch() -> None:
-    shipments = Shipments(keys=np.zeros(1, dtype=np.uint64), steps=np.ones(1, dtype=np.int64))
-    assert np.isnan(shipments.steps_of(np.array([np.nan]), np.array([np.nan]))).all()
-    assert shipments.steps_of(np.zeros(1), np.zeros(1)).tolist() == [1.0]

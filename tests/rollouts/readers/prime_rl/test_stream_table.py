@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradscope.rollouts.readers.parsing.counted import REDUCED
+from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.prime_rl.test_columns import KEYS, OTHER, longer, row, trace
@@ -153,7 +153,17 @@ def test_several_agents_are_several_groups(tmp_path: Path) -> None:
     run = assert_same(write(tmp_path, [episode(0), row(1, "g", *named)], [ship(5, 2)]), is_reduced=True)
     assert run is not None
     assert set(steps_of_groups(run)) == {"1:g", "2:g/solver", "1:g/critic"}
-    assert_same(write(tmp_path / "alone", [row(1, "g", *named)]), is_reduced=False)
+    assert_same(write(tmp_path / "alone", [row(1, "g", *named)], [ship(5, 2)]), is_reduced=True)
+
+
+@pytest.mark.parametrize("place", [0, 30])
+def test_a_trace_that_branches_is_told_of_wherever_it_stands(tmp_path: Path, place: int) -> None:
+    rows = [episode(at) for at in range(31)]
+    forked = tokens(-0.1, -0.2)
+    rows[place] = episode(place, nodes=[*forked, forked[1]])
+    run = assert_same(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]), is_reduced=True)
+    assert run is not None
+    assert run.source.inferred == (SEVERAL,)
 
 
 def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
@@ -215,6 +225,13 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, 
     odd = json.dumps(other(episode(1) | {"traces": [trace("t1", info={"kind": "train", "ship": {}, "dispatch": {}})]}))
     told = [ship(0, 2), other(ship(1, 3)), other(ship(2, 3, info={"dispatch": {"step": 5}}))]
     assert_same(write(tmp_path, [episode(0), odd, episode(2), odd], told))
+
+
+def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path) -> None:
+    rows = [row(at, "g", trace(name)) for at, name in enumerate((None, 7, None, 7))]
+    run = assert_same(write(tmp_path, rows, [ship(0, 7)]), is_reduced=True)
+    assert run is not None
+    assert [(group.step, group.size) for group in run.groups] == [(0, 4)]
 
 
 def test_a_trace_that_tells_its_batch_itself_is_for_the_row_reader(tmp_path: Path) -> None:
