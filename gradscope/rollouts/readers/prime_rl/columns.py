@@ -21,9 +21,11 @@ _PATHS = (
     f"{_TRACE}.agent.trainable",
     "$.traces[1]",
     f"{_TRACE}.nodes[1].parent",
+    f"{_TRACE}.nodes[2].parent",
     f"{_TRACE}.nodes[2]",
+    f"{_TRACE}.nodes[3]",
 )
-_STEP, _GROUP, _ENVIRONMENT, _HASH, _REWARDS, _TRAINABLE, _SECOND, _PARENT, _THIRD = (
+_STEP, _GROUP, _ENVIRONMENT, _HASH, _REWARDS, _TRAINABLE, _SECOND, _PARENT, _NEXT_PARENT, _THIRD, _FOURTH = (
     f"c[{at}]" for at in range(1, len(_PATHS) + 1)
 )
 _OF_STREAM = (
@@ -31,15 +33,15 @@ _OF_STREAM = (
     f"{_TRACE}.info.kind",
     f"{_TRACE}.info.ship",
     f"{_TRACE}.id",
-    f"{_TRACE}.nodes[0].logprobs",
-    f"{_TRACE}.nodes[1].logprobs",
+    *(f"{_TRACE}.nodes[{at}].logprobs" for at in range(3)),
 )
 SENT = "\0sent"
 """The step at which an episode was sent out, as a column beside those of rewards."""
 _HAS_ONE_AGENT = f"{_SECOND} IS NULL AND coalesce({_TRAINABLE} <> 'false', true)"
 # Every message follows the one before it.
 _IS_CHAIN = (
-    f"CASE WHEN {_THIRD} IS NULL THEN {_PARENT} = '0' ELSE json_extract(line, '{_TRACE}.nodes[*].parent')::VARCHAR[] = "
+    f"CASE WHEN {_FOURTH} IS NULL THEN {_PARENT} = '0' AND ({_THIRD} IS NULL OR {_NEXT_PARENT} = '1') "
+    f"ELSE json_extract(line, '{_TRACE}.nodes[*].parent')::VARCHAR[] = "
     f"range(json_array_length(line, '{_TRACE}.nodes')::BIGINT - 1)::VARCHAR[] END"
 )
 
@@ -110,9 +112,9 @@ def stream_columns(
         are called by :func:`stream_group`, and all are of step 0.
     """
     lines = episode_columns(kinds)
-    work, kind, ship, trace, first, second = (f"c[{len(lines.paths) + at}]" for at in range(1, len(_OF_STREAM) + 1))
+    work, kind, ship, trace, *of_nodes = (f"c[{len(lines.paths) + at}]" for at in range(1, len(_OF_STREAM) + 1))
     logprobs = (
-        f"CASE WHEN {_THIRD} IS NULL THEN concat({first}, {second}) "
+        f"CASE WHEN {_FOURTH} IS NULL THEN concat({', '.join(of_nodes)}) "
         f"ELSE json_extract(line, '{_TRACE}.nodes[*].logprobs')::VARCHAR END"
     )
     plain = (

@@ -5,7 +5,7 @@ Legend: J groups, N rollouts of all of them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -40,7 +40,8 @@ from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
 from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
 
 _NUM_PEEKED = 20
-"""Episodes of each file that are looked at before: what they show need not be looked for in the others."""
+"""Episodes of each file that are looked at before, for the names of rewards, and of the first file for what their
+tokens show: that need not be looked for in the others."""
 _BESIDE = (SENT, HIGH, LOW)
 """Columns beside the rewards."""
 _ODD_LOGPROBS = {True: "[.][0-9]{5}|[eE]", None: "[0-9tf]", False: ""}
@@ -58,18 +59,10 @@ def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[
         What it holds; None where it has to be read row by row: where there are rewards that no chunk begins with, a
         trace tells of its batch itself, or two groups have one name.
     """
-    first = [row for file in files for row in _first(file)]
-    seen = Counter[str]()
-    rounded = {is_rounded(one.record) for one in arrivals(first, Annotations(), QuarantineLog(), seen)} - {None}
-    columns = stream_columns(
-        kinds_of_rewards(row for _, row in first),
-        {name: None for _, row in first for trace in trained_traces(row) for name in mapping_of(trace.get("rewards"))},
-        may_branch=seen[SEVERAL] > 0,
-        odd_logprobs=_ODD_LOGPROBS[all(rounded) if rounded else None],
-    )
+    columns, known = _columns(files)
     quarantine = QuarantineLog()
     shipments = read_shipments(beside, quarantine)
-    rows = _OddRows(columns, shipments, rounded, seen)
+    rows = _OddRows(columns, shipments, known)
     groups = _Groups(shipments)
     log = ColumnLog(
         files=files,
@@ -87,17 +80,45 @@ def reduce_stream(request: ReadRequest, files: Sequence[Path], beside: Sequence[
     return FoundStream(
         groups=GroupsOfTable(named),
         quarantine=quarantine,
-        seen=rows.seen,
-        is_rounded=rows.rounded == {True},
+        seen=known.seen,
+        is_rounded=known.rounded == {True},
         tell_batches=len(shipments.keys) > 0,
         trained_again=shipments.trained_again,
         divided=groups.divided,
     )
 
 
-def _first(file: Path) -> Iterator[Row]:
-    rows = read_jsonl(file, QuarantineLog())
-    return islice(((location, row) for location, row in rows if not is_evaluation(row)), _NUM_PEEKED)
+@dataclass(slots=True)
+class _Known:
+    """What is known of all episodes."""
+
+    rounded: set[bool | None] = field(default_factory=set)
+    """What :func:`is_rounded` says of those that have log-probabilities."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """How many some sentences are true of."""
+
+    def take(self, arrived: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Look at rollouts on their way."""
+        for one in arrived:
+            self.rounded |= {is_rounded(one.record)} - {None}
+            yield one
+
+
+def _columns(files: Sequence[Path]) -> tuple[LineColumns, _Known]:
+    """The columns of a stream, by the first episodes of its chunks, and what these tell."""
+    known = _Known()
+    kinds: dict[tuple[str, ...], None] = {}
+    names: dict[str, None] = {}
+    for file in files:
+        training = (row for row in read_jsonl(file, QuarantineLog()) if not is_evaluation(row[1]))
+        rows = list(islice(training, _NUM_PEEKED))
+        traces = [trace for _, row in rows for trace in trained_traces(row)]
+        kinds |= dict.fromkeys(kinds_of_rewards(row for _, row in rows))
+        names |= {name: None for trace in traces for name in mapping_of(trace.get("rewards"))}
+        if file == files[0]:
+            deque(known.take(arrivals(rows, Annotations(), QuarantineLog(), known.seen)), maxlen=0)
+    odd_logprobs = _ODD_LOGPROBS[all(known.rounded) if known.rounded else None]
+    return stream_columns(tuple(kinds), names, may_branch=known.seen[SEVERAL] > 0, odd_logprobs=odd_logprobs), known
 
 
 @dataclass(slots=True)
@@ -106,17 +127,15 @@ class _OddRows:
 
     columns: LineColumns
     shipments: Shipments
-    rounded: set[bool | None]
-    """What is known of the decimals of log-probabilities."""
-    seen: Counter[str]
+    known: _Known
     is_unlike: bool = False
     """Whether some row cannot stand beside columns."""
 
     def records(self, _: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-        for location, row in rows:
-            self.is_unlike |= any(map(_tells_its_batch, trained_traces(row)))
-            for one in arrivals([(location, row)], Annotations(self.shipments.dispatches), quarantine, self.seen):
-                self.rounded |= {is_rounded(one.record)} - {None}
+        annotations = Annotations(self.shipments.dispatches)
+        for row in rows:
+            self.is_unlike |= any(map(_tells_its_batch, trained_traces(row[1])))
+            for one in self.known.take(arrivals([row], annotations, quarantine, self.known.seen)):
                 self.is_unlike |= not self.columns.rewards.keys() - set(_BESIDE) >= one.record.rewards.keys()
                 yield _beside_columns(one)
 
