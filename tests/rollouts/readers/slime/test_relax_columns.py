@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.counted import REDUCED
+from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.reduced import STRANGE, assert_same, every_log_is_large, mutated, write_lines
+from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, every_log_is_large, mutated, write_lines
 
 SEVERAL = {"score": 1.0, "for'mat": 0.5, "note": "x"}
 
@@ -121,3 +123,13 @@ def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> Non
         assert_same(write(tmp_path / "one", [row()]), columns=ColumnNames(reward="nothing"), is_reduced=True)
         is not None
     )
+
+
+def test_rewards_that_come_late_are_for_the_row_reader_at_every_later_look(tmp_path: Path) -> None:
+    rows, so_far = [row(sample=at, reward={"score": 1.0}) for at in range(22)], ReadSoFar()
+    rows[20] |= {"reward": {"late": 1.0}, "group_index": None}
+    for number in (20, 21, 22):
+        write(tmp_path, rows[:number])
+        again, anew = (read_run(tmp_path, rewards_only=True, so_far=known) for known in (so_far, None))
+        assert answers(again) == answers(anew)
+        assert (REDUCED in again.source.missing) == (number == 20)
