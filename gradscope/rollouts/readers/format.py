@@ -199,8 +199,11 @@ class RowFormat:
             records=records,
             quarantine=reading.quarantine,
         )
-        table = reduce_log(log, reading.request.progress, reading.request.so_far)
+        so_far = reading.request.so_far
+        table = reduce_log(log, reading.request.progress, so_far)
         judged = columns.judged(table) if len(table) else table
+        if judged is None and so_far is not None:
+            so_far.forget()  # the next look would not see again what this one was judged by
         return None if judged is None else GroupsOfTable(judged)
 
     def _records(self, reading: Reading) -> Iterator[Record]:

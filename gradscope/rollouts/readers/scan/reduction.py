@@ -70,6 +70,8 @@ class ColumnLog:
     """Which rows count, of groups in which a sample returns."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
+    repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
+    """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
 
 def is_large(files: Iterable[Path]) -> bool:
@@ -97,7 +99,10 @@ def reduce_log(
         if whole.is_empty:
             return RewardTable.of_groups(())
         table, sample = whole.table()
-        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+        if log.repeats is not None:
+            repeated = log.repeats(table)
+        else:
+            repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table
         names = frozenset(table.select(repeated).ids())
