@@ -112,8 +112,14 @@ class RewardTable:
         Returns:
             [J], whole numbers of whole numbers and of flags.
         """
-        dtype = np.int64 if values.dtype == np.bool_ else values.dtype
-        return np.add.reduceat(values, self.starts, dtype=dtype) if len(self) else np.zeros(0, dtype=dtype)
+        sums = np.zeros(len(self), dtype=np.int64 if values.dtype == np.bool_ else values.dtype)
+        for start in range(0, len(self), _AT_ONCE):  # flags become numbers on the way
+            begins = self.starts[start : start + _AT_ONCE]
+            end = begins[-1] + self.size[start : start + _AT_ONCE][-1]
+            sums[start : start + _AT_ONCE] = np.add.reduceat(
+                values[begins[0] : end], begins - begins[0], dtype=sums.dtype
+            )
+        return sums
 
     def spread(self, values: Floats) -> Floats:
         """The range of each group: its greatest value minus its least.

@@ -13,7 +13,7 @@ from gradscope.advantages.registry import FORMULATIONS, compute_advantages
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.clusters import cluster_counts, cluster_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.signal import AdvantageMass
 
@@ -72,23 +72,33 @@ class _Kinds:
         num_kinds = sum(map(len, self.by_size))
         if num_kinds > _FEW_KINDS:
             return None
-        return cluster_sums(self.of_group[:, None] == np.arange(num_kinds), self.prompt)
+        return cluster_counts(self.of_group, num_kinds, self.prompt)
 
 
 def _kinds(chosen: GroupRewards) -> _Kinds:
-    by_size, of_group, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
-    levels = np.unique(chosen.values)
-    for places, rewards in chosen.table.by_size(chosen.values):
-        if len(levels) > 2:
-            by_size.append(rewards)
-            of_group[places] = num_kinds + np.arange(len(rewards))
-        else:
-            size = rewards.shape[1]
-            present, kind = np.unique(np.sum(rewards == levels[-1], axis=1), return_inverse=True)
-            by_size.append(np.where(np.arange(size) < present[:, None], levels[-1], levels[0]))
-            of_group[places] = num_kinds + kind
-        num_kinds += len(by_size[-1])
+    by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
     return _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
+
+
+def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Places]:
+    """Groups of one size with as many of the higher reward are of one kind."""
+    levels = chosen.levels
+    sizes, high = chosen.table.size, chosen.table.sums(chosen.values == levels[-1])
+    base = int(sizes.max()) + 1
+    kinds, of_group = np.unique(sizes * base + high, return_inverse=True)
+    return [
+        np.where(np.arange(size) < (kinds % base)[kinds // base == size, None], levels[-1], levels[0])
+        for size in np.unique(kinds // base).tolist()
+    ], of_group
+
+
+def _each_its_own(chosen: GroupRewards) -> tuple[list[Array], Places]:
+    by_size, of_group, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
+    for places, rewards in chosen.table.by_size(chosen.values):
+        by_size.append(rewards)
+        of_group[places] = num_kinds + np.arange(len(rewards))
+        num_kinds += len(rewards)
+    return by_size, of_group
 
 
 def _sums(entry: Formulation, kinds: _Kinds) -> Array | str:

@@ -75,7 +75,7 @@ def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> f
     """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
     if success_threshold is not None:
         return success_threshold
-    return binary_threshold(chosen.values)
+    return binary_threshold(chosen.levels)
 
 
 def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
@@ -92,7 +92,7 @@ def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
 
 
 def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
-    levels = np.unique(chosen.values)
+    levels = chosen.levels
     if len(levels) == 2 and np.ptp(levels) > EQUAL_REWARDS:
         high = chosen.table.sums(chosen.values == levels[1])
         return np.column_stack([chosen.table.size - high, high])
@@ -112,7 +112,8 @@ def course(
     known: KnownEstimates | None = None,
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
-    ordered = table.take(np.argsort(table.step, kind="stable"))
+    is_ordered = bool(np.all(np.diff(table.step) >= 0))
+    ordered = table if is_ordered else table.take(np.argsort(table.step, kind="stable"))
     steps = np.unique(ordered.step)
     parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
     ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,11 @@ TRAINER_REWARD = "reward"
 """How reports call the trainer's own scalar."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_AT_ONCE = 1 << 20
+"""Rewards whose levels are looked for at once: NumPy copies them for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupRewards:
     """The groups that can be judged, and how many were left out."""
 
@@ -28,6 +33,12 @@ class GroupRewards:
     """Groups of one rollout: nothing to be compared with."""
     num_incomplete: int
     """Groups with a missing reward: they could be of either kind."""
+
+    @cached_property
+    def levels(self) -> NDArray[np.float64]:
+        """The different rewards, ascending."""
+        parts = range(0, len(self.values), _AT_ONCE)
+        return np.unique(np.concatenate([np.unique(self.values[at : at + _AT_ONCE]) for at in parts]))
 
 
 def check_reward_name(run: Run, reward: str | None) -> None:

@@ -158,7 +158,7 @@ def degeneracy_of_run(
 
 def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
     return LoggedGroups(
-        num_levels=len(np.unique(chosen.values)),
+        num_levels=len(chosen.levels),
         reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,

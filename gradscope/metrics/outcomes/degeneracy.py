@@ -20,6 +20,9 @@ from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_shares
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
+_TABLES = 64
+"""Tables whose shares are in memory at once: so few that a run of any length takes no more than its longest steps."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTable:
@@ -129,18 +132,24 @@ def estimate_degeneracies(
     Returns:
         The estimates of each table.
     """
-    columns = [np.column_stack(_columns(table)) for table in tables]
-    shares = bootstrap_shares(columns, [table.prompt for table in tables], resampling=resampling)
-    return [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(tables, shares, strict=True)]
+    found = []
+    for start in range(0, len(tables), _TABLES):
+        some = tables[start : start + _TABLES]
+        shares = bootstrap_shares(list(map(_columns, some)), [table.prompt for table in some], resampling=resampling)
+        found += [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(some, shares, strict=True)]
+    return found
 
 
-def _columns(table: GroupTable) -> list[NDArray[np.float64]]:
-    """What the shares of a table are means of, [J] each."""
-    dead = table.dead.astype(np.float64)
+def _columns(table: GroupTable) -> NDArray[np.float64]:
+    """What the shares of a table are means of, [J, 1] or [J, 4]."""
     if table.num_passing is None:
-        return [dead]
-    all_pass = dead * (table.num_passing == table.size)
-    return [dead, all_pass, dead - all_pass, table.num_passing / table.size]
+        return table.dead[:, None].astype(np.float64)
+    columns = np.empty((len(table.size), 4))
+    columns[:, 0] = table.dead
+    columns[:, 1] = table.dead & (table.num_passing == table.size)
+    columns[:, 2] = columns[:, 0] - columns[:, 1]
+    columns[:, 3] = table.num_passing / table.size
+    return columns
 
 
 def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: BasePassRate) -> DegeneracyEstimates:

@@ -59,6 +59,26 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     return np.column_stack([np.bincount(numbers, weights=column)[order] for column in rows.T])
 
 
+def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
+    """How many rows of each kind a cluster has.
+
+    Args:
+        kinds: The kind of each row, from 0 on, [rows].
+        num_kinds: How many kinds there are, k.
+        clusters: The cluster of each row, numbers or strings, [rows].
+
+    Returns:
+        [J, k], in the order of the clusters' first rows.
+
+    Example:
+        >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
+    """
+    numbers, first = _numbered(np.asarray(clusters))
+    counts = np.bincount(numbers * num_kinds + kinds, minlength=len(first) * num_kinds)
+    return counts.reshape(len(first), num_kinds)[np.argsort(first)].astype(np.float64)
+
+
 def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
     if not np.issubdtype(labels.dtype, np.integer) or not _is_dense(labels.astype(np.int64)):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.group_rewards import group_rewards
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.errors import InputError, UsageError
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -35,3 +36,9 @@ def test_unknown_reward_function_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match="has no reward function 'x'") as caught:
         degeneracy_of_run(run_of(group_of([1, 1])), reward="x")
     assert caught.value.hint == "It logs no reward per function."
+
+
+def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.diagnostics.degeneracy.group_rewards._AT_ONCE", 2)
+    chosen = group_rewards(run_of(group_of([0.5, 0.0, 1.0], prompt="p"), group_of([1.0, 0.0], prompt="q")))
+    assert chosen.levels.tolist() == [0.0, 0.5, 1.0]
