@@ -296,6 +296,13 @@ def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     return tuple(sorted({group.step for group in groups}))
 
 
+def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
+    """The sizes that groups have, each once, ascending."""
+    if isinstance(groups, GroupsOfTable):
+        return tuple(np.unique(groups.table.size).tolist())
+    return tuple(sorted({group.size for group in groups}))
+
+
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:
     """The groups of some steps, in their order."""
     chosen = set(steps)
