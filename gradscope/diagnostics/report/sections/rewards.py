@@ -44,7 +44,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
         return missing_section(NAME, QUESTION, Unavailable(reason="The log has no reward per function.", hint=hint))
-    missing = np.isnan([table.reward, *table.rewards.values()]).any(axis=0)
+    missing = np.any(np.isnan([table.reward, *table.rewards.values()]), axis=0)
     groups = table.select(table.sums(missing) == 0)
     if not len(groups):
         hint = "A group counts where each of its rollouts has every reward."
