@@ -20,13 +20,14 @@ from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import ReplayedSteps
+from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.formulations import formulations_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
-from gradscope.diagnostics.report.sections.length import Lengths, length_section
+from gradscope.diagnostics.report.sections.length import length_section
 from gradscope.diagnostics.report.sections.logged.entropy import entropy_section
 from gradscope.diagnostics.report.sections.logged.generation import generation_section
 from gradscope.diagnostics.report.sections.logged.staleness import staleness_section

@@ -17,7 +17,7 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.samples import Samples
-    from gradscope.diagnostics.report.sections.length import Lengths
+    from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 

@@ -5,22 +5,17 @@ Lengths are tokens where every rollout has its token ids, else characters of the
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.generation import ENDED
+from gradscope.diagnostics.report.lengths import Ends, RunLengths, lengths_of
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.row_shares import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.say import interval, number, percent
 
 Array = NDArray[np.float64]
@@ -29,95 +24,9 @@ NAME = "length"
 QUESTION = "Does length or truncation drive the update?"
 
 
-class Lengths:
-    """How long each rollout is and what it is worth, of the groups whose rewards are all known, a step at a time."""
-
-    def __init__(self) -> None:
-        self._letters, self._tokens, self._rewards = array("q"), array("q"), array("d")
-        self._steps, self._samples = array("q"), array("q")
-        self._groups, self._prompts = array("q"), array("q")
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._exact = True
-        self.ends = _Ends()
-
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
-        for group in groups:
-            for rollout in group.rollouts:
-                self.ends.add(rollout)
-            if None in group.rewards:
-                continue
-            self._letters.extend(len(rollout.completion) for rollout in group.rollouts)
-            self._tokens.extend(rollout.num_tokens or 0 for rollout in group.rollouts)
-            self._exact &= all(rollout.completion_ids is not None for rollout in group.rollouts)
-            self._rewards.extend(reward for reward in group.rewards if reward is not None)
-            self._samples.extend(rollout.sample for rollout in group.rollouts)
-            self._steps.extend([step] * group.size)
-            self._groups.extend([len(self._names)] * group.size)
-            self._names.append(group.group_id)
-            self._prompts.extend([self._numbers.setdefault(group.prompt_id, len(self._numbers))] * group.size)
-
-    def whole(self) -> _Lengths:
-        """Those of all steps."""
-        exact = bool(self._names) and self._exact
-        return _Lengths(
-            unit="tokens" if exact else "characters",
-            values=np.array(self._tokens if exact else self._letters, dtype=np.int64),
-            rewards=np.array(self._rewards, dtype=np.float64),
-            steps=np.array(self._steps, dtype=np.int64),
-            samples=np.array(self._samples, dtype=np.int64),
-            groups=np.array(self._groups, dtype=np.int64),
-            prompts=np.array(self._prompts, dtype=np.int64),
-            names=self._names,
-        )
-
-
-class _Ends:
-    """How many completions were cut off, and their part of the absolute advantages."""
-
-    def __init__(self) -> None:
-        self.num_judged = self.num_cut = 0
-        self._sizes, self._of_cut = array("d"), array("d")
-
-    def add(self, rollout: Rollout) -> None:
-        """Take in the next rollout."""
-        if rollout.status not in ENDED:
-            return
-        is_cut, known = rollout.status == "truncated", rollout.advantage is not None
-        self.num_judged += 1
-        self.num_cut += is_cut
-        if known:
-            self._sizes.append(abs(rollout.advantage or 0.0))
-        if is_cut:
-            self._of_cut.append(abs(rollout.advantage or 0.0))
-
-    @property
-    def frac_advantage(self) -> float | None:
-        """Their share of the summed absolute advantages; None where it is not known, or is nothing of nothing."""
-        total = sum(self._sizes)
-        return sum(self._of_cut) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lengths:
-    """The rollouts of groups whose rewards are all known, [R] each."""
-
-    unit: str
-    values: NDArray[np.int64]
-    rewards: Array
-    steps: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    """The places of their groups in ``names``."""
-    prompts: NDArray[np.int64]
-    """What tells their prompts apart."""
-    names: Sequence[str]
-
-
 def length_section(inputs: ReportInputs) -> ReportSection:
     """Length and reward within groups, what was cut off, and shares of the gradient by length."""
-    found = inputs.lengths or _read_lengths(inputs.run)
+    found = inputs.lengths or lengths_of(inputs.run)
     lengths = found.whole()
     if not lengths.values.any():
         hint = "Log the completions (log_completions=True in TRL)."
@@ -134,13 +43,6 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _read_lengths(run: Run) -> Lengths:
-    lengths = Lengths()
-    for step, groups in run.by_step():
-        lengths.add(step, groups)
-    return lengths
-
-
 def _correlation(correlation: Estimate, unit: str) -> str:
     if correlation.value is None:
         return f"Length says nothing about the advantage: {correlation.undefined}."
@@ -155,7 +57,7 @@ def _correlation(correlation: Estimate, unit: str) -> str:
     return f"{text}{interval(correlation, '+.2f')}: {conclusions[correlation.side_of_zero]}."
 
 
-def _truncation(run: Run, ends: _Ends) -> str:
+def _truncation(run: Run, ends: Ends) -> str:
     if ends.num_judged:
         text = f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit"
         mass = ends.frac_advantage
@@ -171,7 +73,7 @@ def _truncation(run: Run, ends: _Ends) -> str:
     return "Which completions were cut off is not in the log."
 
 
-def _mean(lengths: _Lengths) -> str:
+def _mean(lengths: RunLengths) -> str:
     first, last = int(lengths.steps.min()), int(lengths.steps.max())
     means = [float(np.mean(lengths.values[lengths.steps == step])) for step in (first, last)]
     if first == last:
@@ -197,7 +99,7 @@ def _next_step(correlation: Estimate) -> str:
     return "Nothing to do while the interval holds zero."
 
 
-def _charts(lengths: _Lengths) -> tuple[Chart, ...]:
+def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
     """What the correlation is made of: the difference of both lines has the sign of the step's covariance."""
     steps = np.unique(lengths.steps).tolist()
     if len(steps) < 2:
@@ -219,19 +121,19 @@ def _charts(lengths: _Lengths) -> tuple[Chart, ...]:
     )
 
 
-def _within(lengths: _Lengths) -> tuple[Array, Array]:
+def _within(lengths: RunLengths) -> tuple[Array, Array]:
     """Length and reward of each rollout minus the means of its group."""
     return within_groups(lengths.values, lengths.groups), within_groups(lengths.rewards, lengths.groups)
 
 
-def _mean_at(lengths: _Lengths, step: int, apart: Array, weights: Array) -> float | None:
+def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:
     """Mean of the lengths of a step by these weights; None where all weights are zero."""
     here = lengths.steps == step
     total = float(weights[here].sum())
     return float(apart[here] @ weights[here]) / total if total > 0 else None
 
 
-def _quarters(lengths: _Lengths, inputs: ReportInputs) -> ReportTable:
+def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
     """Rollouts by their length beside that of their group, in four equal parts."""
     shares = _gradient_shares(inputs)
     apart, above = _within(lengths)
@@ -266,7 +168,7 @@ def _gradient_shares(inputs: ReportInputs) -> dict[tuple[str, int], float]:
     }
 
 
-def _sum_of(shares: dict[tuple[str, int], float], lengths: _Lengths, part: NDArray[np.intp]) -> Estimate | float:
+def _sum_of(shares: dict[tuple[str, int], float], lengths: RunLengths, part: NDArray[np.intp]) -> Estimate | float:
     if not shares:
         return Estimate.undefined_because("no gradient was recomputed")
     rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
