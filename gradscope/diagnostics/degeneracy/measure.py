@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,9 @@ def degeneracy_of_run(
     threshold = chosen_threshold(chosen, success_threshold)
     table = group_table(chosen, threshold)
     options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
+    beside = ThreadPoolExecutor(1)  # the deals are drawn outside the interpreter's lock
+    overdispersion = beside.submit(_overdispersion, table, options)
+    beside.shutdown(wait=False)
     overall = options.estimate(table)
     between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=base_pass_rate)
     rates = pass_rates_of(table)
@@ -136,7 +140,7 @@ def degeneracy_of_run(
         jensen_gap=overall.jensen_gap,
         relative_gap=overall.relative_gap,
         predictions=_predictions(table, overall, options),
-        overdispersion=_overdispersion(table, options),
+        overdispersion=overdispersion.result(),
         by_group_size=sizes.rows(group_sizes),
         gap_decomposition=GapDecomposition(between_prompts=between, over_time=over_time),
         by_policy=policies,

@@ -74,7 +74,7 @@ def dispersion_test(
     """
     n, c = np.asarray(num_samples, dtype=np.int64), np.asarray(num_passing, dtype=np.int64)
     strata = [(n[rows], int(c[rows].sum())) for rows in _rows_by(np.asarray(stratum))]
-    moments = [_moments(sizes.astype(np.float64), passing) for sizes, passing in strata]
+    moments = [_moments(sizes, passing) for sizes, passing in strata]
     mean, variance = (sum(moment[part] for moment in moments) for part in range(2))
     if variance <= 1e-9:
         reason = "no other deal of the outcomes of a step would change how many pairs of a group disagree"
@@ -143,21 +143,21 @@ def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:
     return [rows for rows in parts if len(rows) > 1]
 
 
-def _moments(sizes: Array, passing: int) -> tuple[float, float]:
+def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
     """Mean and variance over all deals of the number of disagreeing pairs."""
     total = float(sizes.sum())
+    distinct, groups = np.unique(sizes, return_counts=True)
 
     def joint(passed: int, failed: int, falling_sizes: float) -> float:
         """Factorial moment: ``passed`` of the passing and ``failed`` of the failing land where asked."""
         of_both = _falling(float(passing), passed) * _falling(total - passing, failed)
         return falling_sizes * of_both / _falling(total, passed + failed)
 
-    pairs, triples, fours = (_falling_sizes(sizes, order) for order in (2, 3, 4))
-    mean = joint(1, 1, float(pairs.sum()))
-    same = (
-        mean + joint(2, 1, float(triples.sum())) + joint(1, 2, float(triples.sum())) + joint(2, 2, float(fours.sum()))
-    )
-    apart = joint(2, 2, float(pairs.sum() ** 2 - np.sum(pairs**2)))
+    of_two, of_three, of_four = (_falling_sizes(distinct, order) for order in (2, 3, 4))
+    pairs, triples, fours = (float(groups @ falling) for falling in (of_two, of_three, of_four))
+    mean = joint(1, 1, pairs)
+    same = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
+    apart = joint(2, 2, pairs**2 - float(groups @ of_two**2))
     return mean, same + apart - mean**2
 
 
@@ -165,7 +165,7 @@ def _falling(number: float, order: int) -> float:
     return float(np.prod(number - np.arange(order)))
 
 
-def _falling_sizes(sizes: Array, order: int) -> Array:
+def _falling_sizes(sizes: Counts, order: int) -> Array:
     return np.asarray(np.prod(sizes[:, None] - np.arange(order), axis=1), dtype=np.float64)
 
 

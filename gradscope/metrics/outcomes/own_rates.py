@@ -160,7 +160,7 @@ def _multiplied(first: Array, second: Array, degree: int) -> Array:
 
 def _by_division(values: Array, order: int) -> Array:
     """The same from sums of powers; each value's factor is divided out of the product of all."""
-    sums = np.sum(values[:, None] ** np.arange(1, order + 1), axis=0)
+    sums = np.cumprod(np.broadcast_to(values, (order, len(values))), axis=0).sum(axis=1)
     whole = np.ones(order + 1)
     for power in range(1, order + 1):
         signs = (-1.0) ** np.arange(power)

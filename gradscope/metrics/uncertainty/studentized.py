@@ -102,8 +102,9 @@ def _expanded_quantiles(influence: Array) -> Array:
         Upper and lower quantile of each statistic, [2, q].
     """
     num_units = len(influence)
-    spread = np.sqrt(np.mean(influence**2, axis=0))
-    skewness = np.mean(influence**3, axis=0) / np.where(spread > 0, spread, 1.0) ** 3
+    squares = influence * influence
+    spread = np.sqrt(np.mean(squares, axis=0))
+    skewness = np.mean(squares * influence, axis=0) / np.where(spread > 0, spread, 1.0) ** 3
     normal = stdtrit(num_units - 1, TAILS)[:, None]
     return np.asarray(normal - skewness / np.sqrt(num_units) * (2 * normal**2 + 1) / 6, dtype=np.float64)
 

@@ -71,10 +71,9 @@ class PassCounts:
         n, c = np.asarray(num_samples, dtype=np.int64), np.asarray(num_passing, dtype=np.int64)
         if not len(n) or np.any(c < 0) or np.any(c > n):
             raise ValueError("a distribution needs prompts with 0 <= c <= n")
-        pairs, index, weight = np.unique(np.column_stack([n, c]), axis=0, return_inverse=True, return_counts=True)
-        return cls(
-            num_samples=pairs[:, 0], num_passing=pairs[:, 1], weight=weight.astype(np.float64), pair=index.reshape(-1)
-        )
+        base = int(n.max()) + 1
+        pairs, index, weight = np.unique(n * base + c, return_inverse=True, return_counts=True)
+        return cls(num_samples=pairs // base, num_passing=pairs % base, weight=weight.astype(np.float64), pair=index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

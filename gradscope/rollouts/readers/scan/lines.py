@@ -8,7 +8,7 @@ DuckDB lets ``nan`` and ``inf`` in small letters pass, which JSON does not have,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
-from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
+from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
 from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.types import group_name
 
-_LINE_END = ord("\n")
 _NAN = "'NaN'::DOUBLE"
 _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTEGER"}
 _NONE = np.zeros(0, dtype=np.int64)
-_CLOSED = ord("]") | 0x20
-"""Both closing brackets with this bit set: ``]`` becomes ``}``."""
-_BLANKS = np.frombuffer(b" \t\r", dtype=np.uint8)
-_CACHED = 1 << 18
-"""Bytes that are looked at at once: few enough for a processor's cache."""
+_LARGEST = 10**15 - 1
+"""The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
+_DECIMAL_STEP = "-?[0-9]{1,15}([.]0*)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,56 +101,6 @@ class LineColumns:
         """The columns of a part from the rows of the query, row by row, [R] each."""
         found = {name: to_numpy(rows[f"x{at}"]) for at, name in enumerate(self._expressions)}
         return {name: found.get(name, found["reward"]) for name in self.columns}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
-    """The lines of a block, of one piece of a file or of several."""
-
-    data: bytes
-    """The pieces, each with an end of line."""
-    starts: NDArray[np.int64]
-    """Where each line starts, and where the last one ends, [1 + lines]."""
-    lines_of_piece: tuple[int, ...]
-    """How many lines each piece has."""
-    open_lines: frozenset[int]
-    """Lines that had no end of line: the last of their files."""
-
-    @classmethod
-    def of(cls, pieces: Sequence[bytes]) -> Lines:
-        """The lines of some pieces, none of them empty."""
-        closed = [piece if piece.endswith(b"\n") else piece + b"\n" for piece in pieces]
-        data = closed[0] if len(closed) == 1 else b"".join(closed)
-        ends = _places(data, lambda letters: letters == _LINE_END) + 1
-        last = np.searchsorted(ends, np.cumsum([len(piece) for piece in closed]))
-        return cls(
-            data=data,
-            starts=np.concatenate([[0], ends]).astype(np.int64),
-            lines_of_piece=tuple(np.diff(last, prepend=-1).tolist()),
-            open_lines=frozenset(
-                line for line, piece in zip(last.tolist(), pieces, strict=True) if not piece.endswith(b"\n")
-            ),
-        )
-
-    def with_commas(self) -> NDArray[np.int64]:
-        """Lines with a comma before a closing bracket, which DuckDB lets pass and JSON does not; ascending."""
-        letters = np.frombuffer(self.data, dtype=np.uint8)
-        before = _places(self.data, lambda part: (part | 0x20) == _CLOSED) - 1
-        while len(blank := np.flatnonzero(np.isin(letters[before], _BLANKS) & (before > 0))):
-            before[blank] -= 1
-        found = before[letters[before] == ord(",")]
-        return np.unique(np.searchsorted(self.starts, found, side="right") - 1)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, at: int) -> bytes:
-        return self.data[self.starts[at] : self.starts[at + 1] - (at in self.open_lines)]
-
-    def to_arrow(self) -> pa.Table:
-        """One column, ``line``, which shares the block's memory."""
-        texts = pa.LargeStringArray.from_buffers(len(self), pa.py_buffer(self.starts), pa.py_buffer(self.data))
-        return pa.table({"line": texts})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,14 +192,6 @@ def lines_of_groups(
     return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
 
 
-def _places(data: bytes, is_there: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """Where letters stand, ascending."""
-    letters = np.frombuffer(data, dtype=np.uint8)
-    parts = range(0, len(letters), _CACHED)
-    found = [np.flatnonzero(is_there(letters[at : at + _CACHED])) + at for at in parts]
-    return np.concatenate(found) if found else _NONE
-
-
 def numeric(cell: str) -> str:
     """The expression for a JSON text's number, null where it is none; booleans count 1 and 0, as rewards do."""
     return f"coalesce(try_cast({cell} AS DOUBLE), CASE {cell} WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
@@ -265,21 +204,22 @@ def finite(expression: str) -> str:
 
 def whole(cell: str) -> str:
     """The expression for a JSON text that is a whole number in digits, as ``type(value) is int`` asks; else null."""
-    return f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,14}}') THEN {cell}::BIGINT END"
+    value = f"try_cast({cell} AS BIGINT)"
+    return f"CASE WHEN {value}::VARCHAR = {cell} AND {value} BETWEEN -{_LARGEST} AND {_LARGEST} THEN {value} END"
 
 
 def step_number(cell: str) -> str:
     """The expression for a JSON text that is a step for ``whole_number``: also ``3.0`` and ``"3"``; else null."""
-    value = f"try_cast(trim({cell}, '\"') AS DOUBLE)"
-    is_step = f"{value} = floor({value}) AND abs({value}) <= {LARGEST_STEP} AND NOT contains({cell}, '_')"
-    # nearly every step is plain digits, and the rest is asked only where it is not
-    return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN {value}::BIGINT END)"
+    is_step = f"regexp_full_match({cell}, '{_DECIMAL_STEP}|\"{_DECIMAL_STEP}\"|-?[0-9]{{1,6}}[eE][+]?[0-9]')"
+    # Nearly every step is plain digits. What the rest names twice DuckDB would work out for all rows, so it does not.
+    return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN trim({cell}, '\"')::DOUBLE::BIGINT END)"
 
 
 def text(cell: str) -> str:
     """The expression for a JSON text as ``text_of`` tells it: of a string, or of a whole number; else null."""
     string = f"CASE WHEN contains({cell}, '\\') THEN {cell}->>'$' ELSE substr({cell}, 2, length({cell}) - 2) END"
-    return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {whole(cell)}::VARCHAR END"
+    number = f"CASE WHEN regexp_full_match({cell}, '0|-?[1-9][0-9]{{0,14}}') THEN {cell} END"
+    return f"CASE WHEN starts_with({cell}, '\"') THEN {string} ELSE {number} END"
 
 
 def is_list_of_ids(cell: str) -> str:
@@ -304,25 +244,3 @@ def quoted(value: str) -> str:
     """The literal of a text."""
     escaped = value.replace("'", "''")
     return f"'{escaped}'"
-
-
-def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Blocks of whole lines from a stream; the last may lack its end of line.
-
-    Args:
-        read: Gives at most so many next bytes, none at the end.
-        size: Bytes of a block, more where a line is longer.
-
-    Yields:
-        The blocks.
-    """
-    pieces: list[bytes] = []
-    while more := read(size):
-        end = more.rfind(b"\n") + 1
-        if end:
-            yield b"".join((*pieces, more[:end]))
-            pieces = []
-        if end < len(more):
-            pieces.append(more[end:])
-    if pieces:
-        yield b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Parts of a log, each reduced to its groups, and the whole that they add up to, however the log was cut.
+"""Parts of a log, each reduced to its groups.
 
 Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the whole.
 """
@@ -25,6 +25,10 @@ REWARD = "reward/"
 """What stands before the name of a reward function in the name of its column."""
 NOT_COMPARED = 0
 """Stands for what tells a rollout apart where only the row reader can compare it."""
+PLACES_A_FILE = 1 << 40
+"""Numbers of rows that are kept free for each file of a log."""
+COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint32}
+"""Of the columns that are no float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,17 @@ class Part:
     ``seconds``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its group: two that
     have the same one by chance are looked at again). NaN where a reward is missing."""
 
+    def after(self, num_files: int) -> Part:
+        """The part as of a log in which so many files come before those that it was read with."""
+        return replace(self, place=self.place + num_files * PLACES_A_FILE)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column; where the part lacks it, what stands for nothing known, [n]."""
+        if name in self.columns:
+            return self.columns[name]
+        unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(name, math.nan)
+        return np.full(int(self.size.sum()), unknown, dtype=COLUMN_TYPES.get(name, np.float64))
+
 
 def part_of_rows(
     step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
@@ -66,7 +81,7 @@ def part_of_rows(
         The part, and the row that comes first in each group, [j].
     """
     order, size = grouped(step, group)
-    first = order[_starts(size)]
+    first = order[starts_of(size)]
     made: dict[int, NDArray[Any]] = {}  # a reward function that is the reward stays one array
     part = Part(
         place=numbers_in_log[first],
@@ -93,14 +108,11 @@ def part_of_records(records: Sequence[tuple[int, Record]], columns: Iterable[str
     part, first = part_of_rows(
         np.array([record.step for record in rows], dtype=np.int64),
         to_strings([record.group for record in rows]),
-        {name: np.array([_cell(record, name) for record in rows], dtype=_TYPES.get(name)) for name in columns},
+        {name: np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name)) for name in columns},
         np.array([place for place, _ in records], dtype=np.int64),
     )
     prompts = tuple(rows[at].prompt_id for at in first.tolist())
     return replace(part, prompt=np.arange(len(prompts)), prompts=prompts, by_row=True)
-
-
-_TYPES: dict[str, Any] = {"num_tokens": np.int64, "sample": np.uint32}
 
 
 def _cell(record: Record, column: str) -> float | int | None:
@@ -115,82 +127,6 @@ def _cell(record: Record, column: str) -> float | int | None:
             return NOT_COMPARED
     value = record.rewards.get(column.removeprefix(REWARD))
     return math.nan if value is None else value
-
-
-def whole_of_parts(parts: Sequence[Part], columns: Iterable[str]) -> tuple[RewardTable, NDArray[np.uint32] | None]:
-    """The table of a log from its parts, in any order: the same to the last bit however the log was cut.
-
-    Args:
-        parts: At least one; places are those of the whole log.
-        columns: Those of the log; a part that lacks one says nothing of it.
-
-    Returns:
-        Groups by step, then by their first row: a group that goes on in another part is one, and its first row names
-        its prompt. And what tells rollouts apart, [N], where the parts know.
-    """
-    step = np.concatenate([part.step for part in parts])
-    group = pa.concat_arrays([part.group for part in parts])
-    size = np.concatenate([part.size for part in parts])
-    place = np.concatenate([part.place for part in parts])
-    by_row = np.repeat([part.by_row for part in parts], [len(part.size) for part in parts])
-    by_place = np.argsort(place, kind="stable")
-    pieces, count = grouped(step[by_place], group.take(to_indices(by_place)))
-    pieces = by_place[pieces]
-    first = pieces[_starts(count)]
-    by_step = np.argsort(step[first], kind="stable")
-    first, pieces, count = first[by_step], pieces[_ranges(_starts(count)[by_step], count[by_step])], count[by_step]
-    of_group = np.repeat(np.arange(len(count)), count)
-    # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
-    order = pieces[np.lexsort((place[pieces], by_row[pieces], of_group))]
-    is_in_order = bool(np.all(order == np.arange(len(order))))
-    found = _joined(parts, columns, None if is_in_order else _ranges(_starts(size)[order], size[order]))
-    prompt, prompts = _joined_prompts(parts, first)
-    lengths = found.get("num_tokens")
-    table = RewardTable(
-        step=step[first],
-        names=group.take(to_indices(first)),
-        prompt=prompt,
-        prompts=prompts,
-        size=np.add.reduceat(size[order], _starts(count)),
-        reward=found["reward"],
-        rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
-        num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
-        seconds=found.get("seconds"),
-    )
-    return table, found.get("sample")
-
-
-def _joined_prompts(parts: Sequence[Part], first: Counts) -> tuple[Counts, tuple[str, ...]]:
-    """The prompts of the groups of the whole, numbered by their first group, and their ids."""
-    numbers: dict[str, int] = {}
-    of_list: dict[int, Counts] = {}
-    for part in parts:
-        if id(part.prompts) not in of_list:
-            codes = [numbers.setdefault(name, len(numbers)) for name in part.prompts]
-            of_list[id(part.prompts)] = np.array(codes, dtype=np.int64)
-    prompt = np.concatenate([of_list[id(part.prompts)][part.prompt] for part in parts])[first]
-    number, at = _numbered(prompt)
-    names = list(numbers)
-    return number, tuple(names[code] for code in prompt[at].tolist())
-
-
-def _joined(parts: Sequence[Part], columns: Iterable[str], rows: Counts | None) -> dict[str, NDArray[Any]]:
-    """The columns of the whole; those that are one array in each part are one here, too."""
-    made: dict[tuple[int, ...], NDArray[Any]] = {}
-    joined = {}
-    for name in columns:
-        pieces = [part.columns[name] if name in part.columns else _nothing(part, name) for part in parts]
-        key = tuple(map(id, pieces))
-        if key not in made:
-            whole = np.concatenate(pieces)
-            made[key] = whole if rows is None else whole[rows]
-        joined[name] = made[key]
-    return joined
-
-
-def _nothing(part: Part, column: str) -> NDArray[Any]:
-    unknown = {"num_tokens": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
-    return np.full(int(part.size.sum()), unknown, dtype=_TYPES.get(column, np.float64))
 
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
@@ -210,7 +146,7 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     codes = np.array([prompts.setdefault(name, len(prompts)) for name in others.prompts], dtype=np.int64)
     size = np.concatenate([kept.size, others.size])
     order = np.argsort(np.concatenate([np.flatnonzero(~replaced), np.flatnonzero(replaced)]))
-    rows = _ranges(_starts(size)[order], size[order])
+    rows = ranges(starts_of(size)[order], size[order])
 
     def joined(first: NDArray[Any], second: NDArray[Any] | None, unknown: float) -> NDArray[Any]:
         second = np.full(len(others.reward), unknown, dtype=first.dtype) if second is None else second
@@ -262,13 +198,13 @@ def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
     # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.
     run = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
     length = np.diff(run, append=len(key))
-    number, _ = _numbered(key[run])
+    number, _ = numbered(key[run])
     order = np.argsort(number, kind="stable")
     size = np.bincount(number, weights=length).astype(np.int64)
-    return _ranges(run[order], length[order]), size
+    return ranges(run[order], length[order]), size
 
 
-def _numbered(values: Counts) -> tuple[Counts, Counts]:
+def numbered(values: Counts) -> tuple[Counts, Counts]:
     """Equal values share a number, counted in the order in which they first appear; and the place where each does."""
     _, first, place = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
@@ -276,10 +212,11 @@ def _numbered(values: Counts) -> tuple[Counts, Counts]:
     return rank[place], np.sort(first)
 
 
-def _starts(size: Counts) -> Counts:
+def starts_of(size: Counts) -> Counts:
+    """Where each of some ranges of such sizes starts, one after the other."""
     return np.asarray(np.cumsum(size) - size, dtype=np.int64)
 
 
-def _ranges(start: Counts, size: Counts) -> Counts:
+def ranges(start: Counts, size: Counts) -> Counts:
     """From each start on so many whole numbers, one range after the other."""
-    return np.asarray(np.repeat(start - _starts(size), size) + np.arange(int(size.sum())), dtype=np.int64)
+    return np.asarray(np.repeat(start - starts_of(size), size) + np.arange(int(size.sum())), dtype=np.int64)

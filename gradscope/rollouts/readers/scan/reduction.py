@@ -25,18 +25,20 @@ from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.scan.lines import LineColumns, Lines, ScannedLines, lines_of_groups, scan_lines
+from gradscope.rollouts.readers.scan.cut_lines import Lines
+from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, lines_of_groups, scan_lines
 from gradscope.rollouts.readers.scan.parts import (
+    PLACES_A_FILE,
     Part,
     part_of_records,
     repeated_samples,
     replaced_groups,
-    whole_of_parts,
 )
 from gradscope.rollouts.readers.scan.prompts import Prompts
 from gradscope.rollouts.readers.scan.so_far import ReadSoFar
 from gradscope.rollouts.readers.scan.spans import StepSpans
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
+from gradscope.rollouts.readers.scan.whole import Whole
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 from gradscope.rollouts.reward_table import GroupsOfTable, GroupsOnDisk, RewardTable
 from gradscope.rollouts.types import RolloutGroup, group_name
@@ -47,8 +49,6 @@ _EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 _ROWS = 1 << 13
 """Rows of the row reader that are objects at once."""
-_PLACES_A_FILE = 1 << 40
-"""Numbers of rows that are kept free for each file."""
 _MEGABYTE = 1 << 20
 FileRow = tuple[Path, Row]
 """A row and its file."""
@@ -136,10 +136,12 @@ def reduce_log(
         Its table; empty where no row can be used.
     """
     with Workers() as workers:
-        parts = list(_parts(log, workers, progress, so_far, spans))
-        if not parts:
+        whole = Whole(log.columns)
+        for part in _parts(log, workers, progress, so_far, spans):
+            whole.add(part)
+        if whole.is_empty:
             return RewardTable.of_groups(())
-        table, sample = whole_of_parts(parts, log.columns)
+        table, sample = whole.table()
         repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table
@@ -147,6 +149,16 @@ def reduce_log(
         rows = list(_rows_of_groups(log, workers, names))
         records = (record for record in _together(log, rows) if group_name(record.step, record.group) in names)
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
+
+
+def parts_of(log: ColumnLog) -> Iterator[Part]:
+    """The parts of a log, for a :class:`Whole` here or, pickled, in another process.
+
+    Yields:
+        Its groups, part by part; a sample that returns counts each time.
+    """
+    with Workers() as workers:
+        yield from _parts(log, workers, no_progress, None, None)
 
 
 def _parts(
@@ -188,13 +200,13 @@ class _Places:
     """The numbers of lines within the log; ``lines`` of a file may have been read before."""
 
     def __init__(self, lines: Mapping[int, int] = MappingProxyType({})) -> None:
-        self._next = {file: file * _PLACES_A_FILE + count for file, count in lines.items()}
+        self._next = {file: file * PLACES_A_FILE + count for file, count in lines.items()}
 
     def of(self, block: LineBlock, lines: Lines) -> NDArray[np.int64]:
         """Those of a block, which is the next one, [lines]."""
         places = []
         for piece, count in zip(block.pieces, lines.lines_of_piece, strict=True):
-            first = self._next.get(piece.file, piece.file * _PLACES_A_FILE)
+            first = self._next.get(piece.file, piece.file * PLACES_A_FILE)
             places.append(first + np.arange(count))
             self._next[piece.file] = first + count
         return np.concatenate(places)
@@ -203,7 +215,7 @@ class _Places:
 def _scan(connection: Any, block: Block) -> ScannedLines | list[Part] | None:
     if isinstance(block, LineBlock):
         return scan_lines(connection, [piece.data for piece in block.pieces], block.columns)
-    place = block.file * _PLACES_A_FILE
+    place = block.file * PLACES_A_FILE
     return None if block.columns is None else scan_table_file(connection, block.path, block.columns, place=place)
 
 
@@ -229,7 +241,7 @@ def _parts_of_lines(
         spans.add_lines(
             block,
             found.lines,
-            places % _PLACES_A_FILE,
+            places % PLACES_A_FILE,
             rows=np.concatenate([plain, others]),
             step=np.concatenate([found.steps, steps]),
         )
@@ -253,7 +265,7 @@ def _objects(
 ) -> Iterator[tuple[int, Path, Row]]:
     """The objects in some lines of a block, each with its number within the log and its file."""
     for at, place in zip(chosen.tolist(), places[chosen].tolist(), strict=True):
-        file, number = divmod(place, _PLACES_A_FILE)
+        file, number = divmod(place, PLACES_A_FILE)
         location, row = f"{log.files[file]}:{number + 1}", parse_line(lines[at])
         if isinstance(row, str):
             quarantine.add(row, location)
@@ -263,7 +275,7 @@ def _objects(
 
 def _parts_of_rows(log: ColumnLog, block: FileBlock) -> Iterator[Part]:
     records = log.records(block.path, log.rows(block.path, log.quarantine), log.quarantine)
-    numbered = enumerate(records, start=block.file * _PLACES_A_FILE)
+    numbered = enumerate(records, start=block.file * PLACES_A_FILE)
     while some := list(islice(numbered, _ROWS)):
         yield part_of_records(some, log.columns)
 

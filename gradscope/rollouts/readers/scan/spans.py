@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line, read_span
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.tables import Row
-from gradscope.rollouts.readers.scan.lines import Lines
+from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.workers import LineBlock
 
 Counts = NDArray[np.int64]
@@ -58,20 +58,17 @@ class StepSpans:
         """
         order = np.argsort(rows, kind="stable")
         rows, (steps, code) = rows[order], np.unique(step[order], return_inverse=True)
-        ends = np.cumsum(lines.lines_of_piece)
-        key = np.searchsorted(ends, rows, side="right") * len(steps) + code
+        key = (np.searchsorted(lines.first, rows, side="right") - 1) * len(steps) + code
         first, last = np.unique(key, return_index=True)[1], np.unique(key[::-1], return_index=True)[1]
-        starts = ends - lines.lines_of_piece
-        for at, top, bottom in zip(
-            key[first].tolist(), rows[first].tolist(), rows[len(rows) - 1 - last].tolist(), strict=True
-        ):
+        ends = rows[len(rows) - 1 - last].tolist()
+        for at, top, bottom in zip(key[first].tolist(), rows[first].tolist(), ends, strict=True):
             number, of_step = divmod(at, len(steps))
-            piece = block.pieces[number]
-            before = piece.end - len(piece.data) - int(lines.starts[starts[number]])
+            piece, starts, before = block.pieces[number], lines.starts[number], int(lines.first[number])
+            start = piece.end - len(piece.data)
             span = Span(
                 file=piece.file,
-                start=before + int(lines.starts[top]),
-                end=min(before + int(lines.starts[bottom + 1]), piece.end),
+                start=start + int(starts[top - before]),
+                end=min(start + int(starts[bottom - before + 1]), piece.end),
                 line=int(numbers[top]) + 1,
             )
             self._of_step.setdefault(int(steps[of_step]), []).append(span)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
-from gradscope.rollouts.readers.scan.lines import LineColumns, whole_lines
+from gradscope.rollouts.readers.scan.cut_lines import whole_lines
+from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 
 BLOCK = 16 << 20

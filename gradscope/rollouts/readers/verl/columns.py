@@ -78,8 +78,8 @@ def line_columns(
     """
     score = numeric(_SCORE)
     # <group>_<session>_<index> between quotes; what is not plain ASCII goes to the row reader
-    head = {"head": f"regexp_replace({_UID}, '_[0-9]+_[0-9]+\"$', '')"} if named else {}
-    is_uid = f"head <> {_UID} AND starts_with(head, '\"') AND strlen(head) > 1 AND NOT contains(head, '\\')"
+    tail = {"tail": f"regexp_extract({_UID}, '_[0-9]+_[0-9]+\"$')"} if named else {}
+    is_uid = f"tail <> '' AND starts_with({_UID}, '\"') AND NOT contains({_UID}, '\\')"
     no_tokens = f"{_RESPONSE} IS NULL AND {_RESPONSE_IDS} IS NULL"
     paths = (*(_PATHS if has_tokens else _PATHS[: -len(_LISTS) - 2]), *(member(name) for name in extra))
     plain = [
@@ -95,14 +95,15 @@ def line_columns(
     return LineColumns(
         paths=(*paths, *map(member, others or ())),
         step=whole(_STEP),
-        derived=head | (_DERIVED if has_tokens else {}),
-        group="substr(head, 2)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
+        derived=tail | (_DERIVED if has_tokens else {}),
+        group=f"substr({_UID}, 2, strlen({_UID}) - strlen(tail) - 1)" if named else f"hash({_INPUT}, {_GTS})::VARCHAR",
         group_is_prompt=not named,
         prompt=(_INPUT, _GTS),
         prompt_id=prompt_id,
         reward=score,
         rewards={"score": score, **{name: numeric(f"c[{at}]") for at, name in enumerate(extra, start=first)}},
         further={"num_tokens": f"({_NUM_TOKENS})::BIGINT"} if has_tokens else {},
-        sample=f"split_part(substr({_UID}, strlen(head) + 2), '_', 1)" if named else None,
+        # of a session with several outputs one has an index above 0, and the row reader folds them
+        sample=f"CASE WHEN ends_with({_UID}, '_0\"') THEN {_UID} END" if named else None,
         plain=" AND ".join(plain),
     )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import replace
@@ -17,7 +16,6 @@ from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
 from gradscope.rollouts.readers.scan.lines import (
     LineColumns,
-    Lines,
     finite,
     lines_of_groups,
     member,
@@ -26,7 +24,6 @@ from gradscope.rollouts.readers.scan.lines import (
     step_number,
     text,
     whole,
-    whole_lines,
 )
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED
 
@@ -101,22 +98,6 @@ def test_a_path_finds_a_key_of_any_letters(name: str) -> None:
     line = json.dumps({name: {name: 7}, "other": 1})
     found = duckdb.execute("SELECT json_extract(?, ?)::VARCHAR", [line, member(name, name)]).fetchall()
     assert found == [("7",)]
-
-
-def test_lines_of_several_pieces_know_their_pieces_and_ends() -> None:
-    lines = Lines.of([b"a\nbc\n", b"d", b"\n", b"e\nf"])
-    assert [lines[at] for at in range(len(lines))] == [b"a\n", b"bc\n", b"d", b"\n", b"e\n", b"f"]
-    assert lines.lines_of_piece == (2, 1, 1, 2)
-    assert lines.open_lines == {2, 5}
-    assert lines.to_arrow()["line"].to_pylist() == ["a\n", "bc\n", "d\n", "\n", "e\n", "f\n"]
-
-
-@settings(max_examples=50, deadline=None)
-@given(data=st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), size=st.integers(1, 20))
-def test_blocks_of_whole_lines_are_the_stream_again(data: bytes, size: int) -> None:
-    blocks = list(whole_lines(io.BytesIO(data).read, size))
-    assert b"".join(blocks) == data
-    assert all(block.endswith(b"\n") for block in blocks[:-1])
 
 
 COLUMNS = LineColumns(

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.scan import reduction, workers
 from gradscope.rollouts.readers.scan.parts import Part
-from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.reduced import assert_same_rollouts
 
@@ -342,36 +340,6 @@ def test_a_compressed_log_is_large_by_what_it_may_hold(
         monkeypatch.setattr(reduction, "MIN_BYTES", least)
         missing = read_run(path, rewards_only=True).source.missing
         assert any("reduced to its rewards" in what for what in missing) == is_reduced
-
-
-def test_four_parts_of_a_log_add_up_to_it_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [line.replace("1.0", f"0.{at}") for at in range(6) for line in (*PLAIN, *ODD)]
-    for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_text("\n".join((ROW, *lines[number::4])))
-    seen: list[tuple[list[Part], tuple[str, ...]]] = []
-    original = reduction.whole_of_parts
-
-    def spy(parts: Sequence[Part], columns: Iterable[str]) -> Any:
-        seen.append((list(parts), tuple(columns)))
-        return original(parts, columns)
-
-    monkeypatch.setattr(reduction, "whole_of_parts", spy)
-    groups = read_run(tmp_path, rewards_only=True).groups
-    for number in range(4):
-        read_run(tmp_path / f"{number}.jsonl", rewards_only=True)
-    (_, columns), *parts_of_files = seen
-    parts = [
-        replace(part, place=part.place + number * reduction._PLACES_A_FILE)
-        for number, (found, _) in enumerate(parts_of_files)
-        for part in found
-    ]
-    assert isinstance(groups, GroupsOfTable)
-    whole, table = groups.table, original(parts[::-1], columns)[0]
-    assert (table.ids(), table.prompts) == (whole.ids(), whole.prompts)
-    assert len(table) > 5
-    for name in ("step", "prompt", "size", "reward"):
-        assert getattr(table, name).tobytes() == getattr(whole, name).tobytes(), name
-    assert table.rewards["reward"].tobytes() == whole.rewards["reward"].tobytes()
 
 
 NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')

@@ -1,0 +1,197 @@
+"""The whole that the parts of a log add up to, however the log was cut.
+
+Parts are taken in as they come, and their numbers go to columns that grow in place: no number of a log is held twice.
+
+Legend: j groups of a part, P groups of all parts (one that goes on in another part is several), J groups and N rollouts
+of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from gradscope.rollouts.arrays import to_indices, to_numpy
+from gradscope.rollouts.readers.scan.parts import (
+    COLUMN_TYPES,
+    REWARD,
+    Counts,
+    Part,
+    numbered,
+    ranges,
+    starts_of,
+)
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
+
+_LEAST = 1 << 14
+_NAMES = 1 << 16
+"""Names that are compared at once, more where a step has more."""
+_GROWTH = 1.125
+"""Of a column that is full, so that at most an eighth of its memory is not used."""
+
+
+class Whole:
+    """What was seen of a log so far."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        """Nothing yet.
+
+        Args:
+            columns: Those of the log; a part that lacks one says nothing of it.
+        """
+        self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
+        self._by_row = _Growing(np.bool_)
+        self._groups: list[pa.Array] = []
+        self._prompts = _PromptNames()
+        of_type: dict[Any, list[str]] = {}
+        for name in columns:
+            of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
+        # columns that were the same in every part are kept once
+        self._columns = {tuple(names): _Growing(dtype) for dtype, names in of_type.items()}
+
+    def add(self, part: Part) -> None:
+        """Take in a part, in any order; its places are those of the whole log."""
+        self._step.add(part.step)
+        self._size.add(part.size)
+        self._place.add(part.place)
+        self._by_row.add(np.full(len(part.size), part.by_row))
+        self._prompt.add(self._prompts.numbers(part.prompts)[part.prompt])
+        self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
+        columns = {}
+        for names, column in self._columns.items():
+            for at, same in enumerate(_told_apart(part, names)):
+                columns[same] = column.copy() if at else column
+        for names, column in columns.items():
+            column.add(part.column(names[0]))
+        self._columns = columns
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part had a group."""
+        return not self._groups
+
+    def table(self) -> tuple[RewardTable, NDArray[np.uint32] | None]:
+        """The table of the parts: the same to the last bit however the log was cut, and in whatever order they came.
+
+        Returns:
+            Groups by step, then by their first row: a group that goes on in another part is one, and its first row
+            names its prompt. And what tells rollouts apart, [N], where the parts know.
+        """
+        step, size, place, by_row = (column.values for column in (self._step, self._size, self._place, self._by_row))
+        group = pa.concat_arrays(self._groups)
+        order, count = _by_group(step, place, group)
+        first = order[starts_of(count)]
+        if by_row.any():
+            # Rollouts that the row reader read stand last in their groups, wherever the log was cut.
+            order = order[np.lexsort((by_row[order], np.repeat(np.arange(len(count)), count)))]
+        is_in_order = bool(np.all(order == np.arange(len(order))))
+        rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
+        found: dict[str, NDArray[Any]] = {}
+        for names, column in self._columns.items():
+            found |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
+        of_groups = self._prompt.values[first]
+        prompt, at = numbered(of_groups)
+        lengths = found.get("num_tokens")
+        table = RewardTable(
+            step=step[first],
+            names=group.take(to_indices(first)),
+            prompt=prompt,
+            prompts=self._prompts.of(of_groups[at]),
+            size=np.add.reduceat(size[order], starts_of(count)),
+            reward=found["reward"],
+            rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
+            num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
+            seconds=found.get("seconds"),
+        )
+        return table, found.get("sample")
+
+
+def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts]:
+    """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
+    order = np.asarray(np.lexsort((place, step)), dtype=np.int64)
+    ordered = step[order]
+    number = np.empty(len(ordered), dtype=np.int64)
+    found = 0
+    for some in _some_steps(ordered):
+        names = group.take(to_indices(order[some])).dictionary_encode()
+        steps = np.cumsum(np.diff(ordered[some], prepend=ordered[some.start]) != 0)
+        of_some, at = numbered(to_numpy(names.indices) + len(names.dictionary) * steps)
+        number[some] = of_some + found
+        found += len(at)
+    return order[np.argsort(number, kind="stable")], np.bincount(number)
+
+
+def _some_steps(ordered: Counts) -> Iterator[slice]:
+    """Rows of a few steps at a time: steps share no group, and so many names as these have fit a processor's cache."""
+    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
+    start = 0
+    while start < len(ordered):
+        end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
+        yield slice(start, end)
+        start = end
+
+
+def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Columns of a part, those that are the same together."""
+    kinds: list[tuple[NDArray[Any], list[str]]] = []
+    for name in names:
+        values = part.column(name)
+        same = next((kind for first, kind in kinds if _is_same(first, values, part)), None)
+        if same is None:
+            kinds.append((values, [name]))
+        else:
+            same.append(name)
+    return [tuple(kind) for _, kind in kinds]
+
+
+def _is_same(first: NDArray[Any], second: NDArray[Any], part: Part) -> bool:
+    # The row reader makes a column for each name, of few rows; else columns that are the same are one array.
+    return first is second or (part.by_row and np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+
+
+class _Growing:
+    """A column that grows at its end."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._room = np.empty(_LEAST, dtype=dtype)
+        self._length = 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        end = self._length + len(values)
+        if end > len(self._room):
+            self._room.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
+        self._room[self._length : end] = values
+        self._length = end
+
+    def copy(self) -> _Growing:
+        other = _Growing(self._room.dtype)
+        other.add(self.values)
+        return other
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """What is there; of no use once more is added."""
+        return self._room[: self._length]
+
+
+class _PromptNames:
+    """The ids of prompts; parts of one log mostly share a list of them, which grows."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._of_list: dict[int, tuple[Sequence[str], list[int]]] = {}
+
+    def numbers(self, names: Sequence[str]) -> Counts:
+        """The numbers of some ids."""
+        _, known = self._of_list.setdefault(id(names), (names, []))
+        known += [self._numbers.setdefault(name, len(self._numbers)) for name in names[len(known) :]]
+        return np.array(known, dtype=np.int64)
+
+    def of(self, numbers: Counts) -> tuple[str, ...]:
+        """The ids of some numbers."""
+        names = list(self._numbers)
+        return tuple(names[number] for number in numbers.tolist())

@@ -1,0 +1,46 @@
+"""Records, and the parts of a log that they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gradscope.rollouts.readers.parsing.grouping import Record
+from gradscope.rollouts.readers.parsing.token_lists import Tokens
+from gradscope.rollouts.readers.scan.parts import Part, part_of_records
+from gradscope.rollouts.readers.scan.whole import Whole
+from gradscope.rollouts.reward_table import RewardTable
+
+COLUMNS = ("reward", "reward/reward", "reward/format", "num_tokens", "seconds", "sample")
+
+
+def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: str = "p", **further: float) -> Record:
+    length = int(further.pop("length", 0))
+    tokens = Tokens(prompt_ids=(), completion_ids=(1,) * length, mask=(True,) * length) if length else None
+    return Record(
+        step=step,
+        group=group,
+        prompt_id=prompt,
+        prompt="",
+        completion="",
+        reward=reward,
+        rewards={"reward": reward, **{name: value for name, value in further.items() if name != "seconds"}},
+        seconds=further.get("seconds"),
+        tokens=tokens,
+    )
+
+
+def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[Part]:
+    numbered = list(enumerate(records))
+    ends = sorted({*(cut for cut in cuts if 0 < cut < len(records)), len(records)})
+    return [part_of_records(numbered[start:end], COLUMNS) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def whole_of(parts: Iterable[Part], columns: Iterable[str] = COLUMNS) -> Whole:
+    whole = Whole(columns)
+    for part in parts:
+        whole.add(part)
+    return whole
+
+
+def table_of(records: Sequence[Record]) -> RewardTable:
+    return whole_of(parts_of(records, ())).table()[0]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.flat.column_log import column_log
+from gradscope.rollouts.readers.flat.records import FlatColumns
+from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, Part, part_of_records, part_of_rows
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
+from gradscope.rollouts.readers.scan.reduction import parts_of as parts_of_log
+from gradscope.rollouts.readers.scan.whole import Whole
+from gradscope.rollouts.reward_table import RewardTable
+from tests.rollouts.readers.scan.made_up_parts import COLUMNS, parts_of, record, whole_of
+
+ROWS = st.lists(
+    st.builds(
+        record,
+        step=st.integers(0, 2),
+        group=st.sampled_from("abc"),
+        reward=st.sampled_from([0.0, 1.0, None]),
+        prompt=st.sampled_from("pq"),
+        format=st.sampled_from([0.0, 0.5]),
+        length=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def assert_equal_tables(one: RewardTable, other: RewardTable) -> None:
+    assert (one.ids(), one.prompts) == (other.ids(), other.prompts)
+    for name in ("step", "prompt", "size", "reward", "num_tokens", "seconds"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert (first is None) == (second is None), name
+        assert first is None or first.tobytes() == second.tobytes(), name
+    assert {name: values.tobytes() for name, values in one.rewards.items()} == {
+        name: values.tobytes() for name, values in other.rewards.items()
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=ROWS, cuts=st.lists(st.integers(1, 11), max_size=4), random=st.randoms())
+def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reader_makes(
+    records: list[Record], cuts: list[int], random: st.randoms
+) -> None:
+    parts = parts_of(records, cuts)
+    random.shuffle(parts)
+    table, _ = whole_of(parts).table()
+    whole, sample = whole_of(parts_of(records, ())).table()
+    assert_equal_tables(table, whole)
+    assert sample is not None
+    assert sample.tolist() == [NOT_COMPARED] * len(records)
+    groups = build_groups(records, QuarantineLog())
+    by_row = RewardTable.of_groups(groups)
+    assert table.ids() == by_row.ids()
+    assert [table.prompts[at] for at in table.prompt] == [group.prompt_id for group in groups]
+    np.testing.assert_array_equal(table.reward, by_row.reward)
+    np.testing.assert_array_equal(table.rewards["format"], by_row.rewards["format"])
+    np.testing.assert_array_equal(table.num_tokens, by_row.num_tokens)
+
+
+def test_what_the_row_reader_read_stands_last_and_a_part_may_lack_a_column() -> None:
+    rewards = np.array([0.0, 1.0])
+    plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), {"reward": rewards}, np.array([5, 6]))
+    plain = replace(plain, prompts=("p",))
+    odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))], COLUMNS)
+    table, sample = whole_of([odd, plain]).table()
+    assert table.reward.tolist() == [0.0, 1.0, 0.5]
+    assert [table.prompts[at] for at in table.prompt] == ["q"]
+    assert table.num_tokens is not None
+    assert table.num_tokens.tolist() == [-1, -1, 2]
+    np.testing.assert_array_equal(table.seconds, [math.nan, math.nan, 1.0])
+    assert sample is not None
+    assert sample.tolist() == [NOT_COMPARED] * 3
+    assert whole_of([plain], ("reward",)).table()[1] is None
+
+
+def test_columns_that_are_one_array_stay_one() -> None:
+    rewards = np.array([0.0, 1.0, 0.5])
+    columns = {"reward": rewards, "reward/reward": rewards}
+    part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
+    part = replace(part, prompts=("p",))
+    table, _ = whole_of([part], columns).table()
+    assert table.rewards["reward"] is table.reward
+    assert table.reward.tolist() == [1.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("format_reward", [1.0, 0.25])
+def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float) -> None:
+    rewards = np.array([0.0, 1.0])
+    columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
+    plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
+    odd = part_of_records([(2, record(format=format_reward))], tuple(columns))
+    table, _ = whole_of([replace(plain, prompts=("p",)), odd], columns).table()
+    assert table.rewards["reward"] is table.reward
+    assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
+    assert table.reward.tolist() == [0.0, 1.0, 1.0]
+    assert table.rewards["format"].tolist() == [0.0, 1.0, format_reward]
+
+
+def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
+    num_rows = 50_000
+    rewards = np.random.default_rng(0).random(num_rows)
+    steps = np.arange(num_rows) // 1000
+    parts = [
+        replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompts=("p",))
+        for rows in np.split(np.arange(num_rows), num_rows // 1000)
+    ]
+    table, sample = whole_of(parts, ("reward",)).table()
+    np.testing.assert_array_equal(table.reward, rewards)
+    assert table.size.tolist() == [1000] * 50
+    assert sample is None
+
+
+def test_nothing_was_seen_of_a_log_without_parts() -> None:
+    assert Whole(COLUMNS).is_empty
+    assert not whole_of(parts_of([record()], ())).is_empty
+
+
+def test_four_processes_reduce_a_log_to_the_same_bytes_as_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for number in range(7):
+        rows = [
+            {"step": int(step), "group": f"g{step % 5}", "prompt": f"p{step % 3}", "reward": float(reward)}
+            for step, reward in zip(random.integers(0, 4, 60), random.choice([0.0, 0.5, 1.0], 60), strict=True)
+        ]
+        lines = [json.dumps(row) for row in rows]
+        lines[number] = '{"step": 1, "group": "odd", "prompt": "p", "reward": "0.5"}'
+        lines[number + 9] = "no row"
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+    files = sorted(tmp_path.iterdir())
+    shares = [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as processes:
+        found = list(processes.map(parts_of_files, [[files[at] for at in share] for share in shares]))
+    merged = [part.after(share.start) for share, parts in zip(shares, found, strict=True) for part in parts]
+    one, other = (whole_of(parts, ("reward",)).table()[0] for parts in (merged[::-1], parts_of_files(files)))
+    assert_equal_tables(one, other)
+    assert len(one.reward) == 7 * 59
+    assert one.reward.tobytes() == reduce_log(log_of(files)).reward.tobytes()
+
+
+def parts_of_files(files: Sequence[Path]) -> list[Part]:
+    return list(parts_of_log(log_of(files)))
+
+
+def log_of(files: Sequence[Path]) -> ColumnLog:
+    names = ColumnNames(step="step", group="group", prompt_id="prompt", reward="reward")
+    columns = FlatColumns(names=names, rewards=(), sample=None)
+    return column_log(files, columns, ("step", "group", "prompt", "reward"), QuarantineLog())
