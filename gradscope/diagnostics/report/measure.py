@@ -110,7 +110,7 @@ def report_run(
             None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: Called after each recomputed step.
+        progress: Called after each recomputed step, and while the rollouts of all steps are looked at.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
@@ -127,7 +127,7 @@ def report_run(
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(_has_gradient(gram) for gram in grams):
         absent = _without_gradient(grams)
-    replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent))
+    replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
     held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(
         run=run,
@@ -229,14 +229,17 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) 
         yield MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
 
 
-def _read_steps(run: Run, steps: Iterable[MeasuredStep]) -> tuple[ReplayReport | Unavailable, GatheredPolicy, Lengths]:
+def _read_steps(
+    run: Run, steps: Iterable[MeasuredStep], progress: ProgressCallback
+) -> tuple[ReplayReport | Unavailable, GatheredPolicy, Lengths]:
     """All that is asked of every rollout, step after step: those of a large log are read once and never all held."""
     replayed, policy, lengths = ReplayedSteps(run), GatheredPolicy(), Lengths()
     failed: Unavailable | None = None
-    for measured in steps:
+    for done, measured in enumerate(steps, start=1):
         policy.add(measured.step, measured.groups)
         lengths.add(measured.step, measured.groups)
         failed = failed or _or_unavailable(partial(replayed.add, measured))
+        progress(done, len(run.steps), "steps read")
     return _or_unavailable(replayed.report) if failed is None else failed, policy, lengths
 
 
