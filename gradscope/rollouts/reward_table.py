@@ -236,7 +236,7 @@ class GroupsOnDisk(GroupsOfTable):
             They with all that the log has of them; none where it has no such step.
 
         Raises:
-            InputError: The log is not the one any more that the table was made of.
+            InputError: Its groups are not those of the table.
         """
         return self._at(step)
 
@@ -249,8 +249,8 @@ class GroupsOnDisk(GroupsOfTable):
         groups = tuple(self._read(step)) if sizes else ()
         if [group.size for group in groups] != sizes:
             raise InputError(
-                f"The log was changed while it was read: step {step} does not have the rollouts any more that it had.",
-                hint="Run the command again.",
+                f"Step {step} does not have the rollouts any more that it had when the log was scanned.",
+                hint="If the log was changed, read it again; else some rows name a key twice, or hold a small nan.",
             )
         return groups
 

@@ -144,5 +144,5 @@ def test_only_groups_of_a_table_lack_the_texts() -> None:
 
 def test_a_step_that_is_not_as_it_was_is_an_error() -> None:
     changed = GroupsOnDisk(RewardTable.of_groups(groups()), lambda step: groups()[:step])
-    with pytest.raises(InputError, match="step 1 does not have the rollouts any more"):
+    with pytest.raises(InputError, match="Step 1 does not have the rollouts any more"):
         changed.at(1)

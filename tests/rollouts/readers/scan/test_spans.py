@@ -107,12 +107,19 @@ def test_a_document_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read == []
 
 
+def test_rows_that_are_scanned_and_read_differently_are_an_error(tmp_path: Path) -> None:
+    twice = lines([1]).replace('"step": 1', '"step": 1, "step": 2')
+    (tmp_path / "1.jsonl").write_text(lines(IN_ORDER) + twice)
+    with pytest.raises(InputError, match="Step 1 does not have the rollouts"):
+        read_run(tmp_path).groups_at(1)
+
+
 def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_text(lines(IN_ORDER))
     run = read_run(path)
     path.write_text(lines(MIXED))
-    with pytest.raises(InputError, match="step 3 does not have the rollouts any more that it had"):
+    with pytest.raises(InputError, match="Step 3 does not have the rollouts any more that it had"):
         run.groups_at(3)
     path.unlink()
     with pytest.raises(InputError, match=r"1\.jsonl cannot be read"):
