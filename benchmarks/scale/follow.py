@@ -12,7 +12,7 @@ from benchmarks.scale.made_up import MadeUpRun
 from benchmarks.scale.measure import REPOSITORY, degeneracy
 from benchmarks.scale.text_logs import write_verl_step
 
-EVERY = 0.5
+EVERY = 0.2
 """Seconds between two looks, where a look takes no longer."""
 
 

@@ -26,6 +26,8 @@ from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_AT_ONCE = 1 << 17
+"""Groups of one size that are looked at at once: what is made of them stays below some dozen MB."""
 UNKNOWN = -1
 """A number of tokens that was not logged, and a rollout without a policy's name."""
 
@@ -128,7 +130,7 @@ class RewardTable:
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
     def by_size(self, values: NDArray[Any]) -> Iterator[tuple[Counts, NDArray[Any]]]:
-        """Groups of one size at a time.
+        """Groups of one size at a time, and of very many some at a time.
 
         Args:
             values: [N].
@@ -138,9 +140,17 @@ class RewardTable:
         """
         sizes, first = np.unique(self.size, return_index=True)
         for size in sizes[np.argsort(first)].tolist():
-            places = np.flatnonzero(self.size == size)
-            whole = len(places) == len(self)
-            yield places, values.reshape(-1, size) if whole else values[self.starts[places, None] + np.arange(size)]
+            of_size = np.flatnonzero(self.size == size)
+            for start in range(0, len(of_size), _AT_ONCE):
+                places = of_size[start : start + _AT_ONCE]
+                yield places, self._side_by_side(values, places, size)
+
+    def _side_by_side(self, values: NDArray[Any], places: Counts, size: int) -> NDArray[Any]:
+        """The values of groups of one size, [j, G], without a copy where no other group stands between them."""
+        if places[-1] - places[0] < len(places):
+            begin = int(self.starts[places[0]])
+            return values[begin : begin + len(places) * size].reshape(-1, size)
+        return np.asarray(values[self.starts[places, None] + np.arange(size)])
 
     def select(self, kept: NDArray[np.bool_]) -> RewardTable:
         """Some of the groups.

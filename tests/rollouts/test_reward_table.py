@@ -64,6 +64,29 @@ def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
     assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
 
 
+def test_very_many_groups_of_a_size_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradscope.rollouts.reward_table._AT_ONCE", 3)
+    size = np.array([2, 2, 2, 2, 3, 2, 2, 2])
+    values = np.arange(int(size.sum()))
+    table = RewardTable(
+        step=np.zeros(8, dtype=np.int64),
+        names=tuple("abcdefgh"),
+        prompt=np.zeros(8, dtype=np.int64),
+        prompts=("p",),
+        size=size,
+        reward=values.astype(np.float64),
+    )
+    found = list(table.by_size(values))
+    assert [places.tolist() for places, _ in found] == [[0, 1, 2], [3, 5, 6], [7], [4]]
+    assert [block.tolist() for _, block in found] == [
+        [[0, 1], [2, 3], [4, 5]],
+        [[6, 7], [11, 12], [13, 14]],
+        [[15, 16]],
+        [[8, 9, 10]],
+    ]
+    assert [np.shares_memory(block, values) for _, block in found] == [True, False, True, True]
+
+
 def test_no_groups_are_a_table_too() -> None:
     table = RewardTable.of_groups(())
     assert (len(table), table.ids(), list(table.by_size(table.reward))) == (0, (), [])

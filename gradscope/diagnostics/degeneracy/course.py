@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -11,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
-from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracy
+from gradscope.metrics.outcomes.degeneracy import (
+    DegeneracyEstimates,
+    GroupTable,
+    estimate_degeneracies,
+    estimate_degeneracy,
+)
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -37,6 +43,10 @@ class EstimateOptions:
     def estimate(self, table: GroupTable) -> DegeneracyEstimates:
         """The estimates of a table under these options."""
         return estimate_degeneracy(table, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
+
+    def estimates(self, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
+        """The estimates of several tables under these options."""
+        return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 
 def course_of_run(
@@ -106,21 +116,19 @@ def course(
     steps = np.unique(ordered.step)
     parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
     ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()
-    spans = (ordered.take(slice(start, end)) for start, end in pairwise([0, *ends]))
-    return tuple(_row(run, groups, reward, _estimated(groups, options, known)) for groups in spans)
+    spans = [ordered.take(slice(start, end)) for start, end in pairwise([0, *ends])]
+    known = {} if known is None else known
+    keys = [_digest(groups) for groups in spans]
+    new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in known}
+    known.update(zip(new, options.estimates(list(new.values())), strict=True))
+    return tuple(_row(run, groups, reward, known[key]) for key, groups in zip(keys, spans, strict=True))
 
 
-def _estimated(groups: GroupTable, options: EstimateOptions, known: KnownEstimates | None) -> DegeneracyEstimates:
-    if known is None:
-        return options.estimate(groups)
-    columns = (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing)
+def _digest(groups: GroupTable) -> bytes:
     digest = hashlib.sha256()
-    for column in columns:
+    for column in (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing):
         digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
-    key = digest.digest()
-    if key not in known:
-        known[key] = options.estimate(groups)
-    return known[key]
+    return digest.digest()
 
 
 def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:

@@ -1,8 +1,8 @@
 """The course of degeneracy while the run is still being written.
 
 Of a large log each look reads what was appended, and the whole from its start where the writer did anything else, so
-that no row counts twice; a step whose groups are the same as at the last look is not estimated again. Looks are at
-least as far apart as one takes.
+that no row counts twice; a step whose groups are the same as at the last look is not estimated again. Reading takes at
+most half of the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pace:
     """How often to look, and when to stop."""
 
     every: float = 2.0
-    """Seconds between two looks."""
+    """Seconds between two looks at the log's size."""
     idle: float | None = None
     """Seconds without growth after which it ends; None: never."""
     sleep: Callable[[float], None] = time.sleep
@@ -77,21 +77,26 @@ def follow_degeneracy(
     last = log_extent(path)
     started = grown = pace.clock()
     course = look()
+    ended = pace.clock()
     yield from _news(course[:-1], told)
     while True:
-        pace.sleep(max(pace.every, pace.clock() - started))
-        started, extent = pace.clock(), log_extent(path)
-        if extent == last:
+        pace.sleep(pace.every)
+        now = pace.clock()
+        if log_extent(path) == last:
             yield from _news(course, told)
-            if pace.idle is not None and started - grown >= pace.idle:
+            if pace.idle is not None and now - grown >= pace.idle:
                 return
             continue
-        last, grown = extent, started
+        if (rest := ended + (ended - started) - now) > 0:
+            pace.sleep(rest)
+        last = log_extent(path)
+        started = grown = pace.clock()
         try:
             course = look()
         except (InputError, OSError) as error:
             course = ()
             notice(f"{shown(path)} could not be read ({error}); waiting for more.")
+        ended = pace.clock()
         yield from _news(course[:-1], told)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, bootstrap_shares
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 
 
@@ -113,13 +113,40 @@ def estimate_degeneracy(
     Returns:
         The estimates, intervals by resampling prompts.
     """
+    return estimate_degeneracies([table], base_pass_rate=base_pass_rate, resampling=resampling)[0]
+
+
+def estimate_degeneracies(
+    tables: Sequence[GroupTable], *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
+) -> list[DegeneracyEstimates]:
+    """All estimates of several tables of groups, as of the steps of a run, in a fraction of the time of one by one.
+
+    Args:
+        tables: Groups, at least one each.
+        base_pass_rate: The p of the prediction.
+        resampling: How often, and from which seed.
+
+    Returns:
+        The estimates of each table.
+    """
+    columns = [np.column_stack(_columns(table)) for table in tables]
+    shares = bootstrap_shares(columns, [table.prompt for table in tables], resampling=resampling)
+    return [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(tables, shares, strict=True)]
+
+
+def _columns(table: GroupTable) -> list[NDArray[np.float64]]:
+    """What the shares of a table are means of, [J] each."""
     dead = table.dead.astype(np.float64)
     if table.num_passing is None:
-        (zero_std,) = _shares([dead], table, resampling)
-        return _without_pass_rate(zero_std)
+        return [dead]
     all_pass = dead * (table.num_passing == table.size)
-    rate = table.num_passing / table.size
-    zero_std, passed, failed, pass_rate = _shares([dead, all_pass, dead - all_pass, rate], table, resampling)
+    return [dead, all_pass, dead - all_pass, table.num_passing / table.size]
+
+
+def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: BasePassRate) -> DegeneracyEstimates:
+    if table.num_passing is None:
+        return _without_pass_rate(*shares)
+    zero_std, passed, failed, pass_rate = shares
     gap = estimate_gap(table.draws, zero_std, pass_rate, base_pass_rate)
     return DegeneracyEstimates(
         frac_reward_zero_std=zero_std,

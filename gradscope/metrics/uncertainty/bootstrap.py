@@ -12,6 +12,8 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
@@ -63,19 +65,39 @@ def bootstrap_statistics(
         >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
         (0.4167, True)
     """
-    table = np.asarray(units, dtype=np.float64)
+    return _statistics_of_each(statistic, [units], within=within, resampling=resampling)[0]
+
+
+def _statistics_of_each(
+    statistic: Statistic,
+    units: Sequence[ArrayLike],
+    *,
+    within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
+    resampling: Resampling,
+) -> list[tuple[Estimate, ...]]:
+    """The statistics of several tables, whose resamples draw the same units where there are as many."""
+    tables = [np.asarray(table, dtype=np.float64) for table in units]
+    values = [_values(statistic, table) for table in tables]
+    intervals = student_intervals(statistic, tables, resampling=resampling)
+    found = []
+    for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
+        ranges = zip(*(np.broadcast_to(end, of_table.shape) for end in within), strict=True)
+        found.append(
+            tuple(
+                _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), len(table))
+                for value, ends, (least, greatest) in zip(of_table, ends_of_table, ranges, strict=True)
+            )
+        )
+    return found
+
+
+def _values(statistic: Statistic, table: Array) -> Array:
     if table.ndim != 2 or not len(table):
         raise ValueError(f"units are a non-empty table, got shape {table.shape}")
     values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
     if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
         raise ValueError("units and their statistics are finite numbers")
-    num_units = len(table)
-    intervals = student_intervals(statistic, table, values, resampling=resampling)
-    ranges = zip(*(np.broadcast_to(end, values.shape) for end in within), strict=True)
-    return tuple(
-        _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), num_units)
-        for value, ends, (least, greatest) in zip(values, intervals, ranges, strict=True)
-    )
+    return values
 
 
 def bootstrap_means(
@@ -109,13 +131,40 @@ def bootstrap_means(
     table = np.asarray(values, dtype=np.float64)
     if not len(table):
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
-    if share and (np.any(table < 0) or np.any(table > 1)):
+    if share:
+        return bootstrap_shares([table], [clusters], resampling=resampling)[0]
+    return bootstrap_statistics(_means, _units(table, clusters), resampling=resampling)
+
+
+def bootstrap_shares(
+    tables: Sequence[ArrayLike], clusters: Sequence[ArrayLike | None], *, resampling: Resampling = RESAMPLING
+) -> list[tuple[Estimate, ...]]:
+    """Means of numbers in [0, 1] over the rows of several tables, as :func:`bootstrap_means` gives them of one.
+
+    Args:
+        tables: One column a quantity, [rows, q] each, at least a row.
+        clusters: The unit that each row of a table belongs to, [rows] each; None: each row is a unit.
+        resampling: How often, and from which seed.
+
+    Returns:
+        q estimates a table.
+
+    Raises:
+        ValueError: There is not one cluster a row, or a share lies outside [0, 1].
+    """
+    shares = [np.asarray(table, dtype=np.float64) for table in tables]
+    if any(np.any(table < 0) or np.any(table > 1) for table in shares):
         raise ValueError("shares lie in [0, 1]")
-    units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
-    means = bootstrap_statistics(_means, units, resampling=resampling)
-    if not share:
-        return means
-    return tuple(_share(mean, units[:, column], units[:, -1]) for column, mean in enumerate(means))
+    units = [_units(table, of_table) for table, of_table in zip(shares, clusters, strict=True)]
+    return [
+        tuple(_share(mean, table[:, column], table[:, -1]) for column, mean in enumerate(means))
+        for table, means in zip(units, _statistics_of_each(_means, units, resampling=resampling), strict=True)
+    ]
+
+
+def _units(table: Array, clusters: ArrayLike | None) -> Array:
+    """Sums of the columns over the rows of each unit, and how many rows it has, [J, q + 1]."""
+    return cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
 
 
 def bootstrap_mean(
@@ -214,7 +263,7 @@ def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) 
         -1.0
     """
     table = np.asarray(columns, dtype=np.float64)
-    units = cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
+    units = _units(table, clusters)
     if len(units) < 2:
         return 0.0
     influence = influence_values(_means, units)

@@ -1,7 +1,7 @@
 """The studentized bootstrap (bootstrap-t) of functions of sums over units.
 
-Legend: J units, m columns, B resamples, q statistics. Everything that is estimated here is a smooth function of sums
-over units, so one resample is a row of counts times the table of units, and the jackknife is a subtraction: no
+Legend: T tables, J units, m columns, B resamples, q statistics. Everything that is estimated here is a smooth function
+of sums over units, so one resample is a row of counts times the table of units, and the jackknife is a subtraction: no
 statistic is ever called in a Python loop.
 
 The bootstrap-t (Efron 1982; Hall 1988, Annals of Statistics 16) divides the error of each resample by that resample's
@@ -11,7 +11,7 @@ jackknife's influence values, which need no derivative of the statistic. ``scipy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +35,8 @@ MANY_UNITS = 1000
 TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])
 """Probabilities of the upper and the lower quantile."""
 
+_TABLES = 16
+"""Tables whose resamples are summed at once: enough that their product runs at the speed of the processor."""
 _CHUNK = 2_000_000
 """Draws made at once: bounds the memory, never the result."""
 
@@ -44,48 +46,67 @@ def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
 
     Args:
         statistic: From column sums [..., m] to the statistics [..., q].
-        units: [J, m].
+        units: [..., J, m].
 
     Returns:
-        [J, q]; for a mean these are the deviations from it.
+        [..., J, q]; for a mean these are the deviations from it.
 
     Example:
         >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
         [[-2.0], [-1.0], [3.0]]
     """
     table = np.asarray(units, dtype=np.float64)
-    jackknifed = np.asarray(statistic(table.sum(axis=0) - table), dtype=np.float64)
-    return np.asarray((len(table) - 1) * (jackknifed.mean(axis=0) - jackknifed), dtype=np.float64)
+    jackknifed = np.asarray(statistic(table.sum(axis=-2, keepdims=True) - table), dtype=np.float64)
+    return np.asarray((table.shape[-2] - 1) * (jackknifed.mean(axis=-2, keepdims=True) - jackknifed), dtype=np.float64)
 
 
 def student_intervals(
-    statistic: Statistic, units: Array, values: Array, *, resampling: Resampling
-) -> list[Interval | None]:
-    """The studentized interval of each statistic.
+    statistic: Statistic, tables: Sequence[Array], *, resampling: Resampling
+) -> list[list[Interval | None]]:
+    """The studentized interval of each statistic of each table.
+
+    Tables of the same number of units share the units that their resamples draw, and one product of matrices.
 
     Args:
         statistic: From column sums [..., m] to the statistics [..., q].
-        units: [J, m].
-        values: The statistics of all units, [q].
+        tables: Units, [J, m] each, of at least one.
         resampling: How often, and from which seed.
 
     Returns:
-        One interval a statistic; None where there are too few units or it does not vary with them.
+        One interval a statistic and table; None where there are too few units or it does not vary with them.
     """
-    num_units = len(units)
+    of_size: dict[int, list[int]] = {}
+    for at, units in enumerate(tables):
+        of_size.setdefault(len(units), []).append(at)
+    found: dict[int, list[Interval | None]] = {}
+    for alike in of_size.values():
+        for start in range(0, len(alike), _TABLES):
+            some = alike[start : start + _TABLES]
+            intervals = _intervals(statistic, np.stack([tables[at] for at in some]), resampling)
+            found.update(zip(some, intervals, strict=True))
+    return [found[at] for at in range(len(tables))]
+
+
+def _intervals(statistic: Statistic, units: Array, resampling: Resampling) -> list[list[Interval | None]]:
+    """The intervals of tables of the same number of units, [T, J, m]."""
+    num_units = units.shape[1]
+    values = np.asarray(statistic(units.sum(axis=1)), dtype=np.float64)
     if num_units < MIN_UNITS:
-        return [None] * len(values)
+        return [[None] * values.shape[1]] * len(values)
     influence = influence_values(statistic, units)
-    errors = np.sqrt(np.sum(influence**2, axis=0) / (num_units * (num_units - 1)))
+    errors = np.sqrt(np.sum(influence**2, axis=1) / (num_units * (num_units - 1)))
     tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
     if num_units > MANY_UNITS:
-        quantiles = _expanded_quantiles(influence)
+        upper, lower = _expanded_quantiles(influence)
     else:
-        quantiles = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
-    lows, highs = values - quantiles[0] * errors, values - quantiles[1] * errors
+        upper, lower = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
+    lows, highs = values - upper * errors, values - lower * errors
     return [
-        (float(low), float(high)) if error > spread else None
-        for low, high, error, spread in zip(lows, highs, errors, tiny, strict=True)
+        [
+            (float(low), float(high)) if error > spread else None
+            for low, high, error, spread in zip(*of_table, strict=True)
+        ]
+        for of_table in zip(lows, highs, errors, tiny, strict=True)
     ]
 
 
@@ -96,40 +117,46 @@ def _expanded_quantiles(influence: Array) -> Array:
     Phi(x) + g (2 x^2 + 1) phi(x) / (6 sqrt(J)).
 
     Args:
-        influence: [J, q].
+        influence: [T, J, q].
 
     Returns:
-        Upper and lower quantile of each statistic, [2, q].
+        Upper and lower quantile of each statistic, [2, T, q].
     """
-    num_units = len(influence)
+    num_units = influence.shape[1]
     squares = influence * influence
-    spread = np.sqrt(np.mean(squares, axis=0))
-    skewness = np.mean(squares * influence, axis=0) / np.where(spread > 0, spread, 1.0) ** 3
-    normal = stdtrit(num_units - 1, TAILS)[:, None]
+    spread = np.sqrt(np.mean(squares, axis=1))
+    skewness = np.mean(squares * influence, axis=1) / np.where(spread > 0, spread, 1.0) ** 3
+    normal = stdtrit(num_units - 1, TAILS)[:, None, None]
     return np.asarray(normal - skewness / np.sqrt(num_units) * (2 * normal**2 + 1) / 6, dtype=np.float64)
 
 
 def _t_quantiles(
     statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, resampling: Resampling
 ) -> Array:
-    """Upper and lower quantile of the studentized error of each statistic, [2, q]."""
-    num_units, num_columns = units.shape
-    normal = np.repeat(stdtrit(num_units - 1, TAILS)[:, None], len(values), axis=1)
+    """Upper and lower quantile of the studentized error of each statistic, [2, T, q]."""
+    num_tables, num_units, num_columns = units.shape
+    quantiles = np.empty((2, *values.shape))
+    quantiles[:] = stdtrit(num_units - 1, TAILS)[:, None, None]
     if num_units < FEW_UNITS:
-        return np.asarray(normal, dtype=np.float64)
+        return quantiles
+    columns = np.concatenate([units, influence, influence**2], axis=2)
     studentized = []
-    for sums in _resampled_sums(np.column_stack([units, influence, influence**2]), resampling):
-        first, second = np.split(sums[:, num_columns:] / num_units, 2, axis=1)
+    for sums in _resampled_sums(columns.swapaxes(0, 1).reshape(num_units, -1), resampling):
+        of_tables = sums.reshape(len(sums), num_tables, -1)
+        first, second = np.split(of_tables[..., num_columns:] / num_units, 2, axis=2)
         own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
         # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
         usable = own > 1e-6 * errors
         studentized.append(
-            np.where(usable, (statistic(sums[:, :num_columns]) - values) / np.where(usable, own, 1), np.nan)
+            np.where(usable, (statistic(of_tables[..., :num_columns]) - values) / np.where(usable, own, 1), np.nan)
         )
     errors_of_resamples = np.concatenate(studentized)
-    known = np.mean(np.isfinite(errors_of_resamples), axis=0) > 0.5
-    normal[:, known] = np.nanquantile(errors_of_resamples[:, known], TAILS, axis=0)
-    return np.asarray(normal, dtype=np.float64)
+    usable = np.isfinite(errors_of_resamples)
+    always = np.all(usable, axis=0)
+    mostly = ~always & (np.mean(usable, axis=0) > 0.5)
+    quantiles[:, always] = np.quantile(errors_of_resamples[:, always], TAILS, axis=0)
+    quantiles[:, mostly] = np.nanquantile(errors_of_resamples[:, mostly], TAILS, axis=0)
+    return quantiles
 
 
 def _resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gradscope.diagnostics.degeneracy.course import EstimateOptions, KnownEstimates, course_of_run
@@ -48,13 +50,13 @@ def test_short_runs_keep_their_steps_as_windows() -> None:
 
 def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated: list[int] = []
-    original = EstimateOptions.estimate
+    original = EstimateOptions.estimates
 
-    def spy(self: EstimateOptions, table: GroupTable) -> DegeneracyEstimates:
-        estimated.append(int(table.step[0]))
-        return original(self, table)
+    def spy(self: EstimateOptions, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
+        estimated.extend(int(table.step[0]) for table in tables)
+        return original(self, tables)
 
-    monkeypatch.setattr(EstimateOptions, "estimate", spy)
+    monkeypatch.setattr(EstimateOptions, "estimates", spy)
     known: KnownEstimates = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
     first = course_of_run(run_of(*groups), known=known)

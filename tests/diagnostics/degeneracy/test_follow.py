@@ -117,10 +117,17 @@ def test_looks_are_as_far_apart_as_one_takes(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text(rows(1, DEAD))
     slept: list[float] = []
-    times = iter([0.0, 30.0, 31.0, 32.0, 70.0])
-    pace = Pace(every=2.0, idle=60.0, sleep=slept.append, clock=lambda: next(times))
-    list(follow_degeneracy(log, pace=pace))
-    assert slept == [30.0, 2.0]
+
+    def sleep(seconds: float) -> None:
+        if not slept:
+            append(log, rows(2, MIXED))()
+        slept.append(seconds)
+
+    # the first look takes 30 seconds, the second 1
+    times = iter([0.0, 30.0, 32.0, 60.0, 61.0, 63.0, 125.0])
+    pace = Pace(every=2.0, idle=60.0, sleep=sleep, clock=lambda: next(times))
+    assert [row.step for row in follow_degeneracy(log, pace=pace)] == [1, 2]
+    assert slept == [2.0, 28.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

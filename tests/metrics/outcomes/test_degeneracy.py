@@ -9,6 +9,7 @@ from gradscope.metrics.outcomes.degeneracy import (
     NO_THRESHOLD,
     GroupTable,
     estimate_at_size,
+    estimate_degeneracies,
     estimate_degeneracy,
     split_gap,
 )
@@ -85,3 +86,14 @@ def test_without_a_threshold_only_equality_is_known() -> None:
     at_size = estimate_at_size(table, 2)
     assert at_size.degeneracy.value == 0.5
     assert at_size.iid_prediction.undefined == at_size.jensen_gap.undefined == NO_THRESHOLD
+
+
+def test_steps_together_have_the_estimates_of_each() -> None:
+    rows = [(step, f"p{at}", 4, (step * at) % 5) for step in range(1, 6) for at in range(10 + 2 * (step % 2))]
+    steps = [table_of([row for row in rows if row[0] == step]) for step in range(1, 6)]
+    for table, found in zip(steps, estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
+        alone = estimate_degeneracy(table, base_pass_rate="step")
+        for name in ("frac_reward_zero_std", "frac_all_fail", "pass_rate", "iid_prediction", "jensen_gap"):
+            one, other = getattr(alone, name), getattr(found, name)
+            assert other.value == one.value
+            assert other.interval == (one.interval and pytest.approx(one.interval, abs=1e-12))

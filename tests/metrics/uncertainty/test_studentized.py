@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from gradscope.metrics.uncertainty import studentized
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.resampling import Resampling
-from gradscope.metrics.uncertainty.studentized import influence_values
+from gradscope.metrics.uncertainty.studentized import influence_values, student_intervals
 
 Array = NDArray[np.float64]
 
@@ -65,3 +65,30 @@ def test_influence_of_a_mean_is_the_deviation_from_it() -> None:
     units = np.column_stack([values, np.ones(12)])
     influence = influence_values(lambda sums: sums[..., :1] / sums[..., 1:], units)
     assert influence[:, 0] == pytest.approx(values - values.mean())
+
+
+@pytest.mark.parametrize("sizes", [[12] * 20, [4, 12, 9, 12, 1100, 4, 1100], [30]])
+def test_tables_together_have_the_intervals_of_each(sizes: list[int]) -> None:
+    resampling = Resampling(num_resamples=300, seed=3)
+    tables = [np.column_stack([draws(seed, size), np.ones(size)]) for seed, size in enumerate(sizes)]
+    tables[-1][:, 0] = 0.5
+
+    def statistic(sums: Array) -> Array:
+        return np.asarray(sums / sums[..., 1:])
+
+    together = student_intervals(statistic, tables, resampling=resampling)
+    for table, intervals in zip(tables, together, strict=True):
+        ((mean, one),) = student_intervals(statistic, [table], resampling=resampling)
+        assert one is None
+        assert intervals == [mean and pytest.approx(mean, abs=1e-12), None]
+    assert together[-1] == [None, None]
+    assert (together[0][0] is None) == (sizes[0] < studentized.MIN_UNITS or len(sizes) == 1)
+
+
+def test_resamples_without_a_rare_unit_say_nothing_of_the_error() -> None:
+    rare, common = (np.column_stack([column, np.ones(30)]) for column in (np.eye(1, 30)[0], draws(0, 30)))
+    resampling = Resampling(num_resamples=500)
+    ((alone, _),) = student_intervals(lambda sums: sums / 30, [rare], resampling=resampling)
+    ((beside, _), _) = student_intervals(lambda sums: sums / 30, [rare, common], resampling=resampling)
+    assert alone is not None
+    assert beside == pytest.approx(alone, abs=1e-12)

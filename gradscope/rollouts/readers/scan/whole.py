@@ -83,6 +83,7 @@ class Whole:
         """
         step, size, place, by_row = (column.values for column in (self._step, self._size, self._place, self._by_row))
         group = pa.concat_arrays(self._groups)
+        self._groups = [group]
         order, count = _by_group(step, place, group)
         first = order[starts_of(count)]
         if by_row.any():
