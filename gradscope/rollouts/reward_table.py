@@ -219,7 +219,12 @@ class GroupsOfTable(Sequence[RolloutGroup]):
     def __getitem__(self, index: slice) -> tuple[RolloutGroup, ...]: ...
 
     def __getitem__(self, index: int | slice) -> RolloutGroup | tuple[RolloutGroup, ...]:
-        return self._groups[index]
+        if isinstance(index, slice):
+            return tuple(map(self._group, range(len(self))[index]))
+        return self._group(range(len(self))[index])
+
+    def _group(self, place: int) -> RolloutGroup:
+        return self._groups[place]
 
     def __iter__(self) -> Iterator[RolloutGroup]:
         return iter(self._groups)
@@ -236,7 +241,7 @@ class GroupsOnDisk(GroupsOfTable):
             read: Reads the groups of a step back, whole and in the order of the table.
         """
         super().__init__(table)
-        self._read = read
+        self.read = read
         self._at = lru_cache(maxsize=2)(self._read_back)
 
     def at(self, step: int) -> tuple[RolloutGroup, ...]:
@@ -250,13 +255,9 @@ class GroupsOnDisk(GroupsOfTable):
         """
         return self._at(step)
 
-    def of_steps(self, steps: Iterable[int]) -> GroupsOnDisk:
-        """The groups of some steps alone."""
-        return GroupsOnDisk(self.table.select(np.isin(self.table.step, list(steps))), self._read)
-
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
         sizes = self.table.size[self.table.step == step].tolist()
-        groups = tuple(self._read(step)) if sizes else ()
+        groups = tuple(self.read(step)) if sizes else ()
         if [group.size for group in groups] != sizes:
             raise InputError(
                 f"Step {step} does not have the rollouts any more that it had when the log was scanned.",
@@ -264,16 +265,7 @@ class GroupsOnDisk(GroupsOfTable):
             )
         return groups
 
-    @overload
-    def __getitem__(self, index: int) -> RolloutGroup: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[RolloutGroup, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> RolloutGroup | tuple[RolloutGroup, ...]:
-        if isinstance(index, slice):
-            return tuple(self[at] for at in range(len(self))[index])
-        place = range(len(self))[index]
+    def _group(self, place: int) -> RolloutGroup:
         step = int(self.table.step[place])
         return self.at(step)[place - int(np.searchsorted(self.table.step, step))]
 
@@ -316,10 +308,9 @@ def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:
     """The groups of some steps, in their order."""
     chosen = set(steps)
-    if isinstance(groups, GroupsOnDisk):
-        return groups.of_steps(chosen)
     if isinstance(groups, GroupsOfTable):
-        return GroupsOfTable(groups.table.select(np.isin(groups.table.step, list(chosen))))
+        table = groups.table.select(np.isin(groups.table.step, list(chosen)))
+        return GroupsOnDisk(table, groups.read) if isinstance(groups, GroupsOnDisk) else GroupsOfTable(table)
     return tuple(group for group in groups if group.step in chosen)
 
 
