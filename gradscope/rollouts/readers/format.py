@@ -90,6 +90,9 @@ class LogColumns:
     """How a file is read; None: row by row."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
+    surveyed: Mapping[str, Any] | None = None
+    """What ``survey`` finds in a log that is read as columns to its end, for rows that are read back; None: where there
+    is a ``survey``, none are, and a log of which more than rewards is asked for is read row by row."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last look at the whole where it has groups; None: the log has to be read row by row after all."""
 
@@ -132,8 +135,7 @@ class RowFormat:
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
     columns: Callable[[Reading], LogColumns | None] | None = None
-    """How large logs are read as columns; None: row by row. What ``noted`` and ``survey`` would have found, it notes.
-    Rows are then read back a step at a time, and ``records`` is called without what ``survey`` returns."""
+    """How large logs are read as columns; None: row by row. It notes what ``noted`` and ``survey`` would have found."""
     table_of_rows: Callable[[Iterable[LogRow], Reading], RewardTable] | None = None
     """How large logs whose rows have no columns are reduced where nothing but rewards is asked for: row by row, without
     keeping any."""
@@ -185,12 +187,18 @@ class RowFormat:
         columns = None if self.columns is None else self.columns(reading)
         if columns is None:
             return None
+        surveyed = {} if self.survey is None else columns.surveyed
+        if surveyed is None and not reading.request.rewards_only:
+            return None
 
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-            return self._records_alone(((file, row) for row in rows), replace(reading, quarantine=quarantine), columns)
+            return self._records_alone(
+                ((file, row) for row in rows), replace(reading, quarantine=quarantine), columns.shared
+            )
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
-            return self._records_alone(rows, replace(reading, quarantine=QuarantineLog()))
+            found = columns.shared if surveyed is None else surveyed
+            return self._records_alone(rows, replace(reading, quarantine=QuarantineLog()), found)
 
         log = ColumnLog(
             files=reading.files,
@@ -203,13 +211,11 @@ class RowFormat:
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
 
-    def _records_alone(
-        self, rows: Iterable[FileRow], reading: Reading, columns: LogColumns | None = None
-    ) -> Iterator[Record]:
+    def _records_alone(self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]) -> Iterator[Record]:
         """The rollouts of rows, each looked at by itself."""
         for file, (location, cells) in rows:
             row = LogRow(file=file, location=location, cells=cells, reading=reading)
-            yield from self._records_of(row, {} if columns is None else columns.shared)
+            yield from self._records_of(row, shared)
 
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +35,26 @@ def cut_conversation(value: Any) -> Conversation:
         '4'
     """
     messages = parse_messages(value) or ()
-    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
-    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
-    start = (trained or spoken or [len(messages)])[0]
+    start = _start(messages)
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     return Conversation(
-        prompt=text_of(list(before)) if before else "",
+        prompt=_contents(before),
         messages=before or None,
-        completion=text_of(list(messages[start:])) if messages[start:] else "",
+        completion=_contents(messages[start:]),
     )
+
+
+def completion_of(value: Any) -> str:
+    """The contents of a conversation's messages from the policy's first on; empty where the cell is none."""
+    messages = parse_messages(value) or ()
+    return _contents(messages[_start(messages) :])
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> str:
+    return text_of(list(messages)) if messages else ""
+
+
+def _start(messages: Sequence[Mapping[str, Any]]) -> int:
+    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
+    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    return (trained or spoken or [len(messages)])[0]

@@ -19,6 +19,9 @@ from gradscope.rollouts.run import TrainerSettings
 class EarlierLooks:
     """What a reader keeps of a log that is still being written, from one look to the next."""
 
+    def forget(self) -> None:
+        """Keep nothing, so that the next look reads the log from its start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.trace import leaves_of, nodes_of, path_to
 
 STREAMS = ("advantages", "trainer_logprobs", "entropies")
 """Lists a branch that become lists of the same name of its nodes, which ``read_trace`` takes up; prime-rl's trainer
 also writes ``is_masked``, what its loss left out."""
-_VERSION = 1
+VERSION = 1
+"""That of the annotations that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,8 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog) -> Annota
     shipped: list[int] = []
     for file in files:
         for location, row in read_jsonl(file, quarantine):
-            name = row.get("trace_id")
-            if row.get("version") != _VERSION or not isinstance(name, str):
-                quarantine.add(f"the annotation is not of version {_VERSION} or names no trace", location)
+            name = annotated(row, location, quarantine)
+            if name is None:
                 continue
             learned = mapping_of(row.get("info"))
             info.setdefault(name, {}).update(learned)
@@ -72,10 +72,24 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog) -> Annota
     return Annotations(info, streams, frozenset(step for step, count in Counter(shipped).items() if count > 1))
 
 
+def annotated(row: Mapping[str, Any], location: str, quarantine: QuarantineLog) -> str | None:
+    """The trace that an annotation is of; None where it is none, which goes to the quarantine."""
+    name = row.get("trace_id")
+    if row.get("version") == VERSION and isinstance(name, str):
+        return name
+    quarantine.add(f"the annotation is not of version {VERSION} or names no trace", location)
+    return None
+
+
 def ship_step(info: Mapping[str, Any]) -> int | None:
     """The step that a trace was trained on at; None where it was not, or not yet."""
-    step = mapping_of(info.get("ship")).get("step")
-    return step if type(step) is int else None
+    return step_in(mapping_of(info.get("ship")))
+
+
+def step_in(cell: Mapping[str, Any]) -> int | None:
+    """The step that a cell names; None where that is no whole number that a float can tell from its neighbors."""
+    step = cell.get("step")
+    return step if type(step) is int and whole_number(step) is not None else None
 
 
 def _streams_in(row: Mapping[str, Any]) -> Iterable[tuple[int, str, list[Any]]]:

@@ -140,6 +140,8 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
         quarantine=found.quarantine,
     )
     table = reduce_log(log, request.progress, request.so_far)
+    if unknown and request.so_far is not None:
+        request.so_far.forget()  # the next look would not see these rewards again
     return None if unknown else replace(found, groups=GroupsOfTable(table))
 
 

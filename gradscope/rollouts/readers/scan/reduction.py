@@ -73,6 +73,8 @@ class ColumnLog:
     another; None: as ``records`` does."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
+    repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
+    """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
 
 def is_large(files: Iterable[Path]) -> bool:
@@ -95,6 +97,8 @@ def reduced_groups(
     """
     if request.rewards_only:
         table = judged(reduce_log(log, request.progress, request.so_far))
+        if table is None and request.so_far is not None:
+            request.so_far.forget()  # the next look would not see again what this one was judged by
         return None if table is None else GroupsOfTable(table)
     if any(log.declared(file) is None for file in log.files):
         return None
@@ -142,7 +146,10 @@ def reduce_log(
         if whole.is_empty:
             return RewardTable.of_groups(())
         table, sample = whole.table()
-        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+        if log.repeats is not None:
+            repeated = log.repeats(table)
+        else:
+            repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
         if not repeated.any():
             return table
         names = frozenset(table.select(repeated).ids())

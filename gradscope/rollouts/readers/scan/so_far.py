@@ -38,9 +38,10 @@ class ReadSoFar(EarlierLooks):
 
     def __init__(self) -> None:
         self._columns: tuple[str, ...] = ()
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Keep nothing."""
         self.files: dict[Path, FileSoFar] = {}
         self.parts: list[Part] = []
         self.set_aside = QuarantineLog()
@@ -55,7 +56,7 @@ class ReadSoFar(EarlierLooks):
         """
         known = list(self.files)
         if columns != self._columns or known != list(files[: len(known)]) or not all(map(self._has_grown, known)):
-            self._forget()
+            self.forget()
         self._columns = columns
 
     def keep(self, pieces: Sequence[Piece], lines_of_piece: Sequence[int], parts: Sequence[Part]) -> None:

@@ -111,6 +111,13 @@ class Whole:
         return table, found.get("sample")
 
 
+def table_of(part: Part) -> RewardTable:
+    """The table of a log that is one part."""
+    whole = Whole(part.columns)
+    whole.add(part)
+    return whole.table()[0]
+
+
 def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts]:
     """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
     order = np.asarray(np.lexsort((place, step)), dtype=np.int64)

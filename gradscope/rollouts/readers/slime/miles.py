@@ -5,22 +5,26 @@ The dump of ``torch.save`` in ``rollout_data`` holds every sample and is read as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.conversations import cut_conversation
+from gradscope.rollouts.readers.parsing.conversations import completion_of
 from gradscope.rollouts.readers.parsing.counted import SEVERAL, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import digest
-from gradscope.rollouts.readers.parsing.tables import Row, read_parquet
-from gradscope.rollouts.readers.slime.sample import logged_tokens, sample_record, survey_rewards
-from gradscope.rollouts.types import Tokens
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.slime.sample import sample_record, survey_rewards
+from gradscope.rollouts.readers.slime.table import Told, table_of_samples
+from gradscope.rollouts.readers.slime.token_columns import TokenColumns
+from gradscope.rollouts.reward_table import UNKNOWN
 
+_Found = TypeVar("_Found")
 _NO_COLUMNS = (
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
@@ -31,57 +35,63 @@ _UNTOLD = "the sample kept no conversation, so that neither its group nor its re
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The samples of a file, each with what the Parquet file beside it holds of it."""
-    columns = _columns(file)
+    """The samples of a file, each with the places of its sequences in the Parquet file beside it."""
+    columns = TokenColumns.beside(file)
+    places = {} if columns is None else columns.places
     samples: dict[Any, list[Row]] = {}
     for location, cells in read_jsonl(file, quarantine):
         index = whole_number(cells.get("sample_index"))
         samples.setdefault(location if index is None else index, []).append((location, cells))
     for index, rows in samples.items():
-        found = None if columns is None else columns.get(index, [])
-        are_leaves = len({digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
+        are_leaves = len(rows) == 1 or len({digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
+        beside = {"columns": columns, "places": places.get(index, []), "num_leaves": len(rows) if are_leaves else 1}
         for location, cells in rows[-1:] if are_leaves else rows:
-            leaves = len(rows) if are_leaves else 1
-            yield location, {"rollout_id": file.stem, "sample": cells, "columns": found, "num_leaves": leaves}
-    for index in (columns or {}).keys() - samples.keys():
+            yield location, {"rollout_id": file.stem, "sample": cells, **beside}
+    for index in places.keys() - samples.keys():
         quarantine.add(_UNTOLD, f"{file}:{index}")
 
 
-def _columns(file: Path) -> dict[Any, list[dict[str, Any]]] | None:
-    """Sample index -> its rows in the Parquet file, several for one of several sequences; None where there is none."""
-    beside = file.resolve().parent.parent / "dashboard_columns" / f"rollout_{file.stem}.parquet"
-    if not beside.is_file():
-        return None
-    found: dict[Any, list[dict[str, Any]]] = {}
-    for row in read_parquet(beside).to_pylist():
-        found.setdefault(row.get("sample_index"), []).append(row)
-    return found
-
-
 def _records(row: LogRow, part: str | None) -> Iterator[Record]:
-    sample, columns = row.cells["sample"], row.cells["columns"]
-    sequences = _sequences(columns or (), row)
-    has_several = max(row.cells["num_leaves"], len(sequences)) > 1
-    row.reading.noted.update({_NO_COLUMNS} if columns is None else set(), {SEVERAL} if has_several else set())
+    sequences = _with_all_leaves(row, TokenColumns.sequences) or ()
+    sample = row.cells["sample"]
     yield sample_record(
         row,
         part,
         tokens=sequences[-1] if sequences else None,
         earlier=sequences[:-1],
-        completion=cut_conversation(sample.get("messages")).completion,
+        completion=completion_of(sample.get("messages")),
         index=sample.get("sample_index"),
     )
 
 
-def _sequences(columns: Sequence[Mapping[str, Any]], row: LogRow) -> tuple[Tokens, ...]:
-    """A sample's tokens, nothing where some are missing; where they contradict themselves it stays in its group."""
-    if len(columns) < row.cells["num_leaves"]:
-        return ()
-    try:
-        return tuple(map(logged_tokens, columns))
-    except UnusableRowError as error:
-        row.reading.quarantine.add(str(error), row.location)
-        return ()
+def _told(row: LogRow) -> Told:
+    num_tokens = _with_all_leaves(row, TokenColumns.num_tokens)
+    sample = row.cells["sample"]
+    return Told(
+        index=sample.get("sample_index"),
+        completion=completion_of(sample.get("messages")),
+        num_tokens=UNKNOWN if num_tokens is None else num_tokens,
+    )
+
+
+def _with_all_leaves(row: LogRow, look: Callable[[TokenColumns, Sequence[int]], _Found]) -> _Found | None:
+    """What a look at a sample's tokens finds.
+
+    Returns:
+        What it finds; None where tokens are missing, or contradict themselves: the sample then stays in its group.
+    """
+    columns, places, num_leaves = (row.cells[name] for name in ("columns", "places", "num_leaves"))
+    found = None
+    if columns is None:
+        row.reading.noted.add(_NO_COLUMNS)
+    elif places and len(places) >= num_leaves:
+        try:
+            found = look(columns, places)
+        except UnusableRowError as error:
+            row.reading.quarantine.add(str(error), row.location)
+    if num_leaves > 1 or (found is not None and len(places) > 1):
+        row.reading.noted.add(SEVERAL)
+    return found
 
 
 FORMAT = RowFormat(
@@ -93,6 +103,7 @@ FORMAT = RowFormat(
     rows_of=_rows_of,
     survey=survey_rewards,
     records=_records,
+    table_of_rows=partial(table_of_samples, told_by=_told),
     inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,

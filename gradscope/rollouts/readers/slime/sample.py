@@ -74,7 +74,7 @@ def sample_record(
     return Record(
         step=required_whole(row.cells.get("rollout_id"), "the step"),
         group=str(required_whole(sample.get("group_index"), "group_index")),
-        prompt_id=digest(parse_messages(prompt) or text_of(prompt)),
+        prompt_id=prompt_digest(prompt),
         prompt=text_of(prompt),
         completion=completion,
         messages=parse_messages(prompt),
@@ -86,6 +86,11 @@ def sample_record(
         sample_id=None if number is None else str(number),
         location=row.location,
     )
+
+
+def prompt_digest(prompt: Any) -> str:
+    """The id of a prompt, text or messages."""
+    return digest(parse_messages(prompt) or text_of(prompt))
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:

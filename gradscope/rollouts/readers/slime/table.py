@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +26,25 @@ from gradscope.rollouts.readers.parsing.nested_cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
-from gradscope.rollouts.readers.slime.sample import chosen_part, num_logged_tokens, part_of_reward
-from gradscope.rollouts.reward_table import RewardTable
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, text_of
+from gradscope.rollouts.readers.slime.sample import chosen_part, num_logged_tokens, part_of_reward, prompt_digest
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.types import group_name
 
 _UNNUMBERED = 2 * LARGEST_STEP
 """Stands for the number of a sample that has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What forks of slime say of a sample in places of their own."""
+
+    index: Any
+    """Its number within the rollout, whatever its type."""
+    completion: str
+    """The text of its completion."""
+    num_tokens: int
+    """Those of its completion; ``UNKNOWN`` where they were not logged."""
 
 
 @dataclass(slots=True)
@@ -50,7 +62,7 @@ class _Samples:
     number: array[int] = field(default_factory=lambda: array("q"))
     """What tells it from the others of its group, [R]."""
     response: array[int] = field(default_factory=lambda: array("q"))
-    """A hash of its response, [R]."""
+    """A hash of its completion, [R]."""
     num_tokens: array[int] = field(default_factory=lambda: array("q"))
     """Tokens of its completion, [R]."""
     rewards: list[Any] = field(default_factory=list)
@@ -58,33 +70,45 @@ class _Samples:
     locations: list[str] = field(default_factory=list)
     """``file:line``, [R]."""
 
-    def add(self, row: LogRow) -> None:
+    def add(self, row: LogRow, told_by: Callable[[LogRow], Told]) -> None:
         """Take in a sample, unless it cannot be used; looks at its cells in the order of ``sample_record``."""
         sample = mapping_of(row.cells["sample"])
         reward = sample.get("reward", ABSENT)
         self.names.update(dict.fromkeys(numbers_in(reward)))
-        num_tokens = num_logged_tokens(sample)
+        told = told_by(row)
         step = required_whole(row.cells.get("rollout_id"), "the step")
         key = (step, required_whole(sample.get("group_index"), "group_index"))
         if key not in self.groups:
             self.groups[key] = len(self.groups)
-            prompt = sample.get("prompt")
-            self.prompts.append(digest(parse_messages(prompt) or text_of(prompt)))
-        number = whole_number(sample.get("index"))
+            self.prompts.append(prompt_digest(sample.get("prompt")))
+        number = whole_number(told.index)
         self.group.append(self.groups[key])
         self.number.append(_UNNUMBERED if number is None else number)
-        self.response.append(hash(text_of(sample.get("response"))))
-        self.num_tokens.append(num_tokens)
+        self.response.append(hash(told.completion))
+        self.num_tokens.append(told.num_tokens)
         self.rewards.append(reward)
         self.locations.append(row.location)
 
 
-def table_of_samples(rows: Iterable[LogRow], reading: Reading) -> RewardTable:
+def told_by_slime(row: LogRow) -> Told:
+    """What slime says of a sample."""
+    sample = mapping_of(row.cells["sample"])
+    return Told(
+        index=sample.get("index"),
+        completion=text_of(sample.get("response")),
+        num_tokens=num_logged_tokens(sample),
+    )
+
+
+def table_of_samples(
+    rows: Iterable[LogRow], reading: Reading, told_by: Callable[[LogRow], Told] = told_by_slime
+) -> RewardTable:
     """The table of a log, of whose samples no more is kept than it takes.
 
     Args:
         rows: Rows with ``rollout_id`` and ``sample``.
         reading: Takes the samples that cannot be used, and which of several rewards counts.
+        told_by: What a row says of its sample; raises :class:`UnusableRowError` where it holds none.
 
     Returns:
         The table; empty where no sample can be used.
@@ -92,7 +116,7 @@ def table_of_samples(rows: Iterable[LogRow], reading: Reading) -> RewardTable:
     samples = _Samples()
     for row in rows:
         try:
-            samples.add(row)
+            samples.add(row, told_by)
         except UnusableRowError as error:
             reading.quarantine.add(str(error), row.location)
     part = chosen_part(samples.names, reading)
@@ -135,6 +159,7 @@ def _table(samples: _Samples, totals: Sequence[float | None], counted: NDArray[n
     place = np.argsort(by_step)[np.asarray(samples.group)[counted]]
     rows = counted[np.argsort(place, kind="stable")]
     rewards = [numbers_in(samples.rewards[at]) for at in rows.tolist()]
+    num_tokens = np.asarray(samples.num_tokens)[rows]
     prompts: dict[str, int] = {}
     of_group = [prompts.setdefault(samples.prompts[at], len(prompts)) for at in by_step.tolist()]
     return RewardTable(
@@ -148,5 +173,5 @@ def _table(samples: _Samples, totals: Sequence[float | None], counted: NDArray[n
             name: to_floats([of_sample.get(name) for of_sample in rewards])
             for name in dict.fromkeys(name for of_sample in rewards for name in of_sample)
         },
-        num_tokens=np.asarray(samples.num_tokens)[rows],
+        num_tokens=num_tokens if np.any(num_tokens != UNKNOWN) else None,
     )

@@ -46,7 +46,7 @@ def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[in
     return frozenset(mixed)
 
 
-def _records(row: LogRow, mixed: frozenset[int] = frozenset(), of_odd_rows: Prompts | None = None) -> Iterator[Record]:
+def _records(row: LogRow, mixed: frozenset[int], of_odd_rows: Prompts | None = None) -> Iterator[Record]:
     step = required_whole(row.cells.get("step"), "the step")
     index = None if step in mixed else str(required_whole(row.cells.get("prompt_idx"), "prompt_idx"))
     if of_odd_rows is not None and (prompt := token_ids(row.cells.get("prompt_tokens"))) is not None:

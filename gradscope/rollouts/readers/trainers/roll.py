@@ -10,14 +10,19 @@ from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY, hidden_by
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import list_of, required_whole
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_messages, text_of
+from gradscope.rollouts.readers.parsing.nested_cells import list_of
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import ABSENT, parse_messages, text_of
 from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.trainers.roll_table import (
+    grouped_by,
+    id_of,
+    prompt_of,
+    step_and_group,
+    table_of_rollouts,
+)
 
 _KEYS = ("global_step", "responses", "scores")
-_BY_ID = "Rollouts of one id and prompt at one step are a group."
-_BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
 _FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
 
 
@@ -38,30 +43,21 @@ def _is_batch(line: Mapping[str, Any]) -> bool:
 
 
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
-    have_ids = all(_id(row.cells) for row in rows)
-    reading.inferred.append(_BY_ID if have_ids else _BY_PROMPT)
+    reading.inferred.append(grouped_by(all(id_of(row.cells) for row in rows)))
     return {}
 
 
-def _id(cells: Mapping[str, Any]) -> str:
-    return text_of(cells.get("id"))
-
-
 def _records(row: LogRow) -> Iterator[Record]:
-    cells = row.cells
-    step = required_whole(cells["global_step"], "the step")
-    prompt = cells.get("prompt", cells.get("messages"))
-    if not prompt and not _id(cells):
-        raise UnusableRowError("the row has neither an id nor a prompt")
-    name = "/".join(filter(None, (text_of(cells.get("domain")), _id(cells), digest(prompt))))
+    step, name = step_and_group(row.cells)
+    prompt = prompt_of(row.cells)
     yield Record(
         step=step,
         group=name,
         prompt_id=name,
         prompt=text_of(prompt),
-        completion=text_of(cells["responses"]),
+        completion=text_of(row.cells["responses"]),
         messages=parse_messages(prompt),
-        reward=row.reward(cells.get("scores", ABSENT)),
+        reward=row.reward(row.cells.get("scores", ABSENT)),
     )
 
 
@@ -74,5 +70,6 @@ FORMAT = RowFormat(
     rows_of=_rows_of,
     survey=_survey,
     records=_records,
+    table_of_rows=table_of_rollouts,
     missing=(_FILTERED, TEXT_ONLY),
 )

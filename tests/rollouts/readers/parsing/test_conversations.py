@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.rollouts.readers.parsing.conversations import Conversation, cut_conversation
+from gradscope.rollouts.readers.parsing.conversations import Conversation, completion_of, cut_conversation
 
 
 def said(role: str, content: str, **more: Any) -> dict[str, Any]:
@@ -41,9 +41,10 @@ def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
 @pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])
 def test_what_is_no_conversation_is_empty(cell: Any) -> None:
     assert cut_conversation(cell) == Conversation(prompt="", messages=None, completion="")
+    assert completion_of(cell) == ""
 
 
 def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert cut_conversation(messages).completion == "b"
+    assert cut_conversation(messages).completion == completion_of(messages) == "b"
     assert cut_conversation(messages[:1]).completion == ""

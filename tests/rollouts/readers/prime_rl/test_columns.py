@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from gradscope.rollouts.readers.prime_rl.columns import kinds_of_rewards
-from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.prime_rl.columns import kinds_of_rewards, named_in, stream_group
+from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+from tests.rollouts.readers.reduced import answers, assert_same, every_log_is_large, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +123,20 @@ def test_rewards_that_come_late_are_for_the_row_reader(tmp_path: Path) -> None:
     assert_same(tmp_path / "traces.jsonl", is_reduced=False)
 
 
+def test_rewards_that_come_late_are_for_the_row_reader_at_every_later_look(tmp_path: Path) -> None:
+    file, so_far = tmp_path / "traces.jsonl", ReadSoFar()
+    lines = [json.dumps(cells) for cells in (*[row()] * 20, row(1, "g", trace(rewards={"late": {"score": 1}})), row())]
+    for number in (20, 21, 22):
+        write_lines(file, lines[:number])
+        again, anew = (read_run(file, rewards_only=True, so_far=known) for known in (so_far, None))
+        assert answers(again) == answers(anew)
+
+
 def test_kinds_of_rewards_are_those_of_episodes_with_one_agent_in_their_order() -> None:
     rows = [row(), row(1, "g", trace(rewards=OTHER)), row(), row(1, "g", trace(rewards={}), trace()), {}]
     assert kinds_of_rewards(rows) == (("correct", "short", "b"), ("exact", "correct"))
+
+
+@pytest.mark.parametrize(("group", "prompt"), [("g", "math/h"), ("", "/"), ("1:g", "2:h"), ("é\u0000😀", "\ud800")])
+def test_a_group_of_the_stream_is_called_by_its_name_and_its_prompt(group: str, prompt: str) -> None:
+    assert named_in(stream_group(group, prompt)) == group

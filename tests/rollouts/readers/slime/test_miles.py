@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,15 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.scan import reduction
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.reduced import STRANGE, mutated
+from tests.rollouts.readers.reduced import write_lines as write_damaged
+from tests.rollouts.readers.same_table import assert_reduced_alike
 from tests.rollouts.readers.slime.test_rollouts import archive, sample
+from tests.rollouts.readers.slime.test_token_columns import variants
 
 LOG = REPOSITORY / "fixtures/logs/miles"
 
@@ -105,3 +112,77 @@ def test_a_damaged_parquet_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"rollout_1\.parquet is not a readable Parquet file"):
         read_run(tmp_path / "run")
+
+
+@pytest.fixture
+def every_log_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+
+
+SEVERAL = {"a": 1.0, "b": 0.0}
+ROWS = [
+    *(row(index, group_index=index // 4, reward=index / 3) for index in range(8)),
+    *(row(1, group_index=0, reward=1 / 3, messages=messages) for messages in (None, [], [{"role": "user"}])),
+    *(row(index, reward=SEVERAL) for index in (2, 3)),
+    row(None),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("every_log_is_large")
+def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
+    plain = [one for one in variants() if None not in (one["tokens"] or ())]
+    num_read = 0
+    for seed in range(300):
+        chance, folder = random.Random(seed), tmp_path / str(seed)
+        for step in range(1 + seed % 3):
+            rows = ROWS if seed % 2 else ROWS[:-3]
+            lines = [json.dumps(rows[0]), *mutated(rows, chance.randrange(1 << 30), within=("reward",))]
+            write_damaged(folder / f"trajectory/{step}.jsonl", lines, ended=seed % 5 > 0)
+            if seed % 4:
+                kinds = chance.choices(variants() if seed % 7 == 0 else plain, k=8)
+                found = [one | {"sample_index": chance.choice([*range(9), None])} for one in kinds]
+                (folder / "dashboard_columns").mkdir(exist_ok=True)
+                pq.write_table(pa.Table.from_pylist(found), folder / f"dashboard_columns/rollout_{step}.parquet")
+        num_read += isinstance(assert_reduced_alike(folder), Run)
+    assert num_read > 250
+
+
+@pytest.mark.usefixtures("every_log_is_large")
+@pytest.mark.parametrize("key", sorted(row()))
+def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
+    for at, value in enumerate(STRANGE):
+        rows = [row(0), row(1, **{key: value}), row(2), row(1, **{key: value})]
+        (tmp_path / str(at)).mkdir()
+        lines = [json.dumps(cells) for cells in rows]
+        write_damaged(tmp_path / str(at) / "trajectory/3.jsonl", lines)
+        assert_reduced_alike(tmp_path / str(at))
+
+
+@pytest.mark.usefixtures("every_log_is_large")
+def test_the_sample_of_the_format_is_reduced() -> None:
+    run = assert_reduced_alike(LOG)
+    assert isinstance(run, Run)
+    assert rewards_of(run)["1:3"] == (1.0, 0.0)
+
+
+@pytest.mark.usefixtures("every_log_is_large")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(0), row(0), row(1), row(1, reward=0.0)],
+        [row(0, status="a"), row(0, status="b"), row(0, status="a")],
+        [row(0), row("0"), row(0.0), row(True)],
+        [row(0, group_index=0), row(0, group_index=1)],
+        [row(0, messages=None), row(1, messages=[{"role": "assistant", "content": "é\U0001f600"}])],
+        [row(0, reward=float("nan")), row(1, reward=float("inf"))],
+    ],
+)
+def test_samples_of_several_rows(tmp_path: Path, rows: list[Any]) -> None:
+    write_lines(tmp_path / "trajectory/3.jsonl", *rows)
+    write_lines(tmp_path / "trajectory/03.jsonl", *rows)
+    assert_reduced_alike(tmp_path)
+    (tmp_path / "dashboard_columns").mkdir()
+    beside = [columns(0), columns(0, tokens=[1, 2, 3]), columns(1, loss_mask=[0]), columns(2)]
+    pq.write_table(pa.Table.from_pylist(beside), tmp_path / "dashboard_columns/rollout_3.parquet")
+    assert_reduced_alike(tmp_path)

@@ -1,0 +1,145 @@
+"""miles' tokens of a rollout: a Parquet file with a row a sequence, as objects or as no more than their lengths.
+
+Legend: R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
+from gradscope.rollouts.readers.parsing.tables import read_parquet
+from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, NOT_IDS, NOTHING_SAMPLED
+from gradscope.rollouts.readers.slime.sample import logged_tokens, num_logged_tokens
+from gradscope.rollouts.types import Tokens
+
+_INDEX = "sample_index"
+_LISTS = ("tokens", "loss_mask", "rollout_log_probs")
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """The tokens of the samples of one rollout."""
+
+    table: pa.Table
+    """[R]."""
+
+    @classmethod
+    def beside(cls, file: Path) -> TokenColumns | None:
+        """Those of a file of trajectories; None where it has none."""
+        folder = file.resolve().parent.parent / "dashboard_columns"
+        path = folder / f"rollout_{file.stem}.parquet"
+        return cls(read_parquet(path)) if path.is_file() else None
+
+    @cached_property
+    def places(self) -> dict[Any, list[int]]:
+        """Sample index -> its rows, several for a sample of several sequences."""
+        found: dict[Any, list[int]] = {}
+        names = self.table.column_names
+        indices = self.table[_INDEX].to_pylist() if _INDEX in names else [None] * self.table.num_rows
+        for at, index in enumerate(indices):
+            found.setdefault(index, []).append(at)
+        return found
+
+    def sequences(self, places: Sequence[int]) -> tuple[Tokens, ...]:
+        """The sequences in some rows.
+
+        Returns:
+            The tokens of each.
+
+        Raises:
+            UnusableRowError: One of them has none, or contradicts itself.
+        """
+        return tuple(logged_tokens(self._rows[at]) for at in places)
+
+    def num_tokens(self, places: Sequence[int]) -> int:
+        """How long the sequences in some rows are, without a copy of them.
+
+        Returns:
+            The tokens of all their completions.
+
+        Raises:
+            UnusableRowError: Likewise.
+        """
+        lengths = [self._lengths[at] for at in places]
+        reasons = [length for length in lengths if isinstance(length, str)]
+        if reasons:
+            raise UnusableRowError(reasons[0])
+        return sum(length for length in lengths if isinstance(length, int))
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return list(self.table.to_pylist())
+
+    @cached_property
+    def _lengths(self) -> list[int | str]:
+        """The number of tokens of each row's completion, or why they cannot be used."""
+        if not self._is_plain():
+            return list(map(_length_of, self._rows))
+        size, length = _sizes(self.table["tokens"]), _numbers(self.table["response_length"])
+        problem = np.where((size < 0) | (length <= 0) | (length > size), NOT_IDS, "").astype(object)
+        first = np.zeros(len(size), dtype=np.int64)
+        for name in _LISTS[1:]:
+            if name in self.table.column_names:
+                of_list = _sizes(self.table[name])
+                problem[(problem == "") & (of_list >= 0) & (of_list != length)] = NOT_ALIGNED
+        if "loss_mask" in self.table.column_names:
+            masked = _sizes(self.table["loss_mask"]) >= 0
+            first[masked] = _first_set(self.table["loss_mask"])[masked]
+            problem[(problem == "") & masked & (first >= length)] = NOTHING_SAMPLED
+        counted = (length - first).tolist()
+        return [reason or number for reason, number in zip(problem.tolist(), counted, strict=True)]
+
+    def _is_plain(self) -> bool:
+        """Whether columns have the types that miles gives them, so that numbers are numbers."""
+        types = dict(zip(self.table.column_names, self.table.schema.types, strict=False))
+        lists = [types[name] for name in _LISTS if name in types]
+        return (
+            len(types) == len(self.table.column_names)
+            and {"tokens", "response_length"} <= types.keys()
+            and pa.types.is_signed_integer(types["response_length"])
+            and all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in lists)
+            and pa.types.is_integer(types["tokens"].value_type)
+            and ("loss_mask" not in types or _is_flag(types["loss_mask"].value_type))
+            and not self.table["tokens"].combine_chunks().flatten().null_count
+        )
+
+
+def _length_of(row: dict[str, Any]) -> int | str:
+    try:
+        return num_logged_tokens(row)
+    except UnusableRowError as error:
+        return str(error)
+
+
+def _is_flag(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Whole numbers, -1 where there is none, [R]."""
+    return np.asarray(to_numpy(column.cast(pa.int64()).fill_null(-1)))
+
+
+def _sizes(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """How many elements each list has, -1 where there is none, [R]."""
+    return _numbers(pc.list_value_length(column))
+
+
+def _first_set(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """The place of the first element of each list that is set; beyond its end where none is, [R]."""
+    size = np.maximum(_sizes(column), 0)
+    start = np.cumsum(size) - size
+    flags = to_numpy(column.combine_chunks().flatten().cast(pa.bool_()).cast(pa.int8()).fill_null(0))
+    at = np.append(np.flatnonzero(flags), size.sum())
+    return np.asarray(at[np.searchsorted(at, start)] - start)
