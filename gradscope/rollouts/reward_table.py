@@ -9,9 +9,9 @@ are put together by :mod:`gradscope.rollouts.readers.scan.parts`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from typing import Any, overload
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gradscope.errors import InputError
 from gradscope.rollouts.arrays import to_floats, to_indices, to_texts
 from gradscope.rollouts.types import Rollout, RolloutGroup, group_name
 
@@ -224,10 +225,71 @@ class GroupsOfTable(Sequence[RolloutGroup]):
     def __getitem__(self, index: slice) -> tuple[RolloutGroup, ...]: ...
 
     def __getitem__(self, index: int | slice) -> RolloutGroup | tuple[RolloutGroup, ...]:
-        return self._groups[index]
+        if isinstance(index, slice):
+            return tuple(map(self._group, range(len(self))[index]))
+        return self._group(range(len(self))[index])
+
+    def _group(self, place: int) -> RolloutGroup:
+        return self._groups[place]
 
     def __iter__(self) -> Iterator[RolloutGroup]:
         return iter(self._groups)
+
+
+class GroupsOnDisk(GroupsOfTable):
+    """Groups whose rollouts stay in the log until a step is asked for, and of which two steps at most are in memory."""
+
+    def __init__(self, table: RewardTable, read: Callable[[int], Sequence[RolloutGroup]]) -> None:
+        """Groups on disk.
+
+        Args:
+            table: Their rewards.
+            read: Reads the groups of a step back, whole and in the order of the table.
+        """
+        super().__init__(table)
+        self.read = read
+        self._at = lru_cache(maxsize=2)(self._read_back)
+
+    def at(self, step: int) -> tuple[RolloutGroup, ...]:
+        """The groups of a step.
+
+        Returns:
+            They with all that the log has of them; none where it has no such step.
+
+        Raises:
+            InputError: Its groups are not those of the table.
+        """
+        return self._at(step)
+
+    def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
+        sizes = self.table.size[self.table.step == step].tolist()
+        groups = tuple(self.read(step)) if sizes else ()
+        if [group.size for group in groups] != sizes:
+            raise InputError(
+                f"Step {step} does not have the rollouts any more that it had when the log was scanned.",
+                hint="If the log was changed, read it again; else some rows name a key twice, or hold a small nan.",
+            )
+        return groups
+
+    def _group(self, place: int) -> RolloutGroup:
+        step = int(self.table.step[place])
+        return self.at(step)[place - int(np.searchsorted(self.table.step, step))]
+
+    def __iter__(self) -> Iterator[RolloutGroup]:
+        for step in steps_of(self):
+            yield from self.at(step)
+
+
+def holds_rewards_alone(groups: Sequence[RolloutGroup]) -> bool:
+    """Whether groups were reduced to their rewards, so that their texts and tokens cannot be had."""
+    return isinstance(groups, GroupsOfTable) and not isinstance(groups, GroupsOnDisk)
+
+
+def groups_at(groups: Sequence[RolloutGroup], step: int) -> tuple[RolloutGroup, ...]:
+    """The groups of one step, in their order."""
+    if isinstance(groups, GroupsOnDisk):
+        return groups.at(step)
+    return tuple(group for group in groups if group.step == step)
 
 
 def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
@@ -242,11 +304,19 @@ def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     return tuple(sorted({group.step for group in groups}))
 
 
+def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
+    """The sizes that groups have, each once, ascending."""
+    if isinstance(groups, GroupsOfTable):
+        return tuple(np.unique(groups.table.size).tolist())
+    return tuple(sorted({group.size for group in groups}))
+
+
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:
     """The groups of some steps, in their order."""
     chosen = set(steps)
     if isinstance(groups, GroupsOfTable):
-        return GroupsOfTable(groups.table.select(np.isin(groups.table.step, list(chosen))))
+        table = groups.table.select(np.isin(groups.table.step, list(chosen)))
+        return GroupsOnDisk(table, groups.read) if isinstance(groups, GroupsOnDisk) else GroupsOfTable(table)
     return tuple(group for group in groups if group.step in chosen)
 
 

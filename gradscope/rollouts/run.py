@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
-from gradscope.rollouts.reward_table import steps_of
+from gradscope.rollouts.reward_table import GroupsOnDisk, groups_at, steps_of
 from gradscope.rollouts.types import RolloutGroup
 
 
@@ -67,7 +67,8 @@ class Run:
     source: Source
     """What was recognized, inferred, missing and quarantined."""
     groups: Sequence[RolloutGroup]
-    """Training rollouts by step, then in the order of the log. Evaluation rows are not among them."""
+    """Training rollouts by step, then in the order of the log. Evaluation rows are not among them. Those of a large log
+    may lie on disk, and are read back a step at a time as they are asked for."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""
     settings: TrainerSettings = TrainerSettings()
@@ -106,8 +107,18 @@ class Run:
     def groups_at(self, step: int) -> tuple[RolloutGroup, ...]:
         """The groups that a step's update used, in the order of the log; empty where the step was not logged."""
         sampled = self.repeats.get(step, step)
-        groups = tuple(group for group in self.groups if group.step == sampled)
+        groups = groups_at(self.groups, sampled)
         return groups if sampled == step else tuple(replace(group, step=step) for group in groups)
+
+    def by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
+        """The groups of each step that has any, ascending; of those on disk one step is in memory at a time."""
+        if isinstance(self.groups, GroupsOnDisk):
+            yield from ((step, self.groups.at(step)) for step in self.steps)
+            return
+        found: dict[int, list[RolloutGroup]] = {step: [] for step in self.steps}
+        for group in self.groups:
+            found[group.step].append(group)
+        yield from ((step, tuple(groups)) for step, groups in found.items())
 
     def is_means(self, step: int) -> bool:
         """Whether what was logged at a step is not of its rollouts alone."""

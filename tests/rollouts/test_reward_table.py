@@ -6,12 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gradscope.errors import InputError
 from gradscope.rollouts.reward_table import (
     GroupsOfTable,
+    GroupsOnDisk,
     RewardTable,
+    groups_at,
     groups_of_steps,
+    holds_rewards_alone,
     num_used,
     reward_table,
+    sizes_of,
     steps_of,
 )
 from gradscope.rollouts.types import RolloutGroup
@@ -132,3 +137,35 @@ def test_steps_groups_and_rollouts_of_use_are_told_without_objects(as_table: boo
     assert [one.group_id for one in chosen] == ["2:a"]
     if isinstance(given, GroupsOfTable):
         assert "_groups" not in vars(given)
+
+
+def on_disk() -> GroupsOnDisk:
+    return GroupsOnDisk(RewardTable.of_groups(groups()), lambda step: groups_at(groups(), step))
+
+
+def test_groups_on_disk_are_those_that_are_read_back() -> None:
+    given = on_disk()
+    assert (tuple(given), given[2], given[-3], given[::2]) == (groups(), groups()[2], groups()[0], groups()[::2])
+    assert (len(given), steps_of(given), sizes_of(given), num_used(given)) == (3, (1, 2), (1, 2), 4)
+    assert given.at(3) == ()
+    with pytest.raises(IndexError):
+        given[3]
+
+
+def test_some_steps_of_groups_on_disk_stay_on_disk() -> None:
+    chosen = groups_of_steps(on_disk(), [2])
+    assert isinstance(chosen, GroupsOnDisk)
+    assert (tuple(chosen), groups_at(chosen, 1)) == (groups()[2:], ())
+
+
+def test_only_groups_of_a_table_lack_the_texts() -> None:
+    kinds = (groups(), on_disk(), GroupsOfTable(RewardTable.of_groups(groups())))
+    assert [holds_rewards_alone(kind) for kind in kinds] == [False, False, True]
+    assert {sizes_of(kind) for kind in kinds} == {(1, 2)}
+    assert [len(groups_at(kind, 1)) for kind in kinds] == [2, 2, 2]
+
+
+def test_a_step_that_is_not_as_it_was_is_an_error() -> None:
+    changed = GroupsOnDisk(RewardTable.of_groups(groups()), lambda step: groups()[:step])
+    with pytest.raises(InputError, match="Step 1 does not have the rollouts any more"):
+        changed.at(1)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradscope.results.source import Source
+from gradscope.rollouts.reward_table import GroupsOnDisk, RewardTable
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.types import RolloutGroup
 from tests.rollouts.build import group
 
 RUN = Run(
@@ -23,6 +26,26 @@ def test_steps_are_those_that_have_rollouts_in_order() -> None:
 def test_groups_of_a_step_keep_the_order_of_the_log() -> None:
     assert [found.group_id for found in RUN.groups_at(3)] == ["3:a", "3:b"]
     assert RUN.groups_at(2) == ()
+
+
+def test_steps_come_one_by_one_with_their_groups() -> None:
+    found = [(step, [group.group_id for group in groups]) for step, groups in RUN.by_step()]
+    assert found == [(1, ["1:a"]), (3, ["3:a", "3:b"])]
+
+
+def test_groups_on_disk_are_read_a_step_at_a_time() -> None:
+    read: list[int] = []
+
+    def read_back(step: int) -> tuple[RolloutGroup, ...]:
+        read.append(step)
+        return RUN.groups_at(step)
+
+    groups = sorted(RUN.groups, key=lambda group: group.step)
+    run = replace(RUN, groups=GroupsOnDisk(RewardTable.of_groups(groups), read_back), repeats={4: 3})
+    assert list(run.by_step()) == list(RUN.by_step())
+    assert [group.step for group in run.groups_at(4)] == [4, 4]
+    assert run.groups_at(2) == ()
+    assert read == [1, 3]
 
 
 @pytest.mark.parametrize(("step", "path"), [(1, Path("w0")), (2, None), (3, Path("w2"))])

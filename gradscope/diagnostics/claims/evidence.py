@@ -33,6 +33,7 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport, RowKind
 from gradscope.results.update import WeightUpdate
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.reward_table import sizes_of
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -90,7 +91,7 @@ class Evidence:
     @property
     def largest_group(self) -> int:
         """G of the largest group."""
-        return max((group.size for group in self.run.groups), default=0)
+        return max(sizes_of(self.run.groups), default=0)
 
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises
 from gradscope.diagnostics.claims.evidence import Evidence
@@ -22,6 +23,7 @@ from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.trend import trend
+from gradscope.rollouts.reward_table import reward_table
 from gradscope.say import number, with_interval
 
 SPARSER = 0.02
@@ -110,8 +112,9 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     )
 
 
-def _rewards(evidence: Evidence) -> list[float]:
-    return [reward for group in evidence.run.groups for reward in group.rewards if reward is not None]
+def _rewards(evidence: Evidence) -> NDArray[np.float64]:
+    rewards = reward_table(evidence.run.groups).reward
+    return rewards[~np.isnan(rewards)]
 
 
 def sign_part_climbs(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Callable[[Evidence], Judgement]:

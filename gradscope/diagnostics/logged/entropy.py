@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
-from gradscope.diagnostics.logged.step_tokens import counts_in_loss, groups_by_step
+from gradscope.diagnostics.logged.gathered import gathered
+from gradscope.diagnostics.logged.step_tokens import counts_in_loss
 from gradscope.estimate import Estimate
 from gradscope.metrics.sampler.token_means import token_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
@@ -32,16 +33,32 @@ Row = tuple[float, int, str]
 
 def policy_entropy(run: Run, resampling: Resampling) -> PolicyEntropy:
     """The course of the entropy; without an interval at single steps where only the trainer's mean is known."""
-    return _of_tokens(run, resampling) or _as_logged(run) or PolicyEntropy()
+    return gathered(GatheredEntropy(), run, resampling)
 
 
-def _of_tokens(run: Run, resampling: Resampling) -> PolicyEntropy | None:
-    rows = {step: list(_rows(groups)) for step, groups in groups_by_step(run).items()}
-    by_step = [EntropyNumbers(step=step, mean=_mean(found, resampling)) for step, found in rows.items() if found]
-    if not by_step:
-        return None
-    overall = EntropyNumbers(step=None, mean=_mean([row for found in rows.values() for row in found], resampling))
-    return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+class GatheredEntropy:
+    """The entropies of each step's sequences."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[Row]] = {}
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        rows = list(_rows(groups))
+        if rows:
+            self._steps[step] = rows
+
+    def result(self, run: Run, resampling: Resampling) -> PolicyEntropy:
+        """The entropy of the tokens, else as the trainer logged it, else nothing."""
+        return self._of_tokens(resampling) or _as_logged(run) or PolicyEntropy()
+
+    def _of_tokens(self, resampling: Resampling) -> PolicyEntropy | None:
+        if not self._steps:
+            return None
+        by_step = [EntropyNumbers(step=step, mean=_mean(rows, resampling)) for step, rows in self._steps.items()]
+        rows = [row for found in self._steps.values() for row in found]
+        overall = EntropyNumbers(step=None, mean=_mean(rows, resampling))
+        return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
 def _rows(groups: Sequence[RolloutGroup]) -> Iterator[Row]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gradscope.diagnostics.logged.as_logged import first_logged, logged_estimate, mean_as_logged
-from gradscope.diagnostics.logged.step_tokens import groups_by_step
+from gradscope.diagnostics.logged.gathered import gathered
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.resampling import Resampling
@@ -29,36 +30,67 @@ _ONE_TIMED = "no step has two timed rollouts"
 
 def generation(run: Run, resampling: Resampling) -> Generation:
     """Truncation and time of the whole log and of each step."""
-    steps = groups_by_step(run)
-    judged = any(rollout.status in ENDED for group in run.groups for rollout in group.rollouts)
-    found = None if judged else first_logged(run, TRUNCATED)
-    logged = {} if found is None else found[1]
-    by_step = tuple(
-        row for step, groups in steps.items() if _has_any(row := _numbers(step, groups, logged, resampling))
-    )
-    if not by_step:
-        return Generation()
-    overall = _numbers(None, run.groups, logged, resampling)
-    return Generation(overall=overall, by_step=by_step)
+    return gathered(GatheredGeneration(), run, resampling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Rollouts whose end or time is known."""
+
+    ends: list[tuple[str, float]]
+    """The prompt, and 1 where the completion was cut off."""
+    times: list[tuple[int, str, float]]
+    """The step, the prompt, and the seconds."""
+
+    @classmethod
+    def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:
+        rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
+        return cls(
+            ends=[(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED],
+            times=[
+                (at, prompt, one.seconds)
+                for at, prompt, one in rows
+                if one.seconds is not None and one.seconds < _LONGEST
+            ],
+        )
+
+
+class GatheredGeneration:
+    """How the completions of each step ended, and how long they took."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, _Rows] = {}
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        self._steps[step] = _Rows.of(groups)
+
+    def result(self, run: Run, resampling: Resampling) -> Generation:
+        """The whole log and each step; of ends that are known nowhere what the trainer logged."""
+        found = None if any(rows.ends for rows in self._steps.values()) else first_logged(run, TRUNCATED)
+        logged = {} if found is None else found[1]
+        by_step = tuple(
+            row for step, rows in self._steps.items() if _has_any(row := _numbers(step, rows, logged, resampling))
+        )
+        if not by_step:
+            return Generation()
+        whole = _Rows(
+            ends=[end for rows in self._steps.values() for end in rows.ends],
+            times=[time for rows in self._steps.values() for time in rows.times],
+        )
+        return Generation(overall=_numbers(None, whole, logged, resampling), by_step=by_step)
 
 
 def _has_any(row: GenerationNumbers) -> bool:
     return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
 
 
-def _numbers(
-    step: int | None, groups: Iterable[RolloutGroup], logged: Mapping[int, float], resampling: Resampling
-) -> GenerationNumbers:
-    rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
-    ends = [(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED]
-    times = [
-        (at, prompt, one.seconds) for at, prompt, one in rows if one.seconds is not None and one.seconds < _LONGEST
-    ]
+def _numbers(step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling) -> GenerationNumbers:
     return GenerationNumbers(
         step=step,
-        frac_truncated=_truncated(step, ends, logged, resampling),
-        seconds=_seconds(times, resampling),
-        slowest_over_mean=_slowest(times),
+        frac_truncated=_truncated(step, rows.ends, logged, resampling),
+        seconds=_seconds(rows.times, resampling),
+        slowest_over_mean=_slowest(rows.times),
     )
 
 

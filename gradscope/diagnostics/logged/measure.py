@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradscope.diagnostics.logged.entropy import policy_entropy
-from gradscope.diagnostics.logged.generation import generation
-from gradscope.diagnostics.logged.sampler import sampler_mismatch
-from gradscope.diagnostics.logged.staleness import staleness
+from gradscope.diagnostics.logged.entropy import GatheredEntropy, policy_entropy
+from gradscope.diagnostics.logged.gathered import Gathered, gathered
+from gradscope.diagnostics.logged.generation import GatheredGeneration, generation
+from gradscope.diagnostics.logged.sampler import GatheredMismatch, sampler_mismatch
+from gradscope.diagnostics.logged.staleness import GatheredStaleness, staleness
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.logged.course import Staleness
 from gradscope.results.logged.mismatch import SamplerMismatch
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 
 PARTS: Mapping[str, Callable[[Run, Resampling], Any]] = {
     "sampler": sampler_mismatch,
@@ -40,9 +42,30 @@ _HINTS = {
 
 def logged_policy(run: Run, *, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
     """Sampler against trainer, entropy, staleness, truncation and time, as far as the log has them."""
-    parts = {name: part(run, resampling) for name, part in PARTS.items()}
-    missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
-    return LoggedPolicy(**parts, missing=missing)
+    return gathered(GatheredPolicy(), run, resampling)
+
+
+class GatheredPolicy:
+    """All parts, which look at a step together."""
+
+    def __init__(self) -> None:
+        self._parts: Mapping[str, Gathered[Any]] = {
+            "sampler": GatheredMismatch(),
+            "entropy": GatheredEntropy(),
+            "staleness": GatheredStaleness(),
+            "generation": GatheredGeneration(),
+        }
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        for part in self._parts.values():
+            part.add(step, groups)
+
+    def result(self, run: Run, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
+        """All parts, and why some have no numbers."""
+        parts = {name: part.result(run, resampling) for name, part in self._parts.items()}
+        missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
+        return LoggedPolicy(**parts, missing=missing)
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:

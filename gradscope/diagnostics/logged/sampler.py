@@ -11,43 +11,54 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradscope.diagnostics.logged.step_tokens import StepTokens, groups_by_step, step_tokens
+from gradscope.diagnostics.logged.gathered import gathered
+from gradscope.diagnostics.logged.step_tokens import StepTokens, step_tokens
 from gradscope.metrics.sampler.mismatch import mismatch_estimates
 from gradscope.metrics.sampler.sequence_sums import SequenceSums, joined_sums, sequence_sums
 from gradscope.metrics.uncertainty.resampling import Resampling
 from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch, TokenMismatch
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
 
 NUM_WORST = 10
 """Tokens that are named."""
 
 
 def sampler_mismatch(run: Run, resampling: Resampling) -> SamplerMismatch:
-    """All that both log-probabilities of a log say; a step's tokens are let go of once they are summed."""
-    set_aside: Counter[str] = Counter()
-    parts: list[SequenceSums] = []
-    prompts: list[str] = []
-    by_step: list[MismatchNumbers] = []
-    worst: list[TokenMismatch] = []
-    for step, groups in groups_by_step(run).items():
-        tokens = step_tokens(groups, set_aside)
+    """All that both log-probabilities of a log say."""
+    return gathered(GatheredMismatch(), run, resampling)
+
+
+class GatheredMismatch:
+    """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
+
+    def __init__(self) -> None:
+        self._set_aside: Counter[str] = Counter()
+        self._steps: list[tuple[int, SequenceSums, tuple[str, ...]]] = []
+        self._worst: list[TokenMismatch] = []
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
+        tokens = step_tokens(groups, self._set_aside)
         if not len(tokens.lengths):
-            continue
+            return
         sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
-        by_step.append(_numbers(step, sums, tokens.prompts, resampling))
-        worst = sorted([*worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
-        parts.append(sums)
-        prompts += tokens.prompts
-    if not parts:
-        return SamplerMismatch(set_aside=dict(set_aside))
-    joined = joined_sums(parts)
-    return SamplerMismatch(
-        overall=_numbers(None, joined, prompts, resampling),
-        by_step=tuple(by_step),
-        worst=tuple(token for token in worst if token.sampler != token.trainer),
-        set_aside=dict(set_aside),
-        is_identical=not joined.distance.any(),
-    )
+        self._steps.append((step, sums, tokens.prompts))
+        self._worst = sorted([*self._worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
+
+    def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
+        """The whole log, each step and the worst tokens."""
+        if not self._steps:
+            return SamplerMismatch(set_aside=dict(self._set_aside))
+        joined = joined_sums([sums for _, sums, _ in self._steps])
+        prompts = [prompt for *_, of_step in self._steps for prompt in of_step]
+        return SamplerMismatch(
+            overall=_numbers(None, joined, prompts, resampling),
+            by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in self._steps),
+            worst=tuple(token for token in self._worst if token.sampler != token.trainer),
+            set_aside=dict(self._set_aside),
+            is_identical=not joined.distance.any(),
+        )
 
 
 def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling) -> MismatchNumbers:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 Array = NDArray[np.float64]
@@ -58,14 +57,6 @@ class StepTokens:
     def log_ratios(self) -> Array:
         """Log p_trainer - log p_sampler, [N]."""
         return np.asarray(self.trainer - self.sampler)
-
-
-def groups_by_step(run: Run) -> dict[int, list[RolloutGroup]]:
-    """The groups of each step that has any, ascending; looked up once, whatever the number of steps."""
-    found: dict[int, list[RolloutGroup]] = {step: [] for step in run.steps}
-    for group in run.groups:
-        found[group.step].append(group)
-    return found
 
 
 def counts_in_loss(rollout: Rollout) -> bool:

@@ -16,6 +16,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import paired_groups
 from gradscope.errors import UsageError
 from gradscope.results.rank import RowKind
+from gradscope.rollouts.reward_table import sizes_of
 from gradscope.rollouts.run import Run
 
 GROUP_SIZES = (2, 4, 8)
@@ -73,7 +74,7 @@ def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:
     Raises:
         UsageError: No group is as large as one that is asked for, or it is no group.
     """
-    largest = max((group.size for group in run.groups), default=0)
+    largest = max(sizes_of(run.groups), default=0)
     for size in sizes:
         if not 2 <= size <= largest:
             raise UsageError(

@@ -80,23 +80,39 @@ def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float
     Returns:
         A verdict per step and quantity.
     """
-    described: dict[str, object] = {}
-    results = []
+    replayed = ReplayedSteps(run, tolerance)
     for measured in steps:
-        results.append(_replay_step(run, measured, tolerance))
+        replayed.add(measured)
+    return replayed.report()
+
+
+class ReplayedSteps:
+    """The replay of the steps so far."""
+
+    def __init__(self, run: Run, tolerance: float = GRAD_NORM_TOLERANCE) -> None:
+        self._run, self._tolerance = run, tolerance
+        self._steps: list[StepReplay] = []
+        self._engine: dict[str, object] = {}
+
+    def add(self, measured: MeasuredStep) -> None:
+        """Replay the next step."""
+        self._steps.append(_replay_step(self._run, measured, self._tolerance))
         if measured.gram is not None:
-            described = describe_engine(measured.gram, described)
-    verdicts = [step.verdict for step in results]
-    return ReplayReport(
-        source=run.source,
-        steps=tuple(results),
-        verdict=_overall(verdicts),
-        headline=_headline(verdicts),
-        frac_replay_mismatch=_frac_mismatch(verdicts),
-        tolerance=tolerance,
-        engine=described,
-        findings=_findings(results),
-    )
+            self._engine = describe_engine(measured.gram, self._engine)
+
+    def report(self) -> ReplayReport:
+        """A verdict per step and quantity."""
+        verdicts = [step.verdict for step in self._steps]
+        return ReplayReport(
+            source=self._run.source,
+            steps=tuple(self._steps),
+            verdict=_overall(verdicts),
+            headline=_headline(verdicts),
+            frac_replay_mismatch=_frac_mismatch(verdicts),
+            tolerance=self._tolerance,
+            engine=self._engine,
+            findings=_findings(self._steps),
+        )
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:

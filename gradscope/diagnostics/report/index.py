@@ -20,6 +20,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.reward_table import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 
@@ -56,7 +57,7 @@ def report_index(
         name = str(path.relative_to(folder))
         progress(done, len(runs), name)
         try:
-            run = read_run(path, ReadOptions(strict=strict))
+            run = read_run(path, ReadOptions(strict=strict), rewards_only=True)
             summaries.append(_summary(run, name, success_threshold))
             sources.append(run.source)
         except GradscopeError as error:
@@ -77,7 +78,8 @@ def report_index(
 def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary:
     report = degeneracy_of_run(run, success_threshold=success_threshold)
     dead = {row.step: row.frac_reward_zero_std.value for row in report.by_step}
-    rewards = tuple(_mean_reward(run, step) for step in run.steps)
+    means = _mean_rewards(reward_table(run.groups))
+    rewards = tuple(means.get(step) for step in run.steps)
     measured = [(step, value) for step, value in zip(run.steps, rewards, strict=True) if value is not None]
     return RunSummary(
         name=name,
@@ -93,9 +95,11 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     )
 
 
-def _mean_reward(run: Run, step: int) -> float | None:
-    values = [reward for group in run.groups_at(step) for reward in group.rewards if reward is not None]
-    return float(np.mean(values)) if values else None
+def _mean_rewards(table: RewardTable) -> dict[int, float]:
+    """Step -> the mean of its rewards, of steps that have any."""
+    known = ~np.isnan(table.reward)
+    steps, rewards = np.repeat(table.step, table.size)[known], table.reward[known]
+    return {step: float(np.mean(rewards[steps == step])) for step in np.unique(steps).tolist()}
 
 
 def _source(folder: str | Path, sources: Sequence[Source]) -> Source:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
-from gradscope.diagnostics.logged.measure import logged_policy
+from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
-from gradscope.diagnostics.replay.measure import replay_measured
+from gradscope.diagnostics.replay.measure import ReplayedSteps
+from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
@@ -40,6 +42,7 @@ from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
+from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -107,7 +110,7 @@ def report_run(
             None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: Called after each recomputed step.
+        progress: Called after each recomputed step, and while the rollouts of all steps are looked at.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
@@ -124,11 +127,12 @@ def report_run(
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(_has_gradient(gram) for gram in grams):
         absent = _without_gradient(grams)
+    replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
     held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
     inputs = ReportInputs(
         run=run,
         degeneracy=_or_unavailable(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
-        replay=_or_unavailable(lambda: replay_measured(run, _all_steps(run, measured, absent))),
+        replay=replay,
         grams=grams,
         no_grams=absent,
         tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
@@ -136,7 +140,8 @@ def report_run(
         passk=held_out
         if isinstance(held_out, Unavailable)
         else _or_unavailable(lambda: pass_at_k_of_samples(held_out)),
-        logged=logged_policy(run),
+        logged=policy.result(run),
+        lengths=lengths,
         options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
@@ -212,7 +217,7 @@ def _spike_size(grad_norm: float) -> float:
 def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:
     """Every step of the log; what is arithmetic is replayed at each of them, recomputed or not."""
     done = {step.step: step for step in measured}
-    for step in run.steps:
+    for step, groups in run.by_step():
         if step in done:
             yield done[step]
             continue
@@ -221,7 +226,21 @@ def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) 
             reason = missing_weights(run, step)
         elif not done:
             reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
-        yield MeasuredStep(step=step, groups=run.groups_at(step), weights=weights, gram=None, reason=reason)
+        yield MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
+
+
+def _read_steps(
+    run: Run, steps: Iterable[MeasuredStep], progress: ProgressCallback
+) -> tuple[ReplayReport | Unavailable, GatheredPolicy, Lengths]:
+    """All that is asked of every rollout, step after step: those of a large log are read once and never all held."""
+    replayed, policy, lengths = ReplayedSteps(run), GatheredPolicy(), Lengths()
+    failed: Unavailable | None = None
+    for done, measured in enumerate(steps, start=1):
+        policy.add(measured.step, measured.groups)
+        lengths.add(measured.step, measured.groups)
+        failed = failed or _or_unavailable(partial(replayed.add, measured))
+        progress(done, len(run.steps), "steps read")
+    return _or_unavailable(replayed.report) if failed is None else failed, policy, lengths
 
 
 def _samples(

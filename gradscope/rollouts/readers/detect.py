@@ -40,7 +40,7 @@ def read_run(
         path: A run folder, a file, a folder of files or a glob; as text also the URL of one, which is copied first.
         options: How to read it; None: recognize everything.
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
-            reduced to it, out of core.
+            reduced to it, out of core; else its rollouts are read back a step at a time, as they are asked for.
         progress: Told how far a long reading is.
         so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
 

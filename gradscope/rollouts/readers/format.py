@@ -21,8 +21,8 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Unusabl
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.scan.lines import LineColumns
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduce_log
-from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
+from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable, holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -90,6 +90,9 @@ class LogColumns:
     """How a file is read; None: row by row."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """What ``records`` is called with where the row reader reads a row alone, in place of what ``survey`` found."""
+    surveyed: Mapping[str, Any] | None = None
+    """What ``survey`` finds in a log that is read as columns to its end, for rows that are read back; None: where there
+    is a ``survey``, none are, and a log of which more than rewards is asked for is read row by row."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last look at the whole where it has groups; None: the log has to be read row by row after all."""
 
@@ -132,10 +135,10 @@ class RowFormat:
     takes: frozenset[str] = frozenset()
     """As for :class:`Format`."""
     columns: Callable[[Reading], LogColumns | None] | None = None
-    """How large logs are read as columns where nothing but rewards is asked for; None: row by row. What ``noted`` and
-    ``survey`` would have found, it notes."""
+    """How large logs are read as columns; None: row by row. It notes what ``noted`` and ``survey`` would have found."""
     table_of_rows: Callable[[Iterable[LogRow], Reading], RewardTable] | None = None
-    """How large logs are then reduced whose rows have no columns: row by row, without keeping any."""
+    """How large logs whose rows have no columns are reduced where nothing but rewards is asked for: row by row, without
+    keeping any."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -160,7 +163,7 @@ class RowFormat:
             missing=(
                 *self._said(self.missing, reading),
                 *reading.missing,
-                *((REDUCED,) if isinstance(groups, GroupsOfTable) else ()),
+                *((REDUCED,) if holds_rewards_alone(groups) else ()),
             ),
             files=reading.files,
             needs_reward=self.needs_reward,
@@ -175,21 +178,27 @@ class RowFormat:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
     def _reduced(self, reading: Reading) -> GroupsOfTable | None:
-        """The groups of a large log, of which only rewards are asked for; None: it is to be read row by row."""
-        if not (reading.request.rewards_only and is_large(reading.files)):
+        """The groups of a large log; None: it is to be read row by row."""
+        if not is_large(reading.files):
             return None
         if self.table_of_rows is not None:
-            return GroupsOfTable(self.table_of_rows(self._rows(reading), reading))
+            by_rows = reading.request.rewards_only
+            return GroupsOfTable(self.table_of_rows(self._rows(reading), reading)) if by_rows else None
         columns = None if self.columns is None else self.columns(reading)
         if columns is None:
             return None
+        surveyed = {} if self.survey is None else columns.surveyed
+        if surveyed is None and not reading.request.rewards_only:
+            return None
 
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
-            aside = replace(reading, quarantine=quarantine)
-            for location, cells in rows:
-                yield from self._records_of(
-                    LogRow(file=file, location=location, cells=cells, reading=aside), columns.shared
-                )
+            return self._records_alone(
+                ((file, row) for row in rows), replace(reading, quarantine=quarantine), columns.shared
+            )
+
+        def together(rows: Iterable[FileRow]) -> Iterator[Record]:
+            found = columns.shared if surveyed is None else surveyed
+            return self._records_alone(rows, replace(reading, quarantine=QuarantineLog()), found)
 
         log = ColumnLog(
             files=reading.files,
@@ -197,14 +206,16 @@ class RowFormat:
             declared=columns.of_file,
             rows=self.rows_of,
             records=records,
+            together=together,
             quarantine=reading.quarantine,
         )
-        so_far = reading.request.so_far
-        table = reduce_log(log, reading.request.progress, so_far)
-        judged = columns.judged(table) if len(table) else table
-        if judged is None and so_far is not None:
-            so_far.forget()  # the next look would not see again what this one was judged by
-        return None if judged is None else GroupsOfTable(judged)
+        return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
+
+    def _records_alone(self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]) -> Iterator[Record]:
+        """The rollouts of rows, each looked at by itself."""
+        for file, (location, cells) in rows:
+            row = LogRow(file=file, location=location, cells=cells, reading=reading)
+            yield from self._records_of(row, shared)
 
     def _records(self, reading: Reading) -> Iterator[Record]:
         rows: Iterable[LogRow] = self._rows(reading)

@@ -16,12 +16,10 @@ from gradscope.diagnostics.logged.step_tokens import (
     OTHER_LENGTH,
     PLACEHOLDERS,
     counts_in_loss,
-    groups_by_step,
     step_tokens,
 )
 from gradscope.rollouts.types import Tokens
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
-from tests.diagnostics.made_up_runs import group_of, run_of
 
 
 def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() -> None:
@@ -89,11 +87,6 @@ def test_no_rollout_gives_no_token() -> None:
 def test_advantages_of_another_length_are_not_taken() -> None:
     tokens = step_tokens([tokens_of(both([-1.0], [-1.0], token_advantages=(1.0, 2.0)))], Counter())
     assert np.isnan(tokens.advantages).all()
-
-
-def test_groups_are_found_by_step() -> None:
-    run = run_of(group_of([1], step=2, prompt="a"), group_of([1], step=1), group_of([0], step=2, prompt="b"))
-    assert {step: len(groups) for step, groups in groups_by_step(run).items()} == {1: 1, 2: 2}
 
 
 def test_a_rollout_of_which_no_token_counts_is_in_no_loss() -> None:

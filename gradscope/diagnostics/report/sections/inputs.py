@@ -17,6 +17,7 @@ from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.samples import Samples
+    from gradscope.diagnostics.report.lengths import Lengths
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.rollout_tokens import RolloutTokens
 
@@ -53,6 +54,8 @@ class ReportInputs:
     """pass@k of these samples."""
     logged: LoggedPolicy = field(default_factory=LoggedPolicy)
     """What the log alone says of its policy."""
+    lengths: Lengths | None = None
+    """How long the rollouts are; None: whoever needs them reads them."""
     options: Mapping[str, str] = field(default_factory=dict)
     """How the run was read: option of the command line -> its value."""
 

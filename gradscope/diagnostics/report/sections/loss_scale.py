@@ -6,10 +6,13 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 
 from __future__ import annotations
 
+import numpy as np
+
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -27,8 +30,9 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     run = inputs.run
     if isinstance(inputs.degeneracy, Unavailable):
         return missing_section(NAME, QUESTION, inputs.degeneracy)
-    unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(run) else "rollouts"
-    live = {step: _live_share(run, step, unit) for step in run.steps}
+    table = reward_table(run.groups)
+    unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(table) else "rollouts"
+    live = _live_shares(table, unit)
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     mean = sum(live.values()) / len(live)
     return ReportSection(
@@ -61,19 +65,17 @@ def _next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
     return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
 
 
-def _has_tokens(run: Run) -> bool:
-    return all(rollout.completion_ids is not None for group in run.groups for rollout in group.rollouts)
+def _has_tokens(table: RewardTable) -> bool:
+    return table.num_tokens is not None and bool(np.all(table.num_tokens != UNKNOWN))
 
 
-def _live_share(run: Run, step: int, unit: str) -> float:
-    dead = dead_groups(run)
-    weights = [
-        (rollout.group_id in dead, rollout.num_tokens or 0 if unit == "tokens" else 1)
-        for group in run.groups_at(step)
-        for rollout in group.rollouts
-    ]
-    total = sum(weight for _, weight in weights)
-    return sum(weight for is_dead, weight in weights if not is_dead) / total if total else 0.0
+def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
+    weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
+    steps, of_group = np.unique(table.step, return_inverse=True)
+    total = np.bincount(of_group, weights=weights)
+    live = np.bincount(of_group, weights=np.where(dead_groups(table), 0, weights))
+    shares = np.divide(live, total, out=np.zeros(len(steps)), where=total > 0)
+    return dict(zip(steps.tolist(), shares.tolist(), strict=True))
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.reward_table import RewardTable, reward_table
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import Rollout, RolloutGroup
 from gradscope.say import percent, with_interval
+
+Array = NDArray[np.float64]
 
 NAME = "rewards"
 QUESTION = "Which reward function makes the advantage?"
@@ -36,12 +39,14 @@ class _Function:
 def rewards_section(inputs: ReportInputs) -> ReportSection:
     """Each reward function's share of what differs within groups, its ties, and its mean over steps."""
     run = inputs.run
-    names = sorted({name for group in run.groups for rollout in group.rollouts for name in rollout.rewards})
+    table = reward_table(run.groups)
+    names = sorted(table.rewards)
     if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
         return missing_section(NAME, QUESTION, Unavailable(reason="The log has no reward per function.", hint=hint))
-    groups = [group for group in run.groups if _is_complete(group, names)]
-    if not groups:
+    missing = np.any(np.isnan([table.reward, *table.rewards.values()]), axis=0)
+    groups = table.select(table.sums(missing) == 0)
+    if not len(groups):
         hint = "A group counts where each of its rollouts has every reward."
         return missing_section(
             NAME, QUESTION, Unavailable(reason="No group has all rewards of all functions.", hint=hint)
@@ -50,19 +55,12 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=_findings(functions, groups, weighed=run.settings.get("reward_weights") is not None),
+        findings=_findings(functions, len(groups), weighed=run.settings.get("reward_weights") is not None),
         meaning=metric("reward_share").meaning,
         next_step=_next_step(functions),
         command=inputs.command("degeneracy", "--reward", _top(functions).name),
-        charts=_charts(run, names),
+        charts=_charts(table, names),
         tables=(_table(functions),),
-    )
-
-
-def _is_complete(group: RolloutGroup, names: Sequence[str]) -> bool:
-    return all(
-        rollout.reward is not None and all(rollout.rewards.get(name) is not None for name in names)
-        for rollout in group.rollouts
     )
 
 
@@ -75,40 +73,28 @@ def _weights(run: Run, names: Sequence[str]) -> dict[str, float]:
     return dict.fromkeys(names, 1.0)
 
 
-def _functions(
-    groups: Sequence[RolloutGroup], names: Sequence[str], weights: dict[str, float]
-) -> tuple[_Function, ...]:
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    ids = [rollout.group_id for rollout in rollouts]
-    prompts = [group.prompt_id for group in groups for _ in group.rollouts]
-    total = [rollout.reward or 0.0 for rollout in rollouts]
+def _functions(groups: RewardTable, names: Sequence[str], weights: dict[str, float]) -> tuple[_Function, ...]:
+    ids = np.repeat(np.arange(len(groups)), groups.size)
+    prompts = groups.prompt[ids]
+    tied = {name: groups.spread(groups.rewards[name]) <= EQUAL_REWARDS for name in names}
     functions = []
     for name in names:
-        values = np.array(_values(rollouts, name))
-        tied = [all_equal(_values(group.rollouts, name)) for group in groups]
-        others = [other for other in names if other != name]
-        sole = [
-            not flat and all(all_equal(_values(group.rollouts, other)) for other in others)
-            for group, flat in zip(groups, tied, strict=True)
-        ]
+        values = groups.rewards[name]
+        others = [tied[other] for other in names if other != name]
         functions.append(
             _Function(
                 name=name,
                 weight=weights[name],
                 mean=float(values.mean()),
-                share=reward_share(weights[name] * values, total, ids, prompts),
-                frac_tied=sum(tied) / len(tied),
-                num_sole=sum(sole),
+                share=reward_share(weights[name] * values, groups.reward, ids, prompts),
+                frac_tied=float(tied[name].mean()),
+                num_sole=int(np.sum(np.all([~tied[name], *others], axis=0))),
             )
         )
     return tuple(functions)
 
 
-def _values(rollouts: Sequence[Rollout], name: str) -> list[float]:
-    return [rollout.rewards[name] or 0.0 for rollout in rollouts]
-
-
-def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *, weighed: bool) -> tuple[str, ...]:
+def _findings(functions: Sequence[_Function], num_groups: int, *, weighed: bool) -> tuple[str, ...]:
     if len(functions) == 1:
         (only,) = functions
         return (
@@ -120,10 +106,10 @@ def _findings(functions: Sequence[_Function], groups: Sequence[RolloutGroup], *,
         return (f"No function makes an advantage: {functions[0].share.undefined}.",)
     top = max(shared, key=lambda one: one.share.value or 0.0)
     sentences = [
-        f"{top.name} makes {with_interval(top.share, percent)} of what differs within groups, over {len(groups)} "
+        f"{top.name} makes {with_interval(top.share, percent)} of what differs within groups, over {num_groups} "
         "groups.",
         *(
-            f"{one.name} alone keeps {one.num_sole} of {len(groups)} groups alive: there, every other function is tied."
+            f"{one.name} alone keeps {one.num_sole} of {num_groups} groups alive: there, every other function is tied."
             for one in functions
             if one.num_sole
         ),
@@ -156,28 +142,27 @@ def _next_step(functions: Sequence[_Function]) -> str:
     return f"It ties {percent(top.frac_tied)} of groups: partial credit or a second function would untie some."
 
 
-def _charts(run: Run, names: Sequence[str]) -> tuple[Chart, ...]:
-    steps = run.steps
+def _charts(table: RewardTable, names: Sequence[str]) -> tuple[Chart, ...]:
+    steps = np.unique(table.step).tolist()
     if len(steps) < 2:
         return ()
+    of_rollout = np.repeat(table.step, table.size)
     return (
         Chart(
             title="Mean of each reward function",
             kind="lines",
             places=tuple(steps),
-            series=tuple(Series(name=name, values=tuple(_mean(run, step, name) for step in steps)) for name in names),
+            series=tuple(
+                Series(name=name, values=tuple(_mean(table.rewards[name][of_rollout == step]) for step in steps))
+                for name in names
+            ),
         ),
     )
 
 
-def _mean(run: Run, step: int, name: str) -> float | None:
-    values = [
-        value
-        for group in run.groups_at(step)
-        for rollout in group.rollouts
-        if (value := rollout.rewards.get(name)) is not None
-    ]
-    return float(np.mean(values)) if values else None
+def _mean(rewards: Array) -> float | None:
+    known = rewards[~np.isnan(rewards)]
+    return float(np.mean(known)) if len(known) else None
 
 
 def _table(functions: Sequence[_Function]) -> ReportTable:

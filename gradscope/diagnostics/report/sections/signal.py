@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.metrics.outcomes.groups import all_equal
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.types import RolloutGroup
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.say import interval, points
 
 NAME = "signal"
@@ -36,14 +38,10 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def dead_groups(run: Run) -> frozenset[str]:
-    """The ids of the groups whose rewards are all known and equal."""
-    return frozenset(group.group_id for group in run.groups if _is_dead(group))
-
-
-def _is_dead(group: RolloutGroup) -> bool:
-    rewards = [reward for reward in group.rewards if reward is not None]
-    return 1 < group.size == len(rewards) and all_equal(rewards)
+def dead_groups(table: RewardTable) -> NDArray[np.bool_]:
+    """Which groups have rewards that are all known and equal, [J]."""
+    complete = (table.size > 1) & (table.sums(np.isnan(table.reward)) == 0)
+    return np.asarray(complete & (table.spread(table.reward) <= EQUAL_REWARDS), dtype=np.bool_)
 
 
 def _trend(report: DegeneracyReport) -> str:

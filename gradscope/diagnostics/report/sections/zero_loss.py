@@ -15,6 +15,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.rollouts.reward_table import reward_table
 from gradscope.rollouts.run import Run
 
 NAME = "zero-loss"
@@ -43,7 +44,8 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         return missing_section(
             NAME, QUESTION, Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
         )
-    live = _live_groups(run)
+    table = reward_table(run.groups)
+    live = Counter(table.step[~dead_groups(table)].tolist())
     kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}
     counts = Counter(kinds.values())
     return ReportSection(
@@ -64,13 +66,8 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
             for name, title in (("grad_norm", "Gradient norm, as logged"), ("loss", "Loss, as logged"))
             if any(name in run.metrics[step] for step in steps)
         ),
-        tables=(_table(run, steps, live, kinds),),
+        tables=(_table(run, steps, live, Counter(table.step.tolist()), kinds),),
     )
-
-
-def _live_groups(run: Run) -> Counter[int]:
-    dead = dead_groups(run)
-    return Counter(group.step for group in run.groups if group.group_id not in dead)
 
 
 def _kind(values: Mapping[str, float], num_live: int) -> str:
@@ -111,7 +108,7 @@ def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
     return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 
-def _table(run: Run, steps: list[int], live: Counter[int], kinds: dict[int, str]) -> ReportTable:
+def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int], kinds: dict[int, str]) -> ReportTable:
     return ReportTable(
         caption="Loss and gradient norm as logged, beside the groups with unequal rewards",
         columns=(
@@ -128,7 +125,7 @@ def _table(run: Run, steps: list[int], live: Counter[int], kinds: dict[int, str]
                 run.metrics[step].get("loss"),
                 run.metrics[step]["grad_norm"],
                 live[step],
-                len(run.groups_at(step)),
+                groups[step],
                 kinds[step],
             )
             for step in steps

@@ -68,6 +68,8 @@ def _line_columns(columns: FlatColumns, present: Sequence[str]) -> LineColumns:
     reward = numeric(cell(names.reward or ""))
     prompt = cell(names.prompt_id or names.prompt or columns.key)
     plain = [f"{prompt} IS NOT NULL AND {prompt} <> 'null'"]
+    if columns.by_prompt:
+        plain.append(f"{prompt} <> '\"\"'")
     if names.advantage is not None:
         plain.append(f"coalesce({cell(names.advantage)} NOT IN ('NaN', 'Infinity', '-Infinity'), true)")
     times = [_seconds(numeric(cell(*keys)), unit) for keys, unit in _TIMES.items() if keys[0] in present]

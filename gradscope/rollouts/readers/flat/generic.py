@@ -19,8 +19,8 @@ from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
-from gradscope.rollouts.readers.scan.reduction import is_large, reduce_log
-from gradscope.rollouts.reward_table import GroupsOfTable
+from gradscope.rollouts.readers.scan.reduction import is_large, reduced_groups
+from gradscope.rollouts.reward_table import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -55,11 +55,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     files = expand(request.path)
     sample = sample_column(first, columns)
     flat = FlatColumns(names=columns, rewards=reward_columns(names, columns.reward or ""), sample=sample)
-    reduced = request.rewards_only and is_large(files)
-    if reduced:
-        log = column_log(files, flat, names, quarantine)
-        groups: Sequence[RolloutGroup] = GroupsOfTable(reduce_log(log, request.progress, request.so_far))
-    else:
+    groups: Sequence[RolloutGroup] | None = None
+    if is_large(files):
+        groups = reduced_groups(column_log(files, flat, names, quarantine), request)
+    if groups is None:
+        quarantine = QuarantineLog()
         groups = build_groups((record for file in files for record in _records(file, flat, quarantine)), quarantine)
     return assemble_groups(
         request,
@@ -68,7 +68,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         format=format,
         recognized=_describe(files),
         inferred=_inferred(columns, request.columns, sample),
-        missing=(REDUCED,) if reduced else (),
+        missing=(REDUCED,) if holds_rewards_alone(groups) else (),
     )
 
 

@@ -7,8 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
@@ -16,7 +14,7 @@ from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, de
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.reward_table import GroupsOfTable, num_used
+from gradscope.rollouts.reward_table import num_used, sizes_of
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -85,7 +83,7 @@ def assemble_groups(
         recognized=recognized,
         files=tuple(map(str, expand(request.path) if files is None else files)),
         num_rows=num_rows,
-        inferred=(*inferred, *describe_sizes(_sizes(groups))),
+        inferred=(*inferred, *describe_sizes(sizes_of(groups))),
         missing=tuple(missing),
         quarantined=set_aside,
     )
@@ -98,10 +96,3 @@ def assemble_groups(
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )
-
-
-def _sizes(groups: Sequence[RolloutGroup]) -> list[int]:
-    """Each size of a group once."""
-    if isinstance(groups, GroupsOfTable):
-        return [int(size) for size in np.unique(groups.table.size)]
-    return sorted({group.size for group in groups})

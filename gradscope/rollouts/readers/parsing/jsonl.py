@@ -11,6 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,6 +22,8 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")
 """Last suffixes of the files that are decompressed on the way."""
+_PASSED_AT_ONCE = 1 << 24
+"""Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
 BOM = b"\xef\xbb\xbf"
 """The byte-order mark of UTF-8."""
 
@@ -44,9 +47,32 @@ def read_bytes(path: Path) -> Iterator[bytes]:
     Raises:
         InputError: The file cannot be opened, or its compression is broken.
     """
+    with _named_if_unreadable(path), open_bytes(path) as stream:
+        yield from stream
+
+
+def read_span(path: Path, start: int, end: int) -> bytes:
+    """Some bytes of a file, decompressed ones.
+
+    Returns:
+        Those from ``start`` up to ``end``; fewer where the file is shorter.
+
+    Raises:
+        InputError: The file cannot be opened, or its compression is broken.
+    """
+    with _named_if_unreadable(path), open_bytes(path) as stream:
+        if path.suffix not in COMPRESSED:
+            stream.seek(start)
+        else:
+            while start > 0 and (passed := stream.read(min(start, _PASSED_AT_ONCE))):
+                start, end = start - len(passed), end - len(passed)
+        return stream.read(end - start)
+
+
+@contextmanager
+def _named_if_unreadable(path: Path) -> Iterator[None]:
     try:
-        with open_bytes(path) as stream:
-            yield from stream
+        yield
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 

@@ -115,6 +115,8 @@ class ScannedLines:
     """What the prompts of these groups are told apart by, [j]."""
     prompt_ids: Sequence[str] | None = None
     """Their ids, where an expression tells them, [j]."""
+    steps: NDArray[np.int64]
+    """The steps of the plain lines, in order."""
     odd: NDArray[np.int64]
     """The places of the others, ascending."""
 
@@ -132,19 +134,21 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     """
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
-        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
-        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
     rows = rows.take(to_indices(plain)) if len(odd) else rows
     group = rows["name"].combine_chunks()
-    part, first = part_of_rows(to_numpy(rows["step"]), group, columns.columns_of(rows), plain)
+    steps = to_numpy(rows["step"])
+    part, first = part_of_rows(steps, group, columns.columns_of(rows), plain)
     ids = (
         None if callable(columns.prompt_id) else rows["prompt_id"].combine_chunks().take(to_indices(first)).to_pylist()
     )
-    return ScannedLines(lines=lines, part=part, prompt=to_numpy(rows["prompt"])[first], prompt_ids=ids, odd=odd)
+    prompt = to_numpy(rows["prompt"])[first]
+    return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
 def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
@@ -179,13 +183,13 @@ def lines_of_groups(
     """
     lines, rows = _rows(connection, pieces, columns)
     if rows is None:
-        return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=np.arange(len(lines)))
+        return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     steps, in_step = to_numpy(rows["step"]).tolist(), rows["name"].to_pylist()
     is_wanted = [group_name(step, name or "") in names for step, name in zip(steps, in_step, strict=True)]
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_) | is_wanted
     is_odd[lines.with_commas()] = True
     odd = np.flatnonzero(is_odd)
-    return ScannedLines(lines=lines, part=None, prompt=_NONE, odd=odd)
+    return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
 
 
 def numeric(cell: str) -> str:

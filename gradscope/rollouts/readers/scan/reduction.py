@@ -1,7 +1,8 @@
 """A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
 
 A plain row is never an object. An odd one goes to the row reader, so that the answers are those of the row reader
-whatever the files hold: a bad line costs its line, a Parquet or CSV file with an odd row is read row by row.
+whatever the files hold: a bad line costs its line, a Parquet or CSV file with an odd row is read row by row. Where more
+than rewards is asked for, the rollouts of a step are read back by the row reader from where they lie.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gradscope.rollouts.arrays import to_strings
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import EarlierLooks
+from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, lines_of_groups, scan_lines
@@ -35,11 +36,12 @@ from gradscope.rollouts.readers.scan.parts import (
 )
 from gradscope.rollouts.readers.scan.prompts import Prompts
 from gradscope.rollouts.readers.scan.so_far import ReadSoFar
+from gradscope.rollouts.readers.scan.spans import StepSpans
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
 from gradscope.rollouts.readers.scan.whole import Whole
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
-from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.types import group_name
+from gradscope.rollouts.reward_table import GroupsOfTable, GroupsOnDisk, RewardTable
+from gradscope.rollouts.types import RolloutGroup, group_name
 
 MIN_BYTES = 64 << 20
 """Logs below this are read row by row: it takes a few seconds at most, and keeps the text."""
@@ -66,8 +68,9 @@ class ColumnLog:
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[Record]]
     """The row reader's rollouts of some rows of a file; likewise."""
-    counted: Callable[[Sequence[FileRow]], Sequence[FileRow]] = tuple
-    """Which rows count, of groups in which a sample returns."""
+    together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
+    """The row reader's rollouts of rows that it reads together, as those of a step, where these may depend on one
+    another; None: as ``records`` does."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)
     """What is set aside."""
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
@@ -79,14 +82,58 @@ def is_large(files: Iterable[Path]) -> bool:
     return sum(file.stat().st_size * (_EXPANSION if file.suffix in COMPRESSED else 1) for file in files) >= MIN_BYTES
 
 
+def reduced_groups(
+    log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
+) -> GroupsOfTable | None:
+    """The groups of a large log: with rewards alone where nothing else is asked for, else on disk.
+
+    Args:
+        log: What to read, and how.
+        request: What is asked for.
+        judged: A last look at the whole; None: the log has to be read row by row after all.
+
+    Returns:
+        The groups; None where the log has to be read row by row, or its steps lie so that this is cheaper.
+    """
+    if request.rewards_only:
+        table = judged(reduce_log(log, request.progress, request.so_far))
+        if table is None and request.so_far is not None:
+            request.so_far.forget()  # the next look would not see again what this one was judged by
+        return None if table is None else GroupsOfTable(table)
+    if any(log.declared(file) is None for file in log.files):
+        return None
+    spans = StepSpans()
+    table = judged(reduce_log(log, request.progress, spans=spans))
+    if table is None or not spans.is_cheap(log.files):
+        return None
+    return GroupsOnDisk(table, lambda step: _groups_of_step(log, spans, step))
+
+
+def _groups_of_step(log: ColumnLog, spans: StepSpans, step: int) -> Sequence[RolloutGroup]:
+    rows = list(spans.rows_around(step, log.files, log.rows))
+    return build_groups((record for record in _together(log, rows) if record.step == step), QuarantineLog())
+
+
+def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
+    """The row reader's rollouts of rows; nothing is set aside, for that was done before."""
+    if log.together is not None:
+        return log.together(rows)
+    nobody = QuarantineLog()
+    return (record for file, row in rows for record in log.records(file, [row], nobody))
+
+
 def reduce_log(
-    log: ColumnLog, progress: ProgressCallback = no_progress, so_far: EarlierLooks | None = None
+    log: ColumnLog,
+    progress: ProgressCallback = no_progress,
+    so_far: EarlierLooks | None = None,
+    spans: StepSpans | None = None,
 ) -> RewardTable:
     """Reduce a log to its rewards.
 
     Args:
         log: What to read, and how.
         so_far: What earlier looks have read of it; takes in what this one reads.
+        spans: Takes in where the rows of each step lie; not with ``so_far``.
         progress: Told after each block how many MB are done, of how many, and how many rollouts there were so far.
 
     Returns:
@@ -94,7 +141,7 @@ def reduce_log(
     """
     with Workers() as workers:
         whole = Whole(log.columns)
-        for part in _parts(log, workers, progress, so_far):
+        for part in _parts(log, workers, progress, so_far, spans):
             whole.add(part)
         if whole.is_empty:
             return RewardTable.of_groups(())
@@ -106,13 +153,8 @@ def reduce_log(
         if not repeated.any():
             return table
         names = frozenset(table.select(repeated).ids())
-        rows = log.counted(list(_rows_of_groups(log, workers, names)))
-        records = (
-            record
-            for file, row in rows
-            for record in log.records(file, [row], QuarantineLog())
-            if group_name(record.step, record.group) in names
-        )
+        rows = list(_rows_of_groups(log, workers, names))
+        records = (record for record in _together(log, rows) if group_name(record.step, record.group) in names)
         return replaced_groups(table, repeated, build_groups(records, log.quarantine))
 
 
@@ -123,10 +165,16 @@ def parts_of(log: ColumnLog) -> Iterator[Part]:
         Its groups, part by part; a sample that returns counts each time.
     """
     with Workers() as workers:
-        yield from _parts(log, workers, no_progress, None)
+        yield from _parts(log, workers, no_progress, None, None)
 
 
-def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback, memory: EarlierLooks | None) -> Iterator[Part]:
+def _parts(
+    log: ColumnLog,
+    workers: Workers,
+    progress: ProgressCallback,
+    memory: EarlierLooks | None,
+    spans: StepSpans | None,
+) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
     log_grows = isinstance(memory, ReadSoFar)
     so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
@@ -141,11 +189,13 @@ def _parts(log: ColumnLog, workers: Workers, progress: ProgressCallback, memory:
             is_open = block.pieces[-1].is_open
             quarantine = log.quarantine if is_open else so_far.set_aside
             at = places.of(block, found.lines)
-            parts = list(_parts_of_lines(log, block, found, at, so_far.prompts, quarantine))
+            parts = list(_parts_of_lines(log, block, found, at, so_far.prompts, quarantine, spans))
             if not is_open and log_grows:
                 so_far.keep(block.pieces, found.lines.lines_of_piece, parts)
         elif isinstance(block, FileBlock):
             parts = found if isinstance(found, list) else list(_parts_of_rows(log, block))
+            if spans is not None and parts:
+                spans.add_file(block.file, np.concatenate([part.step for part in parts]))
         num_rows += sum(int(part.size.sum()) for part in parts)
         yield from parts
         progress(block.end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
@@ -183,6 +233,7 @@ def _parts_of_lines(
     places: NDArray[np.int64],
     prompts: Prompts,
     quarantine: QuarantineLog,
+    spans: StepSpans | None,
 ) -> Iterator[Part]:
     if found.part is not None:
         yield _named(found.part, found, block.columns, places, prompts)
@@ -190,6 +241,17 @@ def _parts_of_lines(
     rows = [(at, record) for at, file, row in odd for record in log.records(file, [row], quarantine)]
     if rows:
         yield part_of_records(rows, log.columns)
+    if spans is not None:
+        plain = np.delete(np.arange(len(found.lines)), found.odd)
+        others = np.searchsorted(places, np.array([at for at, _ in rows], dtype=np.int64))
+        steps = np.array([record.step for _, record in rows], dtype=np.int64)
+        spans.add_lines(
+            block,
+            found.lines,
+            places % PLACES_A_FILE,
+            rows=np.concatenate([plain, others]),
+            step=np.concatenate([found.steps, steps]),
+        )
 
 
 def _named(part: Part, found: ScannedLines, columns: LineColumns, places: NDArray[np.int64], prompts: Prompts) -> Part:

@@ -43,6 +43,7 @@ def relax_columns(reading: Reading) -> LogColumns | None:
         names=lines.columns,
         of_file=lambda _: lines,
         shared={"part": part, "known": frozenset(names), "late": late},
+        surveyed={"part": part},
         judged=lambda table: None if late else table,
     )
 

@@ -58,5 +58,6 @@ def open_instruct_columns(_: Reading) -> LogColumns:
         names=_LINES.columns,
         of_file=lambda _: _LINES,
         shared={"mixed": frozenset(), "of_odd_rows": of_odd_rows},
+        surveyed={"mixed": frozenset()},
         judged=judged,
     )

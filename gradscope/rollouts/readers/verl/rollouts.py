@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,17 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Unusabl
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or_none, is_number, parse_reward, text_of
 from gradscope.rollouts.readers.parsing.tables import Row, expand
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduce_log
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
 from gradscope.rollouts.readers.verl.columns import line_columns
 from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
 from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
-from gradscope.rollouts.readers.verl.tokens import COLUMNS, row_tokens
-from gradscope.rollouts.reward_table import GroupsOfTable
+from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_REWARDS, row_tokens
+from gradscope.rollouts.reward_table import UNKNOWN, holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens
 
 _UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
 _NUMBERED = re.compile(r"\d+\.jsonl(\.gz)?")
-_BASE_KEYS = frozenset({"input", "output", "gts", "score", "step", "uid", "request_id", "reward"})
 _GROUPED_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."
@@ -89,7 +89,7 @@ def _read(request: ReadRequest) -> Run:
             _FILTERED,
             *(() if saved.weights else (_SHARDS,)),
             *(() if metrics_file is not None else (SWITCH_ON,)),
-            *((REDUCED,) if isinstance(found.groups, GroupsOfTable) else ()),
+            *((REDUCED,) if holds_rewards_alone(found.groups) else ()),
         ),
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
         metrics={} if metrics_file is None else read_verl_metrics(metrics_file, found.quarantine),
@@ -133,47 +133,68 @@ def _by_row(files: Sequence[Path]) -> _Found:
 
 
 def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
-    """The rewards of a large log of text.
+    """The groups of a large log.
 
     Returns:
-        What was found; None where the log is small, or where all rows have to be seen at once: some have tokens or lack
-        a uid that others have, or a session with several outputs has one without a score.
+        What was found; None where the log is small, or where all rows have to be seen at once: some lack a uid that
+        others have, some have a uid, tokens or rewards that no file begins with, or an output of a session, which may
+        have several, has no score or no tokens that can be used.
     """
-    first = [row for file in files for row in peek(file)] if request.rewards_only and is_large(files) else []
-    named = any("uid" in row for row in first)
-    if not first or any(named != ("uid" in row) or COLUMNS & row.keys() for row in first):
+    first = [row for file in files for row in peek(file)] if is_large(files) else []
+    named, has_tokens = any("uid" in row for row in first), any(COLUMNS & row.keys() for row in first)
+    if not first or any(named != ("uid" in row) for row in first):
         return None
     quarantine, folded, depend = QuarantineLog(), set[int](), set[str]()
+    extra = _extra_rewards(first)
 
-    def counted_rows(rows: Sequence[FileRow]) -> list[FileRow]:
-        files_of = {location: file for file, (location, _) in rows}
+    def together(rows: Sequence[FileRow]) -> Iterator[Record]:
         all_rows = [row for _, row in rows]
-        kept = [outputs[-1] for outputs in outputs_of_sessions(all_rows)]
-        steps = _steps_with_fewer(all_rows, kept)
+        sessions = outputs_of_sessions(all_rows) if named else [[row] for row in all_rows]
+        steps = _steps_with_fewer(all_rows, [outputs[-1] for outputs in sessions])
         folded.update(steps)
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
-        return [(files_of[row[0]], row) for row in kept]
+        return _records(sessions, QuarantineLog(), named=named)
 
     def records(_: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[Record]:
         for location, row in rows:
-            if row.keys() & {"responses", "response_ids"} or ("uid" in row and not named):
+            late = row.keys() & {"responses", "response_ids"} if not has_tokens else named and _contradicts(row)
+            if late or ("uid" in row and not named):
+                depend.add(location)
+            if not request.rewards_only and not set(_extra_rewards([row])) <= set(extra):
                 depend.add(location)
             yield from _records([[(location, row)]], quarantine, named=named)
 
-    lines = line_columns(_extra_rewards(first), named=named, prompt_id=_prompt_id)
+    others = None if request.rewards_only else sorted({*chain(*first)} - {*extra, *NO_REWARDS})
+    lines = line_columns(extra, named=named, has_tokens=has_tokens, others=others, prompt_id=_prompt_id)
     log = ColumnLog(
         files=files,
         columns=lines.columns,
         declared=lambda _: lines,
         rows=read_jsonl,
         records=records,
-        counted=counted_rows,
+        together=together,
         quarantine=quarantine,
     )
-    groups = GroupsOfTable(reduce_log(log, request.progress, request.so_far))
-    if depend:
+    groups = reduced_groups(log, request, lambda table: None if depend else table)
+    if groups is None:
         return None
-    return _Found(groups=groups, quarantine=quarantine, named=named, has_tokens=False, folded=frozenset(folded))
+    lengths = groups.table.num_tokens
+    return _Found(
+        groups=groups,
+        quarantine=quarantine,
+        named=named,
+        has_tokens=lengths is not None and bool((lengths != UNKNOWN).any()),
+        folded=frozenset(folded),
+    )
+
+
+def _contradicts(row: Mapping[str, Any]) -> bool:
+    """Whether a row's tokens cannot be used."""
+    try:
+        row_tokens(row)
+    except UnusableRowError:
+        return True
+    return False
 
 
 def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -181,7 +202,7 @@ def _extra_rewards(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _is_extra(name: str, cell: Any) -> bool:
-    return name not in _BASE_KEYS | COLUMNS and is_number(cell)
+    return name not in NO_REWARDS and is_number(cell)
 
 
 def _steps_with_fewer(rows: Sequence[Row], kept: Sequence[Row]) -> frozenset[int]:

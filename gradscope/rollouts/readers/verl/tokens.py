@@ -26,6 +26,8 @@ COLUMNS = frozenset(
     | {"old_log_probs", "ref_log_prob", "advantages", "entropys"}
 )
 """Columns of tokens, which are no rewards."""
+NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
+"""Columns whose numbers, if they hold any, are not those of a reward function."""
 
 
 def row_tokens(row: Mapping[str, Any]) -> Tokens | None:

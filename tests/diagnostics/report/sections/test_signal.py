@@ -7,6 +7,7 @@ import pytest
 from gradscope.diagnostics.report.sections.signal import dead_groups, signal_section
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.rollouts.reward_table import RewardTable
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import degeneracy_report
@@ -17,7 +18,7 @@ from tests.render.examples import degeneracy_report
     [([1, 1], True), ([0.5, 0.5 + 1e-9], True), ([1, 0], False), ([1, None], False), ([1], False)],
 )
 def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal(rewards: list[float], is_dead: bool) -> None:
-    assert bool(dead_groups(run_of(group_of(rewards)))) == is_dead
+    assert bool(dead_groups(RewardTable.of_groups([group_of(rewards)])).all()) == is_dead
 
 
 def with_course(*shares: float) -> DegeneracyReport:

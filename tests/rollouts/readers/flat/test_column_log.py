@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import duckdb
@@ -13,6 +14,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan.lines import LineColumns, scan_lines
 from gradscope.rollouts.readers.scan.reduction import ColumnLog
 from gradscope.rollouts.readers.scan.table_files import CellColumns
+from tests.rollouts.readers.reduced import assert_same, every_log_is_large, write_lines
 
 
 def log_of(*present: str, sample: str | None = None, **names: str) -> ColumnLog:
@@ -75,6 +77,15 @@ def log_rows(line: bytes) -> list[tuple[str, dict[str, object]]]:
     row = parse_line(line)
     assert isinstance(row, dict)
     return [("a:1", row)]
+
+
+def test_an_empty_prompt_tells_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every_log_is_large(monkeypatch)
+    rows = [{"prompt": text, "completion": "4", "reward": 1.0, "step": 1} for text in ("2+2", "", "2+2")]
+    path = write_lines(tmp_path / "a.jsonl", [json.dumps(row) for row in rows])
+    run = assert_same(path, is_reduced=True)
+    assert run is not None
+    assert run.source.quarantined.reasons[0].reason == "prompt is missing"
 
 
 def test_a_broken_advantage_makes_a_line_odd() -> None:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.jsonl import parse_line, read_jsonl
+from gradscope.rollouts.readers.parsing import jsonl
+from gradscope.rollouts.readers.parsing.jsonl import parse_line, read_jsonl, read_span
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 
@@ -49,3 +51,13 @@ def test_broken_compression_is_an_error_that_names_the_file(tmp_path: Path, cont
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
         list(read_jsonl(path, QuarantineLog()))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(jsonl, "_PASSED_AT_ONCE", 2)
+    path = tmp_path / f"a.jsonl{suffix}"
+    kind = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
+    path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
+    found = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
+    assert found == [b"012", b"567", b"89", b""]

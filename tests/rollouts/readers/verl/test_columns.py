@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.reward_table import GroupsOnDisk, reward_table
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
 
 
@@ -37,10 +39,28 @@ LEGACY = [
 SEVERAL = [
     row(f"u_{session}_{index}", output=str(index), input=f"{index}") for session in (0, 1) for index in (0, 1, 2)
 ]
+TOKENS: dict[str, Any] = {
+    "prompts": [0, 5, 6],
+    "responses": [7, 8, 9, 0],
+    "attention_mask": [0, 1, 1, 1, 1, 1, 0],
+    "response_mask": [1, 0, 1, 0],
+    "rollout_log_probs": [-0.5, 0.0, -1.25e-05, 0.0],
+    "old_log_probs": [-0.5, None, -0.25, "x"],
+    "advantages": [1.0, 0.0, 1.0, 0.0],
+}
+BARE = {"prompt_ids": [5], "response_ids": [7, 8], "advantages": -0.5}
+WITH_TOKENS = [
+    {**one, **(TOKENS if number % 3 else BARE), "acc": number / 2, "origin": "gsm8k"} for number, one in enumerate(V1)
+]
+LEGACY_TOKENS = [{**one, **(TOKENS if number % 3 else BARE)} for number, one in enumerate(LEGACY)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [V1, LEGACY, SEVERAL, [*V1, *LEGACY]], ids=["v1", "legacy", "several", "mixed"])
+@pytest.mark.parametrize(
+    "rows",
+    [V1, LEGACY, SEVERAL, [*V1, *LEGACY], WITH_TOKENS, LEGACY_TOKENS],
+    ids=["v1", "legacy", "several", "mixed", "tokens", "legacy tokens"],
+)
 def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     for seed in range(60):
         folder = tmp_path / str(seed)
@@ -50,12 +70,55 @@ def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: 
         assert_same(folder)
 
 
-@pytest.mark.parametrize("rows", [V1, LEGACY, SEVERAL], ids=["v1", "legacy", "several"])
+@pytest.mark.parametrize(
+    "rows",
+    [V1, LEGACY, SEVERAL, WITH_TOKENS, LEGACY_TOKENS],
+    ids=["v1", "legacy", "several", "tokens", "legacy tokens"],
+)
 def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     write_lines(tmp_path / "1.jsonl", [json.dumps(row) for row in rows])
     run = assert_same(tmp_path, is_reduced=True)
     assert run is not None
-    assert set(run.notes) == ({1, 2} if rows is V1 else {1} if rows is SEVERAL else set())
+    assert set(run.notes) == ({1, 2} if rows in (V1, WITH_TOKENS) else {1} if rows is SEVERAL else set())
+    assert (reward_table(run.groups).num_tokens is not None) == (rows in (WITH_TOKENS, LEGACY_TOKENS))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"attention_mask": None, "response_mask": None, "rollout_log_probs": None, "advantages": None},
+        {"attention_mask": [0, 1, 1, 1, 0, 0, 0], "advantages": 0},
+        {"attention_mask": [False, True, True, True, True, True, False]},
+        {"attention_mask": [0, 1, 1, 1, 1, 2, 0]},
+        {"responses": [], "attention_mask": [0, 1, 1], "response_mask": [], "rollout_log_probs": [], "advantages": []},
+        {"prompts": [], "attention_mask": [1, 1, 1, 1]},
+        {"responses": None},
+        {"prompts": None, "prompt_ids": [5]},
+        {"rollout_log_probs": [-0.5, 0, True, -1e-300]},
+        {"advantages": [1, 0, 1, 10**30]},
+    ],
+)
+def test_tokens_of_any_kind_stay_on_disk(tmp_path: Path, cells: dict[str, Any]) -> None:
+    rows = [row("u_0_0", **TOKENS), row("u_1_0", **TOKENS | cells), row("v_0_0", **TOKENS | cells, score=0.0)]
+    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in rows])
+    assert_same(tmp_path, is_reduced=True)
+
+
+@pytest.mark.parametrize("cells", [{"responses": "x"}, {"response_mask": [1]}, {"advantages": float("nan")}])
+@pytest.mark.parametrize("named", [True, False])
+def test_tokens_that_contradict_each_other_cost_their_row(tmp_path: Path, cells: dict[str, Any], named: bool) -> None:
+    rows = [row(f"u_{number}_0" if named else None, **TOKENS) for number in range(3)]
+    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, rows[2] | cells)])
+    assert_same(tmp_path, is_reduced=not named)
+
+
+@pytest.mark.parametrize(("cell", "is_late"), [(1.0, True), (True, True), ("a", False), (None, False), ([1], False)])
+def test_rewards_that_no_file_begins_with(tmp_path: Path, cell: Any, is_late: bool) -> None:
+    lines = [json.dumps(row(None, input=str(number), origin=None)) for number in range(60)]
+    write_lines(tmp_path / "1.jsonl", [*lines, json.dumps(row(None, late=cell)), json.dumps(row(None, origin=cell))])
+    run = read_run(tmp_path)
+    assert isinstance(run.groups, GroupsOnDisk) != is_late
+    assert run.groups[-1].rollouts[-1].rewards == ({"score": 1.0, "origin": float(cell)} if is_late else {"score": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""What is said of a large log, of which a step is in memory at a time, is what is said of it when all rows are held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.scale.__main__ import KINDS, run_of
+from gradscope import measure_claims, measure_rank, replay_run, report_run
+from gradscope.errors import GradscopeError
+from gradscope.results.envelope import to_jsonable
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.scan import reduction, workers
+from gradscope.rollouts.reward_table import GroupsOnDisk
+
+NUM_ROWS = 640
+ON_DISK = ("generic", "verl", "nemo-rl", "open-instruct")
+COMMANDS: dict[str, Callable[[Path], Any]] = {
+    "report": lambda path: report_run(path, gradients=False),
+    "claims": lambda path: measure_claims(path, gradients=False),
+    "replay": replay_run,
+    "rank": lambda path: measure_rank(path, rows="advantage", steps=[1]),
+    "rank without weights": lambda path: measure_rank(path, steps=[1]),
+}
+
+
+def said(command: Callable[[Path], Any], path: Path) -> Any:
+    """The result as plain JSON, or why there is none."""
+    try:
+        return json.loads(json.dumps(to_jsonable(command(path))))
+    except GradscopeError as error:
+        return error.message, error.hint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_broken", [False, True])
+@pytest.mark.parametrize("name", ON_DISK)
+def test_every_command_says_the_same(
+    name: str, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KINDS[name].make(tmp_path, run_of(NUM_ROWS, NUM_ROWS // 4), with_broken)
+    by_row = {title: said(command, tmp_path) for title, command in COMMANDS.items()}
+    monkeypatch.setattr(reduction, "MIN_BYTES", 0)
+    monkeypatch.setattr(workers, "BLOCK", 10_000)
+    assert isinstance(read_run(tmp_path).groups, GroupsOnDisk)
+    for title, command in COMMANDS.items():
+        assert said(command, tmp_path) == by_row[title], title

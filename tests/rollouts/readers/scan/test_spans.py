@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing.tables import read_rows
+from gradscope.rollouts.readers.scan import reduction, spans
+from gradscope.rollouts.reward_table import GroupsOnDisk
+from tests.rollouts.readers.reduced import assert_same_rollouts, every_log_is_large
+
+
+@pytest.fixture(autouse=True)
+def every_log_is_large_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_log_is_large(monkeypatch, block=300)
+
+
+def rows(steps: Sequence[int]) -> list[dict[str, object]]:
+    return [
+        {"step": step, "group_id": f"g{at // 2}", "prompt_id": "p", "reward": float(at % 2), "completion": f"text {at}"}
+        for at, step in enumerate(steps)
+    ]
+
+
+def lines(steps: Sequence[int]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows(steps))
+
+
+IN_ORDER = [step for step in range(1, 9) for _ in range(6)]
+MIXED = [1 + at % 8 for at in range(48)]
+
+
+def is_on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the rollouts stay on disk; they are held to those that are read row by row."""
+    run = read_run(path)
+    monkeypatch.setattr(reduction, "MIN_BYTES", 1 << 60)
+    by_row = read_run(path)
+    assert_same_rollouts(run, by_row)
+    assert run.groups[-1] == by_row.groups[-1]
+    assert run.groups[1:3] == by_row.groups[1:3]
+    return isinstance(run.groups, GroupsOnDisk)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n{\n"])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_each_step_is_read_from_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, is_ended: bool
+) -> None:
+    text = lines(IN_ORDER).encode()
+    (tmp_path / "1.jsonl").write_bytes(start + (text if is_ended else text[:-1]))
+    (tmp_path / "2.jsonl").write_bytes(start + lines([8, 8, 9]).encode())
+    assert is_on_disk(tmp_path, monkeypatch)
+
+
+def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1.jsonl").write_text(lines(IN_ORDER))
+    run, parsed = read_run(tmp_path), []
+    monkeypatch.setattr(spans, "parse_line", lambda line: parsed.append(line) or json.loads(line))
+    assert len(run.groups_at(3)) == 3
+    assert len(run.groups_at(4)) == 3
+    assert len(run.groups_at(3)) == 3
+    assert [json.loads(line)["step"] for line in parsed] == [3] * 6 + [4] * 6
+
+
+@pytest.mark.parametrize(("steps", "is_cheap"), [(IN_ORDER, True), (MIXED, False)])
+def test_a_log_whose_steps_lie_mixed_is_read_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], is_cheap: bool
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(reduction, "MIN_BYTES", 0)  # one block
+    (tmp_path / "1.jsonl").write_text(lines(steps))
+    assert is_on_disk(tmp_path, monkeypatch) == is_cheap
+
+
+@pytest.mark.parametrize("num_files", [1, 8])
+def test_compressed_files_are_passed_over_a_few_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int
+) -> None:
+    monkeypatch.setattr(spans, "_MOST_TIMES", 2)
+    for number in range(num_files):
+        some = IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files]
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines(some).encode()))
+    assert is_on_disk(tmp_path, monkeypatch) == (num_files == 8)
+
+
+@pytest.mark.parametrize("num_files", [1, 8])
+def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int) -> None:
+    for number in range(num_files):
+        some = rows(IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files])
+        pq.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
+    assert is_on_disk(tmp_path, monkeypatch) == (num_files == 8)
+
+
+def test_a_document_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1.json").write_text(json.dumps(rows(IN_ORDER)))
+    read: list[Path] = []
+    monkeypatch.setattr(reduction, "reduce_log", lambda log, *_, **__: read.extend(log.files))
+    assert len(list(read_run(tmp_path).groups)) == 24
+    assert len(list(read_rows(tmp_path / "1.json", reduction.QuarantineLog()))) == 48
+    assert read == []
+
+
+def test_rows_that_are_scanned_and_read_differently_are_an_error(tmp_path: Path) -> None:
+    twice = lines([1]).replace('"step": 1', '"step": 1, "step": 2')
+    (tmp_path / "1.jsonl").write_text(lines(IN_ORDER) + twice)
+    with pytest.raises(InputError, match="Step 1 does not have the rollouts"):
+        read_run(tmp_path).groups_at(1)
+
+
+def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_text(lines(IN_ORDER))
+    run = read_run(path)
+    path.write_text(lines(MIXED))
+    with pytest.raises(InputError, match="Step 3 does not have the rollouts any more that it had"):
+        run.groups_at(3)
+    path.unlink()
+    with pytest.raises(InputError, match=r"1\.jsonl cannot be read"):
+        run.groups_at(3)
