@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
-from gradscope.rollouts.reward_table import GroupsOnDisk, groups_at, steps_of
+from gradscope.rollouts.groups import GroupsOnDisk, groups_at, steps_of
 from gradscope.rollouts.types import RolloutGroup
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.results.source import Source
-from gradscope.rollouts.reward_table import GroupsOnDisk, RewardTable
+from gradscope.rollouts.groups import GroupsOnDisk
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 from tests.rollouts.build import group

@@ -26,8 +26,8 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.reward_table import groups_of_steps
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 

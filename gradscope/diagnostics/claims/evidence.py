@@ -32,8 +32,8 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankReport, RowKind
 from gradscope.results.update import WeightUpdate
+from gradscope.rollouts.groups import sizes_of
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.reward_table import sizes_of
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

@@ -23,7 +23,7 @@ from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.rollouts.reward_table import reward_table
+from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, with_interval
 
 SPARSER = 0.02

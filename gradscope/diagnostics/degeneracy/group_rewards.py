@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.reward_table import RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 TRAINER_REWARD = "reward"

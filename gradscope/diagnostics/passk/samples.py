@@ -14,10 +14,10 @@ from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.metrics.uncertainty.clusters import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import reward_table
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 

@@ -16,7 +16,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import paired_groups
 from gradscope.errors import UsageError
 from gradscope.results.rank import RowKind
-from gradscope.rollouts.reward_table import sizes_of
+from gradscope.rollouts.groups import sizes_of
 from gradscope.rollouts.run import Run
 
 GROUP_SIZES = (2, 4, 8)

@@ -17,10 +17,11 @@ from gradscope.metrics.uncertainty.trend import trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.reward_table import RewardTable, reward_table
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gradscope.rollouts.groups import GroupsOfTable, holds_rewards_alone
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
@@ -22,7 +23,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_large, reduced_groups
-from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable, holds_rewards_alone
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

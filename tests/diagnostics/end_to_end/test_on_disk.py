@@ -13,9 +13,9 @@ from benchmarks.scale.__main__ import KINDS, run_of
 from gradscope import measure_claims, measure_rank, replay_run, report_run
 from gradscope.errors import GradscopeError
 from gradscope.results.envelope import to_jsonable
+from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.scan import reduction, workers
-from gradscope.rollouts.reward_table import GroupsOnDisk
 
 NUM_ROWS = 640
 ON_DISK = ("generic", "verl", "nemo-rl", "open-instruct")

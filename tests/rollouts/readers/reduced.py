@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.counted import REDUCED
 from gradscope.rollouts.readers.scan import reduction, workers
-from gradscope.rollouts.reward_table import GroupsOnDisk, reward_table
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.counted import REDUCED
-from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 
 

@@ -12,7 +12,8 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
-from gradscope.rollouts.reward_table import UNKNOWN, RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.reward_table import UNKNOWN, RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 

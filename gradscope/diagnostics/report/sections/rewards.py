@@ -14,7 +14,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.reward_shares import reward_share
 from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
-from gradscope.rollouts.reward_table import RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 

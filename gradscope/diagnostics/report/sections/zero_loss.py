@@ -15,7 +15,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailab
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
-from gradscope.rollouts.reward_table import reward_table
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.run import Run
 
 NAME = "zero-loss"

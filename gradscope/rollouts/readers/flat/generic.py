@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.columns import list_names, resolve_columns, reward_columns, sample_column
@@ -20,7 +21,6 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.scan.reduction import is_large, reduced_groups
-from gradscope.rollouts.reward_table import holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.ms_swift.lines import KEYS, Line, read_lines, without_repeats
@@ -27,7 +28,6 @@ from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, finite_or
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.trl.blocks import group_size
 from gradscope.rollouts.readers.trl.rewards import scalar_reward
-from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.types import RolloutGroup
 

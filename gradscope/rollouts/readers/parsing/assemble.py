@@ -10,11 +10,11 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
+from gradscope.rollouts.groups import num_used, sizes_of
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups, describe_sizes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.reward_table import num_used, sizes_of
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

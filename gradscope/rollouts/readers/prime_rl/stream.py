@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.reason import Reason
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
@@ -27,7 +28,6 @@ from gradscope.rollouts.readers.prime_rl.episode import AGENTS
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream_table import reduce_stream
 from gradscope.rollouts.readers.scan.reduction import is_large
-from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
 
 _CHUNK = "[0-9]*.jsonl*"

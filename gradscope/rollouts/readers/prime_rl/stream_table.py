@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_strings, to_texts
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.parsing.counted import SEVERAL
 from gradscope.rollouts.readers.parsing.grouping import Record
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
@@ -38,7 +39,7 @@ from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.parts import REWARD, Part
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, reduce_log
 from gradscope.rollouts.readers.scan.whole import table_of
-from gradscope.rollouts.reward_table import GroupsOfTable, RewardTable
+from gradscope.rollouts.reward_table import RewardTable
 
 _NUM_PEEKED = 20
 """Episodes of each file that are looked at before, for the names of rewards, and of the first file for what their

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from gradscope.reason import Reason
+from gradscope.rollouts.groups import GroupsOfTable
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
@@ -31,7 +32,6 @@ from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, r
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduce_log
-from gradscope.rollouts.reward_table import GroupsOfTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.arrays import to_strings
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk
 from gradscope.rollouts.readers.parsing.grouping import Record, build_groups
 from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -40,7 +41,7 @@ from gradscope.rollouts.readers.scan.spans import StepSpans
 from gradscope.rollouts.readers.scan.table_files import CellColumns, scan_table_file
 from gradscope.rollouts.readers.scan.whole import Whole
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
-from gradscope.rollouts.reward_table import GroupsOfTable, GroupsOnDisk, RewardTable
+from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.types import RolloutGroup, group_name
 
 MIN_BYTES = 64 << 20

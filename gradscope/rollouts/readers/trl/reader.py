@@ -16,6 +16,7 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
+from gradscope.rollouts.groups import GroupsOfTable, num_used, reward_table
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.counted import counted
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
@@ -35,7 +36,6 @@ from gradscope.rollouts.readers.trl.notes import repeats, step_notes, windows
 from gradscope.rollouts.readers.trl.rewards import reward_weights, scalar_reward, scalar_rewards
 from gradscope.rollouts.readers.trl.state import TrlState, has_state, read_state
 from gradscope.rollouts.readers.trl.table import NO_REWARD, table_of_files
-from gradscope.rollouts.reward_table import GroupsOfTable, num_used, reward_table
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import Rollout, RolloutGroup
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, SEVERAL, counted, hidden_by
@@ -27,7 +28,7 @@ from gradscope.rollouts.readers.verl.columns import line_columns
 from gradscope.rollouts.readers.verl.left_behind import verl_settings, verl_weights
 from gradscope.rollouts.readers.verl.metrics import SWITCH_ON, find_metrics, is_metrics, read_verl_metrics
 from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_REWARDS, row_tokens
-from gradscope.rollouts.reward_table import UNKNOWN, holds_rewards_alone
+from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens
 

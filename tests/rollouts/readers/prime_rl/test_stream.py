@@ -16,8 +16,8 @@ from gradscope.errors import InputError
 from gradscope.gradients.plan.obstacles import several_sequences
 from gradscope.metrics.uncertainty.resampling import RESAMPLING
 from gradscope.progress import no_progress
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import reward_table
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines

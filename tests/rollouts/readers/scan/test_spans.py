@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.readers.scan import reduction, spans
-from gradscope.rollouts.reward_table import GroupsOnDisk
 from tests.rollouts.readers.reduced import assert_same_rollouts, every_log_is_large
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.reward_table import GroupsOnDisk, reward_table
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
 
 
