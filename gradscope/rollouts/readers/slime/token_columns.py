@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_numpy
@@ -133,6 +132,8 @@ def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 def _sizes(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """How many elements each list has, -1 where there is none, [R]."""
+    import pyarrow.compute as pc  # 20 ms that no other log needs
+
     return _numbers(pc.list_value_length(column))
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-import pyarrow.compute as pc
-
 from gradscope.rollouts.readers.format import LogColumns, Reading
 from gradscope.rollouts.readers.scan.lines import LineColumns, ids_digest, is_list_of_ids, member, numeric, step_number
 from gradscope.rollouts.readers.scan.parts import grouped
@@ -44,6 +42,8 @@ def open_instruct_columns(_: Reading) -> LogColumns:
     of_odd_rows: Prompts = defaultdict(set)
 
     def judged(table: RewardTable) -> RewardTable | None:
+        import pyarrow.compute as pc  # 20 ms that no other log needs
+
         names = pc.replace_substring_regex(table.names, "/.*", "")
         if len(grouped(table.step, names)[1]) < len(table):
             return None
