@@ -28,10 +28,20 @@ one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend. Without 
 \[tool.gradscope.check] in pyproject.toml, or from gradscope.toml, in the current folder."""
 EXAMPLES = (
     "gradscope check my-run --require 'frac_reward_zero_std <= 0.5' --require 'pass@4 >= 0.6'",
-    "gradscope check my-run --require 'frac_reward_zero_std@last20% <= 0.5' --format github",
-    "gradscope check my-run --track pass@8 --baseline ci/baseline.json --update-baseline",
-    "gradscope check my-run --track pass@8 --baseline ci/baseline.json --format junit",
+    "gradscope check my-run --require 'reward@last20% >= 0.5' --format github",
+    "gradscope check my-run --track pass@8 --baseline good.json --update-baseline",
+    "gradscope check my-run --track pass@8 --baseline good.json --format junit",
     "gradscope check my-run --config ci/gradscope.toml --json",
+)
+COMMON = (
+    "--require",
+    "--baseline",
+    "--track",
+    "--update-baseline",
+    "--allow-unknown",
+    "--config",
+    "--format",
+    "--json",
 )
 SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 

@@ -23,6 +23,7 @@ EXAMPLES = (
     "gradscope claims my-run --samples before.jsonl,after.jsonl --output claims",
     "gradscope claims my-run --claims mine.toml --json",
 )
+COMMON = ("--step", "--gradients", "--samples", "--claims", "--model", "--output", "--json")
 
 ClaimsOption = Annotated[
     Path | None,

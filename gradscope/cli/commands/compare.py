@@ -15,6 +15,7 @@ EXAMPLES = (
     "gradscope compare run-grpo run-sign --k 1,16 --output comparison",
     "gradscope compare grid --vary advantage --gradients",
 )
+COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
 
 RunsArgument = Annotated[
     list[str],

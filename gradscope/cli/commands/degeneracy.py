@@ -22,6 +22,7 @@ EXAMPLES = (
     "gradscope degeneracy outputs/my-run --follow",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
 )
+COMMON = ("--group-size", "--target-degeneracy", "--reward", "--success-threshold", "--follow", "--output", "--json")
 
 GroupSizesOption = Annotated[
     list[str] | None,

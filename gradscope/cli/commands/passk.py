@@ -17,6 +17,7 @@ EXAMPLES = (
     "gradscope passk my-run",
     "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16",
 )
+COMMON = ("--k", "--success-threshold", "--prompt-column", "--reward-column", "--output", "--json")
 
 FilesArgument = Annotated[
     list[str],

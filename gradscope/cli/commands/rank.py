@@ -19,10 +19,11 @@ from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope rank my-run --step 1,40",
-    "gradscope rank my-run --step 1:10 --advantage all --group-size 2,4 --output ranks",
-    "gradscope rank my-run --step 40 --rows token --advantage logged --max-tokens 256",
+    "gradscope rank my-run --step 1:10 --advantage all --group-size 2,4 -o ranks",
+    "gradscope rank my-run --step 40 --rows token --max-tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
+COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--output", "--json")
 
 RowsOption = Annotated[
     RowKind,

@@ -27,6 +27,7 @@ EXAMPLES = (
     "gradscope report rollouts.jsonl --no-gradients",
     "gradscope report folder-of-runs --output runs.html",
 )
+COMMON = ("--output", "--step", "--gradients", "--samples", "--model", "--success-threshold", "--force")
 
 PageOption = Annotated[
     Path,

@@ -22,6 +22,7 @@ EXAMPLES = (
     "gradscope train --config my-run/manifest.json --output again",
     "gradscope train --advantage grpo,sign --seeds 0-4 --learning-rate 1e-4,2e-4 --output grid",
 )
+COMMON = ("--output", "--task", "--model", "--advantage", "--group-size", "--steps", "--learning-rate", "--seeds")
 
 _DEFAULTS = TrainConfig()
 _NOT_FIELDS = ("config", "resume", "force", "quiet", "seeds", "jobs", "advantage", "learning_rate")
