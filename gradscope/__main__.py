@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
         return INTERRUPTED
     except typer.TyperException as error:
-        _say_error(error.format_message(), _usage_hint(error))
+        _say_error(error.format_message().replace("Value error, ", ""), _usage_hint(error))
         return 2
     except GradscopeError as error:
         _say_error(error.message, _fitting(error.hint, arguments))
