@@ -38,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
-        if isinstance(error, SystemExit) and error.code == 2:  # one of several processes; another has told why
-            return 2
+        if isinstance(error, SystemExit) and error.code in (0, 2):
+            return error.code  # 0: typer's shell completion; 2: one of several processes, and another has told why
         _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
         return INTERRUPTED
     except typer.TyperException as error:
-        _say_error(error.format_message(), _usage_hint(error))
+        _say_error(error.format_message().replace("Value error, ", ""), _usage_hint(error))
         return 2
     except GradscopeError as error:
         _say_error(error.message, _fitting(error.hint, arguments))

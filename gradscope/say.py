@@ -6,7 +6,8 @@ Tables have room for footnotes and columns and word their numbers in :mod:`grads
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from gradscope.estimate import Estimate
 
@@ -55,6 +56,23 @@ def number(value: float, form: Form) -> str:
     if not math.isfinite(value):
         return non_finite_word(value)
     return format(value, form) if isinstance(form, str) else form(value)
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers as a command line takes them.
+
+    Returns:
+        The numbers between commas, three or more in a row as a range.
+
+    Example:
+        >>> as_ranges([1, 2, 4, 5, 6, 9])
+        '1,2,4:6,9'
+    """
+    parts: list[str] = []
+    for _, places in groupby(enumerate(numbers), key=lambda place: place[1] - place[0]):
+        row = [number for _, number in places]
+        parts += [f"{row[0]}:{row[-1]}"] if len(row) > 2 else map(str, row)
+    return ",".join(parts)
 
 
 def non_finite_word(value: float) -> str:

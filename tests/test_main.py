@@ -141,3 +141,8 @@ def test_a_terminal_that_knows_ascii_only_gets_escapes_and_no_crash() -> None:
     )
     assert done.stdout.isascii()
     assert done.stderr == b""
+
+
+def test_a_wrong_choice_is_told_without_words_of_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["rank", "x", "--rows", "tokens"]) == 2
+    assert "Invalid value for '--rows': 'tokens' is not one of 'rollout', 'group'" in capsys.readouterr().err

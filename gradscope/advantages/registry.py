@@ -235,7 +235,7 @@ def formulation(name: str) -> Formulation:
         Its entry.
 
     Raises:
-        UsageError: There is no such formulation; the hint names the nearest ones.
+        UsageError: There is no such formulation; the hint names them, the nearest ones first.
 
     Example:
         >>> formulation("dr_grpo").formula
@@ -245,8 +245,8 @@ def formulation(name: str) -> Formulation:
         return ALL_FORMULATIONS[name]
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
     listed = ", ".join(ALL_FORMULATIONS)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"There are: {listed}."
-    raise UsageError(f"There is no advantage formulation {name!r}.", hint=hint)
+    meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    raise UsageError(f"There is no advantage formulation {name!r}.", hint=f"{meant}There are: {listed}.")
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:

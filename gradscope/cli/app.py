@@ -9,16 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from gradscope.cli.commands import check, claims, compare, degeneracy, demo, explain, passk, rank, replay, report, train
+from gradscope.cli.help_pages import HELP_NAMES, Commands, examples_in, page_of
 from gradscope.cli.output.streams import write_data
 from gradscope.version import __version__
 
 _START = "Start"
 _DIAGNOSE = "Diagnose"
 _GATE = "Gate"
+EXAMPLES = ("gradscope demo", "gradscope degeneracy outputs/my-run", "gradscope report outputs/my-run")
+
+
+def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
+    """What a command is for, its examples, and the rest."""
+    first, *more = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    shown = examples_in(examples).replace("[", r"\[")
+    return "\n\n".join([first, f"[not dim][bold]Examples[/bold]\n{shown}[/not dim]", *more])
+
 
 app = typer.Typer(
     name="gradscope",
-    add_completion=False,
+    cls=Commands,
+    context_settings={"help_option_names": HELP_NAMES},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one), 2 usage or unusable input, "
@@ -32,36 +43,51 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    help=_help(
+        [
+            "What carries signal in a GRPO run, and what does not.",
+            "Give a command a run: its folder, a log or a URL. stdout is data, stderr is talk.",
+        ],
+        EXAMPLES,
+    )
+)
 def gradscope(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What carries signal in a GRPO run, and what does not.
-
-    Give a command a run folder: gradscope's own, or what TRL or verl wrote. stdout is data, stderr is talk.
-    """
+    """What carries signal in a GRPO run, and what does not."""
 
 
-def _add(function: Callable[..., None], panel: str, examples: tuple[str, ...], summary: str | None = None) -> None:
+def _add(
+    function: Callable[..., None],
+    panel: str,
+    examples: tuple[str, ...],
+    common: tuple[str, ...],
+    summary: str | None = None,
+) -> None:
+    """Adds a command with the options of its first page of help."""
     words = (summary or inspect.getdoc(function) or "").split("\n\n")
-    paragraphs = "\n\n".join(" ".join(paragraph.split()) for paragraph in words)
-    epilog = "\n\n".join(["[bold]Examples[/bold]", *(example.replace("[", r"\[") for example in examples)])
-    app.command(help=paragraphs, epilog=epilog, rich_help_panel=panel)(function)
+    app.command(
+        cls=page_of(examples, common),
+        help=_help(words, examples),
+        context_settings={"help_option_names": HELP_NAMES},
+        rich_help_panel=panel,
+    )(function)
 
 
-_add(demo.demo, _START, demo.EXAMPLES)
-_add(train.train, _START, train.EXAMPLES)
-_add(explain.explain, _START, explain.EXAMPLES)
-_add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES)
-_add(passk.passk, _DIAGNOSE, passk.EXAMPLES)
-_add(rank.rank, _DIAGNOSE, rank.EXAMPLES)
-_add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.SUMMARY)
-_add(claims.claims, _DIAGNOSE, claims.EXAMPLES)
-_add(compare.compare, _DIAGNOSE, compare.EXAMPLES)
-_add(report.report, _DIAGNOSE, report.EXAMPLES)
-_add(check.check, _GATE, check.EXAMPLES, check.SUMMARY)
+_add(demo.demo, _START, demo.EXAMPLES, demo.COMMON)
+_add(train.train, _START, train.EXAMPLES, train.COMMON)
+_add(explain.explain, _START, explain.EXAMPLES, explain.COMMON)
+_add(degeneracy.degeneracy, _DIAGNOSE, degeneracy.EXAMPLES, degeneracy.COMMON)
+_add(passk.passk, _DIAGNOSE, passk.EXAMPLES, passk.COMMON)
+_add(rank.rank, _DIAGNOSE, rank.EXAMPLES, rank.COMMON)
+_add(replay.replay, _DIAGNOSE, replay.EXAMPLES, replay.COMMON, replay.SUMMARY)
+_add(claims.claims, _DIAGNOSE, claims.EXAMPLES, claims.COMMON)
+_add(compare.compare, _DIAGNOSE, compare.EXAMPLES, compare.COMMON)
+_add(report.report, _DIAGNOSE, report.EXAMPLES, report.COMMON)
+_add(check.check, _GATE, check.EXAMPLES, check.COMMON, check.SUMMARY)
 
 
 def command() -> Any:

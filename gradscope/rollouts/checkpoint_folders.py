@@ -44,7 +44,7 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
     elif (folder / "config.json").is_file():
         kind, files = "full", _model_files(folder)
     elif not folder.is_dir():
-        raise InputError(f"There is no folder {folder} of weights.", hint="Check the path.")
+        raise InputError(f"There is no folder {folder} of weights.", hint=_where(folder))
     else:
         raise InputError(
             f"{folder} holds neither config.json nor adapter_config.json.",
@@ -58,6 +58,14 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
         if not is_whole(file):
             raise InputError(f"{file} is cut off.", hint="Copy the checkpoint again, or use another one.")
     return kind
+
+
+def _where(folder: Path) -> str:
+    """What to do about a folder that is not there; one that reads as a hub id can be had."""
+    parts = folder.parts
+    if len(parts) != 2 or folder.parent.exists() or not all(re.fullmatch(r"\w[\w.-]*", part) for part in parts):
+        return "Check the path."
+    return f"Name a folder; of a hub id: hf download {folder} --local-dir {folder.name}"
 
 
 def is_whole(file: Path) -> bool:

@@ -57,7 +57,7 @@ class ReadOptions:
         str | Path | None,
         Option(
             ("--model",),
-            "The base model, where the log names none or its path moved.",
+            "The base model, where the log names none or it moved.",
             _MODEL,
             metavar="PATH_OR_ID",
         ),

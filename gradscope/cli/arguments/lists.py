@@ -1,66 +1,140 @@
-"""Several values in one option: `grpo,sign`, `1e-4,2e-4`, seeds `0-4`."""
+"""Several values in one option: between commas, by repeating the option, and as ranges of whole numbers.
+
+Every option that takes several values is read here, so `grpo,sign`, `1e-4,2e-4`, `0-4` and `2:8` mean the same wherever
+they stand.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 from gradscope.errors import UsageError
 
+MOST_NUMBERS = 1_000_000
+"""Of one range: a typing error, not a wish, is beyond it."""
 
-def parse_names(text: str | None) -> tuple[str, ...]:
-    """Names between commas; none for None.
+_RANGE = re.compile(r"(\d+)(?:\s*[:-]\s*(\d+))?")
+_COMMA = re.compile(",")
+_COMMA_OF_METRICS = re.compile(r",(?!\s*\d)")
+"""A comma before a digit is one of the metric's own steps, as in ``reward@1,6,11-20``."""
+
+Words = Sequence[str] | str | None
+"""What was typed: a text for each time that the option stands there; None where it does not."""
+
+
+def parse_names(option: str, words: Words) -> tuple[str, ...]:
+    """Names between commas.
+
+    Args:
+        option: The option as it is typed, for the message.
+        words: Its values.
 
     Returns:
-        The names.
-
-    Raises:
-        UsageError: A name is empty.
+        The names in the order given.
 
     Example:
-        >>> parse_names("grpo, sign")
-        ('grpo', 'sign')
+        >>> parse_names("--advantage", ["grpo, sign", "rloo"])
+        ('grpo', 'sign', 'rloo')
     """
-    names = () if text is None else tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        raise UsageError(f"{text!r} names nothing between two commas.", hint="Write --advantage grpo,sign")
-    return names
+    return _parts(option, words, _COMMA)
 
 
-def parse_numbers(name: str, text: str | None) -> tuple[float, ...]:
-    """Numbers between commas; none for None. Messages call them by ``name``.
+def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
+    """Metrics between commas, each with its steps.
 
     Returns:
-        The numbers.
+        The metrics in the order given.
+
+    Example:
+        >>> parse_metrics("--track", "reward@1,6-8,pass@8")
+        ('reward@1,6-8', 'pass@8')
+    """
+    return _parts(option, words, _COMMA_OF_METRICS)
+
+
+def parse_files(option: str, words: Words) -> tuple[str, ...]:
+    """Files or their URLs between commas; what is there under its whole name is one file, commas and all.
+
+    Returns:
+        The files in the order given.
+    """
+    return tuple(name for word in _typed(words) for name in ([word] if _is_one(word) else _parts(option, word, _COMMA)))
+
+
+def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
+    """Numbers between commas.
+
+    Returns:
+        The numbers in the order given.
 
     Raises:
         UsageError: One is no number.
 
     Example:
-        >>> parse_numbers("learning_rate", "1e-4,0.002")
+        >>> parse_numbers("--learning-rate", ["1e-4,0.002"])
         (0.0001, 0.002)
     """
     try:
-        return () if text is None else tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for word in _typed(words) for part in word.split(","))
     except ValueError as error:
-        hint = f"Write --{name.replace('_', '-')} 1e-4,2e-4"
-        raise UsageError(f"{name} is {text!r}, which is no number or list of numbers.", hint=hint) from error
+        raise UsageError(
+            f"{option} is {_shown(words)}, which is no number or list of numbers.", hint=f"Write {option} 1e-4,2e-4"
+        ) from error
 
 
-def parse_seeds(text: str | None) -> tuple[int, ...]:
-    """Seeds between commas, or from one to another; none for None.
+def parse_counts(option: str, words: Words) -> tuple[int, ...]:
+    """Whole numbers between commas, and ranges of them with both ends, ``2:5`` or ``2-5``.
 
     Returns:
-        The seeds.
+        The numbers in the order given.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: A part is neither, or a range runs backwards or is beyond ``MOST_NUMBERS``.
 
     Example:
-        >>> parse_seeds("0-2,7")
-        (0, 1, 2, 7)
+        >>> parse_counts("--step", ["1,4:6", "9-10"])
+        (1, 4, 5, 6, 9, 10)
     """
-    seeds: list[int] = []
-    for part in () if text is None else text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"{text!r} are no seeds.", hint="Write --seeds 0-4, or --seeds 0,1,2")
-        seeds += range(int(first), int(last if dash else first) + 1)
-    return tuple(seeds)
+    numbers: list[int] = []
+    for part in (part.strip() for word in _typed(words) for part in word.split(",")):
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            raise UsageError(
+                f"{option} {part!r} is not a whole number or a range of them.",
+                hint=f"Write {option} 4, {option} 2,8 or {option} 2:8",
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise UsageError(f"{option} {part} is a range that runs backwards.", hint=f"Write {option} {last}:{first}")
+        if last - first > MOST_NUMBERS:
+            raise UsageError(
+                f"{option} {part} is a range of more than {MOST_NUMBERS:,} numbers.",
+                hint=f"Write a shorter one, such as {option} {first}:{first + 100}",
+            )
+        numbers += range(first, last + 1)
+    return tuple(numbers)
+
+
+def _parts(option: str, words: Words, comma: re.Pattern[str]) -> tuple[str, ...]:
+    parts = tuple(part.strip() for word in _typed(words) for part in comma.split(word))
+    if all(parts):
+        return parts
+    named = ",".join(filter(None, parts))
+    raise UsageError(
+        f"{option} {_shown(words)} names nothing between two commas.",
+        hint=f"Write {option} {named}" if named else f"Name something, or leave {option} out.",
+    )
+
+
+def _typed(words: Words) -> Sequence[str]:
+    return (words,) if isinstance(words, str) else words or ()
+
+
+def _shown(words: Words) -> str:
+    return repr(",".join(_typed(words)))
+
+
+def _is_one(word: str) -> bool:
+    return bool(word) and Path(word).exists()

@@ -34,13 +34,13 @@ SuccessThresholdOption = Annotated[
 
 StepsOption = Annotated[
     list[str] | None,
-    typer.Option("--step", metavar="N|A:B|all", help="Steps to compute (repeatable).", rich_help_panel="Measure"),
+    typer.Option("--step", metavar="N,A:B|all", help="Steps to compute.", rich_help_panel="Measure"),
 ]
 HeldOutOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FILE",
-        help="Samples of held-out prompts, before and after (repeatable); those of the run folder by default.",
+        metavar="FILE,...",
+        help="Samples of held-out prompts, before and after; those of the run folder by default.",
         rich_help_panel="Input",
     ),
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say
@@ -27,10 +28,20 @@ one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend. Without 
 \[tool.gradscope.check] in pyproject.toml, or from gradscope.toml, in the current folder."""
 EXAMPLES = (
     "gradscope check my-run --require 'frac_reward_zero_std <= 0.5' --require 'pass@4 >= 0.6'",
-    "gradscope check my-run --require 'frac_reward_zero_std@last20% <= 0.5' --format github",
-    "gradscope check my-run --track pass@8 --baseline ci/baseline.json --update-baseline",
-    "gradscope check my-run --track pass@8 --baseline ci/baseline.json --format junit",
+    "gradscope check my-run --require 'reward@last20% >= 0.5' --format github",
+    "gradscope check my-run --track pass@8 --baseline good.json --update-baseline",
+    "gradscope check my-run --track pass@8 --baseline good.json --format junit",
     "gradscope check my-run --config ci/gradscope.toml --json",
+)
+COMMON = (
+    "--require",
+    "--baseline",
+    "--track",
+    "--update-baseline",
+    "--allow-unknown",
+    "--config",
+    "--format",
+    "--json",
 )
 SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 
@@ -41,13 +52,11 @@ RequireOption = Annotated[
 ]
 TrackOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METRIC", help="Compare with the baseline, without a limit (repeatable).", rich_help_panel=_GATE
-    ),
+    typer.Option(metavar="METRIC,...", help="Compare with the baseline, without a limit.", rich_help_panel=_GATE),
 ]
 AllowUnknownOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="METRIC", help="This metric may be undecided (repeatable).", rich_help_panel=_GATE),
+    typer.Option(metavar="METRIC,...", help="These metrics may be undecided.", rich_help_panel=_GATE),
 ]
 BaselineOption = Annotated[
     Path | None,
@@ -106,14 +115,15 @@ def check(
     from gradscope.diagnostics.check.measure import check_run
 
     settings = _settings(config)
+    tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
     named = baseline or settings.baseline
     with delivery(replace(out, as_json=out.as_json or form == "json")) as result:
         with result.progress() as progress:
             report = check_run(
                 run,
                 requirements=tuple(require or ()) or settings.requirements,
-                track=tuple(track or ()) or (settings.track if named else ()),
-                allow_unknown=(*(allow_unknown or ()), *settings.allow_unknown),
+                track=tracked or (settings.track if named else ()),
+                allow_unknown=(*undecided, *settings.allow_unknown),
                 baseline=named,
                 update_baseline=update_baseline,
                 rule=decide_by or settings.rule,

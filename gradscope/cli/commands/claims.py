@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_files
 from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
@@ -19,9 +20,10 @@ from gradscope.rollouts.read_options import ReadOptions
 EXAMPLES = (
     "gradscope claims my-run",
     "gradscope claims my-run --no-gradients",
-    "gradscope claims my-run --samples before.jsonl --samples after.jsonl --output claims",
+    "gradscope claims my-run --samples before.jsonl,after.jsonl --output claims",
     "gradscope claims my-run --claims mine.toml --json",
 )
+COMMON = ("--step", "--gradients", "--samples", "--claims", "--model", "--output", "--json")
 
 ClaimsOption = Annotated[
     Path | None,
@@ -54,7 +56,7 @@ def claims(
     from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
-    steps = parse_steps(step)
+    steps, held_out = parse_steps(step), parse_files("--samples", samples)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:
@@ -62,7 +64,7 @@ def claims(
                 run,
                 steps=steps,
                 gradients=gradients,
-                samples=tuple(samples or ()),
+                samples=held_out,
                 claims=(*CLAIMS, *more),
                 success_threshold=success_threshold,
                 read=read,

@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
+from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 
 EXAMPLES = (
     "gradscope compare grid",
-    "gradscope compare run-grpo run-sign --k 1 --k 16 --output comparison",
+    "gradscope compare run-grpo run-sign --k 1,16 --output comparison",
     "gradscope compare grid --vary advantage --gradients",
 )
+COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
 
 RunsArgument = Annotated[
     list[str],
@@ -22,8 +24,8 @@ RunsArgument = Annotated[
     ),
 ]
 KOption = Annotated[
-    list[int] | None,
-    typer.Option("--k", metavar="K", help="A budget of held-out pass@k (repeatable).", rich_help_panel="Measure"),
+    list[str] | None,
+    typer.Option("--k", metavar="K,A:B", help="Budgets of held-out pass@k.", rich_help_panel="Measure"),
 ]
 
 VaryOption = Annotated[
@@ -61,9 +63,10 @@ def compare(
     """
     from gradscope.diagnostics.compare.measure import compare_runs
 
+    budgets = parse_counts("--k", k)
     with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
-                *runs, ks=tuple(k or ()), only=vary, gradients=gradients, strict=strict, progress=progress
+                *runs, ks=budgets, only=vary, gradients=gradients, strict=strict, progress=progress
             )
         result.deliver(comparison)

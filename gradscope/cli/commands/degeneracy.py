@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -16,18 +17,19 @@ from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope degeneracy outputs/my-run",
-    "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2 --group-size 16",
+    "gradscope degeneracy outputs/my-run --reward accuracy_reward --group-size 2,16",
     "gradscope degeneracy outputs/my-run --target-degeneracy 0.2",
     "gradscope degeneracy outputs/my-run --follow",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
 )
+COMMON = ("--group-size", "--target-degeneracy", "--reward", "--success-threshold", "--follow", "--output", "--json")
 
 GroupSizesOption = Annotated[
-    list[int] | None,
+    list[str] | None,
     typer.Option(
         "--group-size",
-        metavar="G",
-        help="Also at this group size; forecast beyond the log's (repeatable).",
+        metavar="G,A:B",
+        help="Also at these group sizes; forecast beyond the log's.",
         rich_help_panel="Measure",
     ),
 ]
@@ -103,6 +105,7 @@ def degeneracy(
     one_blas_thread()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
+    sizes = parse_counts("--group-size", group_size)
     base = _base_pass_rate(base_pass_rate)
     _refuse_alone(follow=follow, idle=idle, as_json=out.as_json)
     with delivery(out) as result:
@@ -111,7 +114,7 @@ def degeneracy(
         with result.progress() as progress:
             report = measure_degeneracy(
                 run,
-                group_sizes=tuple(group_size or ()),
+                group_sizes=sizes,
                 success_threshold=success_threshold,
                 base_pass_rate=base,
                 target_degeneracy=target_degeneracy,

@@ -13,6 +13,7 @@ from gradscope.cli.output.streams import show_line
 from gradscope.errors import OutputExistsError
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
+COMMON = ("--force",)
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="[DIR]", help="Where the run and all results go.", show_default="gradscope-demo")

@@ -15,6 +15,7 @@ EXAMPLES = (
     "gradscope explain pass@4",
     "gradscope explain --markdown",
 )
+COMMON = ("--markdown",)
 
 MetricArgument = Annotated[
     str | None,

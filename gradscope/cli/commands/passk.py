@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -14,8 +15,9 @@ from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope passk my-run",
-    "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1 --k 16",
+    "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16",
 )
+COMMON = ("--k", "--success-threshold", "--prompt-column", "--reward-column", "--output", "--json")
 
 FilesArgument = Annotated[
     list[str],
@@ -26,8 +28,8 @@ FilesArgument = Annotated[
     ),
 ]
 KOption = Annotated[
-    list[int] | None,
-    typer.Option("--k", metavar="K", help="A budget of samples (repeatable).", rich_help_panel="Measure"),
+    list[str] | None,
+    typer.Option("--k", metavar="K,A:B", help="Budgets of samples.", rich_help_panel="Measure"),
 ]
 
 
@@ -48,9 +50,10 @@ def passk(
     one_blas_thread()
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
+    budgets = parse_counts("--k", k)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_pass_at_k(
-                *files, ks=tuple(k or ()), success_threshold=success_threshold, read=read, progress=progress
+                *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
         result.deliver(report)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_counts, parse_names
 from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
@@ -17,11 +18,12 @@ from gradscope.results.rank import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
-    "gradscope rank my-run --step 1 --step 40",
-    "gradscope rank my-run --step 1:10 --advantage all --group-size 2 --group-size 4 --output ranks",
-    "gradscope rank my-run --step 40 --rows token --advantage logged --max-tokens 256",
+    "gradscope rank my-run --step 1,40",
+    "gradscope rank my-run --step 1:10 --advantage all --group-size 2,4 -o ranks",
+    "gradscope rank my-run --step 40 --rows token --max-tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
+COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--output", "--json")
 
 RowsOption = Annotated[
     RowKind,
@@ -37,17 +39,17 @@ AdvantagesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--advantage",
-        metavar="NAME",
-        help="'logged' or a formulation (repeatable): what the same rollouts would give under it; all by default.",
+        metavar="NAME,...",
+        help="'logged' or formulations: what the same rollouts would give under it; all by default.",
         rich_help_panel="Measure",
     ),
 ]
 GroupSizesOption = Annotated[
-    list[int] | None,
+    list[str] | None,
     typer.Option(
         "--group-size",
-        metavar="G",
-        help="Size of sub-groups (repeatable); 2, 4, 8 and the logged size by default.",
+        metavar="G,A:B",
+        help="Sizes of sub-groups; 2, 4, 8 and the logged size by default.",
         rich_help_panel="Measure",
     ),
 ]
@@ -109,14 +111,15 @@ def rank(
     from gradscope.diagnostics.rank.measure import measure_rank
 
     steps = parse_steps(step)
+    advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(
                 run,
                 steps=steps,
                 rows=rows,
-                advantages=tuple(advantage) if advantage else None,
-                group_sizes=tuple(group_size or ()),
+                advantages=advantages or None,
+                group_sizes=sizes,
                 centered=center,
                 pair_groups=pair_groups,
                 tokens=max_tokens,

@@ -24,6 +24,7 @@ EXAMPLES = (
     "gradscope replay my-run",
     "gradscope replay outputs/trl-run --step 1 --initial base-model --run-config args.json",
 )
+COMMON = ("--step", "--model", "--initial", "--run-config", "--output", "--json")
 
 ToleranceOption = Annotated[
     float,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
+from gradscope.cli.arguments.lists import parse_files
 from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
@@ -21,11 +22,12 @@ from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope report my-run",
-    "gradscope report my-run --samples before.jsonl --samples after.jsonl --output my-run.html",
+    "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
     "gradscope report outputs/trl-run --initial base-model --run-config args.json",
     "gradscope report rollouts.jsonl --no-gradients",
     "gradscope report folder-of-runs --output runs.html",
 )
+COMMON = ("--output", "--step", "--gradients", "--samples", "--model", "--success-threshold", "--force")
 
 PageOption = Annotated[
     Path,
@@ -68,6 +70,7 @@ def report(
     from gradscope.render.html.index_page import render_index
     from gradscope.render.html.page import render_page
 
+    steps, held_out = parse_steps(step), parse_files("--samples", samples)
     _refuse_existing(output, force=out.force)
     with delivery(out) as result:
         with result.progress() as progress:
@@ -83,10 +86,10 @@ def report(
             with result.progress() as progress:
                 found = report_run(
                     run,
-                    steps="all" if "all" in (step or ()) else parse_steps(step),
+                    steps="all" if step and steps is None else steps,
                     gradients=gradients,
                     tokens=max_tokens,
-                    samples=tuple(samples or ()),
+                    samples=held_out,
                     success_threshold=success_threshold,
                     read=read,
                     engine=replace(engine, notice=result.notice),

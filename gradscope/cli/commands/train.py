@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradscope.cli.arguments.lists import parse_names, parse_numbers, parse_seeds
+from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbers
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say
 from gradscope.errors import UsageError
@@ -22,6 +22,7 @@ EXAMPLES = (
     "gradscope train --config my-run/manifest.json --output again",
     "gradscope train --advantage grpo,sign --seeds 0-4 --learning-rate 1e-4,2e-4 --output grid",
 )
+COMMON = ("--output", "--task", "--model", "--advantage", "--group-size", "--steps", "--learning-rate", "--seeds")
 
 _DEFAULTS = TrainConfig()
 _NOT_FIELDS = ("config", "resume", "force", "quiet", "seeds", "jobs", "advantage", "learning_rate")
@@ -57,8 +58,8 @@ def train(
     ] = False,
     seed: Annotated[int | None, _option("seed", "Seed of everything random.", "Run")] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="A-B|A,B", help="A run for each seed, one folder a cell.", rich_help_panel="Grid"),
+        list[str] | None,
+        typer.Option(metavar="N,A:B", help="A run for each seed, one folder a cell.", rich_help_panel="Grid"),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -90,7 +91,7 @@ def train(
         str | None, _option("reward", f"What is trained on: {_either(REWARDS)}.", "Optimization", "NAME")
     ] = None,
     advantage: Annotated[
-        str | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
+        list[str] | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
     ] = None,
     group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
     num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
@@ -102,7 +103,7 @@ def train(
     ] = None,
     steps: Annotated[int | None, _option("steps", "Optimizer updates.", "Optimization")] = None,
     learning_rate: Annotated[
-        str | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
+        list[str] | None, _option("learning_rate", "Of AdamW; several: a grid.", "Optimization", "X,...")
     ] = None,
     critic_learning_rate: Annotated[
         float | None, _option("critic_learning_rate", "Of token_critic's head.", "Optimization", "X")
@@ -136,12 +137,12 @@ def train(
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
     varied: dict[str, Any] = {
-        "advantages": parse_names(advantage),
-        "learning_rates": parse_numbers("learning_rate", learning_rate),
-        "seeds": parse_seeds(seeds),
+        "advantages": parse_names("--advantage", advantage),
+        "learning_rates": parse_numbers("--learning-rate", learning_rate),
+        "seeds": parse_counts("--seeds", seeds),
     }
     how = {"resume": resume, "force": force, "quiet": quiet}
-    if seeds is not None or any(len(values) > 1 for values in varied.values()):
+    if seeds or any(len(values) > 1 for values in varied.values()):
         _check_seeds(seed, seeds)
         _train_grid(TrainConfig.from_json(base | given), varied, jobs, **how)
         return
@@ -163,9 +164,9 @@ def _say_done(folder: Path, config: TrainConfig) -> None:
         say(incoherence_sentence(folder) or f"the steps of the task {config.task} cannot be checked")
 
 
-def _check_seeds(seed: int | None, seeds: str | None) -> None:
+def _check_seeds(seed: int | None, seeds: list[str] | None) -> None:
     """Refuses two answers to one question."""
-    if seeds is not None and seed is not None:
+    if seeds and seed is not None:
         raise UsageError("--seed and --seeds exclude each other.", hint="Give --seeds alone.")
 
 

@@ -29,7 +29,7 @@ class DeliveryOptions:
     """Print the JSON document instead of the table."""
     output: Annotated[
         Path | None,
-        Option(("--output", "-o"), "Write JSON, CSV, arrays and figures into this folder.", _OUTPUT, metavar="DIR"),
+        Option(("--output", "-o"), "Write JSON, CSV, arrays and figures there.", _OUTPUT, metavar="DIR"),
     ] = None
     """The folder for files; it is refused before any work where something is in the way."""
     force: Annotated[bool, Option(("--force",), "Replace files of the same name there.", _OUTPUT)] = False

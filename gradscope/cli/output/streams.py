@@ -31,10 +31,17 @@ def show(renderable: RenderableType) -> None:
     console = _console(sys.stdout)
     if console.is_terminal:
         console.print(renderable)
-        return
+    else:
+        sys.stdout.write(rendered(renderable))
+
+
+def rendered(renderable: RenderableType) -> str:
+    """What :func:`show` would print, for who prints it."""
+    console = _console(sys.stdout)
     with console.capture() as printed:
         console.print(renderable)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
+    text = printed.get()
+    return text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def write_data(text: str) -> None:

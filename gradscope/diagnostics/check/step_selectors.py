@@ -1,9 +1,9 @@
 """Which steps of a run a requirement is about, and how their numbers become one: ``metric@last20%:max``.
 
-``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``,
-``1,6,11-20``, ``first10``, ``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows of these
-steps, where nothing else is said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a budget is a
-number alone.
+``metric@<steps>``, ``metric@<steps>:<aggregate>`` or ``metric@<aggregate>``; steps are ``all``, ``5-20``
+or ``5:20``, ``1,6,11-20``, ``first10``, ``last10``, ``first20%`` or ``last20%``, the aggregate is ``mean`` (of all rows
+of these steps, where nothing else is said), ``max``, ``min``, ``last`` or ``trend``. ``pass@8`` is no selector: a
+budget is a number alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradscope.metrics.uncertainty.trend import trend
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 
-_LISTED = r"\d+-\d+(?:,\d+(?:-\d+)?)*|\d+(?:,\d+(?:-\d+)?)+"
+_LISTED = r"\d+[-:]\d+(?:,\d+(?:[-:]\d+)?)*|\d+(?:,\d+(?:[-:]\d+)?)+"
 _SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)\d+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
 _PART = re.compile(r"(first|last)(\d+)(%?)")
 SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
@@ -50,7 +50,7 @@ class Selector:
             return tuple(steps)
         part = _PART.fullmatch(self.steps)
         if part is None:
-            ends = [tuple(map(int, listed.split("-"))) for listed in self.steps.split(",")]
+            ends = [tuple(map(int, re.split("[-:]", listed))) for listed in self.steps.split(",")]
             return tuple(step for step in steps if any(pair[0] <= step <= pair[-1] for pair in ends))
         num_steps = math.ceil(len(steps) * int(part[2]) / 100) if part[3] else int(part[2])
         return tuple(steps[:num_steps]) if part[1] == "first" else tuple(steps[max(0, len(steps) - num_steps) :])

@@ -86,6 +86,11 @@ def missing_weights(run: Run, step: int) -> Reason:
     return Reason(cause, f"{text}; pass them with --initial" if step == 1 else text)
 
 
+def computable_steps(run: Run) -> tuple[int, ...]:
+    """The steps of the log whose weights are on disk."""
+    return tuple(step for step in run.updates if run.weights_before(step))
+
+
 def measure_steps(
     run: Run,
     steps: Sequence[int],

@@ -10,10 +10,11 @@ Shapes: R rollouts of a step, P parameters.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradscope.diagnostics.inputs.steps import measure_steps, select_steps
+from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
 from gradscope.diagnostics.rank.comparison import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
@@ -30,6 +31,7 @@ from gradscope.findings.tokens import signal_findings, token_findings
 from gradscope.findings.weights import gradient_update_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.reason import Reason
 from gradscope.results.rank import (
     BaselineNoise,
     RankComparison,
@@ -39,6 +41,7 @@ from gradscope.results.rank import (
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import as_ranges
 
 _OF_TOKENS = ("token", "hidden", "logit")
 """Kinds of rows that are tokens."""
@@ -122,7 +125,7 @@ def measure_rank(
             examine_advantages(step, run.groups_at(step), request, collected)
         return _report(run, request, collected)
     if steps is None:
-        chosen = tuple(step for step in run.updates if run.weights_before(step)) or chosen
+        chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
     question = row_question(request, tokens or MOST_TOKENS, sketch)
     for measured in measure_steps(run, chosen, engine, progress, question):
@@ -130,8 +133,16 @@ def measure_rank(
     if not collected.steps:
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
-        raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=first.advice)
+        raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=_instead(run, first))
     return _report(run, request, collected)
+
+
+def _instead(run: Run, reason: Reason) -> str:
+    """What to do about a step that cannot be computed; where only its weights are missing, the command for others."""
+    others = computable_steps(run)
+    if reason.cause not in ("weights_missing", "first_weights_missing") or not others:
+        return reason.advice
+    return f"{reason.advice} Now: gradscope rank {shlex.quote(run.source.path)} --step {as_ranges(others)}"
 
 
 def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.hub import require_hub
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
@@ -51,6 +52,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
     bring_weights(folder)
     if folder.is_dir():
         _require_safetensors(folder)
+    require_hub(str(source))
     try:
         with _quiet():
             model, report = _model_class(source).from_pretrained(

@@ -19,6 +19,7 @@ from gradscope.rollouts.readers.parsing.assemble import peek
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
+from gradscope.rollouts.readers.refused_files import refuse_files
 from gradscope.rollouts.readers.refused_folders import refuse_checkpoint, refuse_folder_of_runs, refuse_folders
 from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
@@ -118,6 +119,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_pickles(request.path)
     refuse_folder_of_runs(request.path, _runs_below(request.path))
     refuse_folders(request.path)
+    refuse_files(request.path)
     rows = peek(request.path)
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)

@@ -12,7 +12,8 @@ from gradscope.errors import InputError
 
 _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_]\d+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
-_LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
+LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
+"""The switches that make the usual trainers log rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +27,18 @@ class _Kind:
 
 
 def refuse_checkpoint(path: Path) -> None:
-    """Refuse one of TRL's checkpoints, which has a trainer's state as TRL's runs have.
+    """Refuse one of TRL's checkpoints, which has a trainer's state as TRL's runs have, and a run's folder of them.
 
     Raises:
         InputError: It is one.
     """
     if path.resolve().name.startswith("checkpoint-") and _is_checkpoint(path):
         _refuse(path, _CHECKPOINT)
+    if _is_folder_of_checkpoints(path.resolve()):
+        raise InputError(
+            f"{path} holds a run's checkpoints: weights, without rollouts.",
+            hint=f"Name the run folder above it: {_run_above(path)}",
+        )
 
 
 def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
@@ -88,6 +94,16 @@ def _is_checkpoint(path: Path) -> bool:
     return _NUMBERED.fullmatch(path.resolve().name) is not None and has_state
 
 
+def _is_folder_of_checkpoints(path: Path) -> bool:
+    return path.name == "checkpoints" and _has(path, "checkpoint-*") and (path.parent / "manifest.json").is_file()
+
+
+def _run_above(path: Path) -> Path:
+    """The run that a checkpoint belongs to, whether it keeps them in a folder of their own or not."""
+    above = path.parent if path.name else path.resolve().parent
+    return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
+
+
 def _is_wandb(path: Path) -> bool:
     folders = ("", "files/", "*/files/", "wandb/*/files/")
     return _is_file_like(path, "*.wandb") or _has(path, "*.wandb", *(f"{one}wandb-summary.json" for one in folders))
@@ -96,7 +112,7 @@ def _is_wandb(path: Path) -> bool:
 _CHECKPOINT = _Kind(
     is_it=_is_checkpoint,
     what="a checkpoint: weights and the trainer's state, without rollouts",
-    instead=lambda path: f"Name the run folder above it: {path.parent if path.name else path.resolve().parent}",
+    instead=lambda path: f"Name the run folder above it: {_run_above(path)}",
 )
 _KNOWN = (
     _CHECKPOINT,
@@ -111,18 +127,18 @@ _KNOWN = (
     _Kind(
         is_it=lambda path: _has(path, "global_step_*/actor"),
         what="a trainer's folder with checkpoints and without rollouts",
-        instead=lambda path: f"Name the folder of rollouts, or log them in the next run: {_LOG_ROLLOUTS}.",
+        instead=lambda path: f"Name the folder of rollouts, or log them in the next run: {LOG_ROLLOUTS}.",
     ),
     _Kind(
         is_it=_is_wandb,
         what="what wandb keeps of a run: metrics, and at most some rollouts as tables",
-        instead=lambda path: f"Name the trainer's own folder of rollouts, which wandb does not hold: {_LOG_ROLLOUTS}.",
+        instead=lambda path: f"Name the trainer's own folder of rollouts, which wandb does not hold: {LOG_ROLLOUTS}.",
     ),
     _Kind(
         is_it=lambda path: _is_file_like(path, "*.db") or _has(path, "*.db"),
         what="a database as trackio keeps one a project: metrics, and of rollouts only the traces that were picked",
         instead=lambda path: (
-            f"Name the trainer's own folder of rollouts: {_LOG_ROLLOUTS}. Traces that are all of a run's "
+            f"Name the trainer's own folder of rollouts: {LOG_ROLLOUTS}. Traces that are all of a run's "
             "rollouts can be written with `trackio query` to JSON lines: step, group, reward."
         ),
     ),
@@ -132,6 +148,6 @@ _KNOWN = (
             or _has(path, "events.out.tfevents.*", "*/events.out.tfevents.*")
         ),
         what="what TensorBoard reads: metrics, without rollouts",
-        instead=lambda path: f"Name the folder of rollouts, or log them in the next run: {_LOG_ROLLOUTS}.",
+        instead=lambda path: f"Name the folder of rollouts, or log them in the next run: {LOG_ROLLOUTS}.",
     ),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.hub import require_hub
 from gradscope.training.protocols import Tokenizer
 from gradscope.training.setup.config import EMBEDDED_MODEL
 from gradscope.training.tasks.task import Problem
@@ -83,6 +84,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
             f"{name} is an adapter; a run starts from a whole model.",
             hint="Name the base model, with --lora-rank for a new adapter.",
         )
+    require_hub(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
         model, report = AutoModelForCausalLM.from_pretrained(

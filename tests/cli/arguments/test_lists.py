@@ -1,36 +1,95 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from gradscope.cli.arguments.lists import parse_names, parse_numbers, parse_seeds
+from gradscope.cli.app import command as app
+from gradscope.cli.arguments.lists import parse_counts, parse_files, parse_metrics, parse_names, parse_numbers
 from gradscope.errors import UsageError
 
+LISTS = {
+    "rank": ("--step", "--advantage", "--group-size"),
+    "replay": ("--step",),
+    "claims": ("--step", "--samples"),
+    "report": ("--step", "--samples"),
+    "degeneracy": ("--group-size",),
+    "passk": ("--k",),
+    "compare": ("--k",),
+    "check": ("--track", "--allow-unknown"),
+    "train": ("--seeds", "--advantage", "--learning-rate"),
+}
+"""Every option that takes several values, but check's requirements, which hold commas of their own."""
 
-def test_nothing_is_nothing() -> None:
-    assert parse_names(None) == parse_numbers("x", None) == parse_seeds(None) == ()
+
+def test_every_option_that_can_be_repeated_is_one_of_these_lists() -> None:
+    for name, command in app().commands.items():
+        repeatable = {one.opts[0] for one in command.params if one.multiple}
+        assert repeatable - {"--require"} == set(LISTS.get(name, ())), name
 
 
-def test_one_and_several() -> None:
-    assert parse_names("grpo") == ("grpo",)
-    assert parse_numbers("learning_rate", "1e-4, 3") == (1e-4, 3.0)
-    assert parse_seeds("3") == (3,)
-    assert parse_seeds("0-2,5,7-7") == (0, 1, 2, 5, 7)
+@pytest.mark.parametrize("parse", [parse_names, parse_metrics, parse_files, parse_numbers, parse_counts])
+def test_nothing_is_nothing(parse) -> None:  # type: ignore[no-untyped-def]
+    assert parse("--x", None) == parse("--x", []) == ()
 
 
-@pytest.mark.parametrize("text", ["", "grpo,", ",grpo", "a,,b"])
-def test_empty_names(text: str) -> None:
-    with pytest.raises(UsageError, match="names nothing between two commas"):
-        parse_names(text)
+def test_commas_and_repetition_give_the_same() -> None:
+    assert parse_names("--advantage", ["grpo,sign"]) == parse_names("--advantage", ["grpo", " sign"])
+    assert parse_numbers("--learning-rate", ["1e-4, 3"]) == parse_numbers("--learning-rate", ["1e-4", "3"]) == (1e-4, 3)
+    assert parse_counts("--k", ["1,4"]) == parse_counts("--k", ["1", "4"]) == (1, 4)
+    assert parse_files("--samples", ["a,b"]) == parse_files("--samples", ["a", "b"]) == ("a", "b")
+    assert parse_metrics("--track", ["a,b"]) == parse_metrics("--track", ["a", "b"]) == ("a", "b")
+
+
+def test_a_range_has_both_ends_and_two_spellings() -> None:
+    assert parse_counts("--seeds", "0-2,5,7-7") == parse_counts("--seeds", ["0:2", "5,7:7"]) == (0, 1, 2, 5, 7)
+
+
+def test_the_steps_of_a_metric_are_its_own() -> None:
+    words = ["frac_replay_mismatch@1,21,41,pass@8", "reward@5-20,30:max"]
+    assert parse_metrics("--track", words) == ("frac_replay_mismatch@1,21,41", "pass@8", "reward@5-20,30:max")
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_file(tmp_path: Path) -> None:
+    odd = tmp_path / "lr=0.1,seed=0.jsonl"
+    odd.touch()
+    assert parse_files("--samples", [str(odd), "a,b"]) == (str(odd), "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "Name something, or leave --advantage out."),
+        ("grpo,", "Write --advantage grpo"),
+        (",grpo", "Write --advantage grpo"),
+        ("a,,b", "Write --advantage a,b"),
+    ],
+)
+def test_empty_names(text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="names nothing between two commas") as caught:
+        parse_names("--advantage", text)
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1e-4,", "1e-4;2e-4"])
 def test_bad_numbers(text: str) -> None:
-    with pytest.raises(UsageError, match=r"learning_rate is .*, which is no number or list of numbers") as caught:
-        parse_numbers("learning_rate", text)
+    with pytest.raises(UsageError, match=r"--learning-rate is .*, which is no number or list of numbers") as caught:
+        parse_numbers("--learning-rate", text)
     assert caught.value.hint == "Write --learning-rate 1e-4,2e-4"
 
 
-@pytest.mark.parametrize("text", ["", "a", "4-0", "0-", "-3", "1.5", "0--2"])
-def test_bad_seeds(text: str) -> None:
-    with pytest.raises(UsageError, match="are no seeds"):
-        parse_seeds(text)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "is not a whole number or a range of them") for text in ("", "a", "0-", "-3", "1.5", "0--2", "1:2:3")),
+        ("4-0", "is a range that runs backwards"),
+        ("0:99999999", "is a range of more than 1,000,000 numbers"),
+    ],
+)
+def test_bad_counts_and_a_hint_that_reads(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        parse_counts("--seeds", text)
+    written = re.findall(r"--seeds ([\d:,]*\d)", caught.value.hint or "")
+    assert written
+    assert all(parse_counts("--seeds", example) for example in written)

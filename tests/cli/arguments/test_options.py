@@ -9,7 +9,7 @@ from gradscope.cli.app import command as app
 COMMANDS: dict[str, Any] = app().commands
 
 SHARED = {
-    "--step": ("Steps to compute (repeatable).", ("rank", "replay", "report")),
+    "--step": ("Steps to compute.", ("rank", "replay", "report")),
     "--reward": ("One reward function instead of the scalar reward.", ("degeneracy", "check")),
     "--success-threshold": (
         "A rollout passes at this reward or more; for rewards that are not 0/1.",

@@ -34,7 +34,11 @@ def test_one_of_each_is_one_run(cli: Cli, asked: list[Any]) -> None:
 
 
 def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
-    for arguments in (("--advantage", "grpo,sign"), ("--learning-rate", "1e-4,2e-4"), ("--seeds", "3-4")):
+    for arguments in (
+        ("--advantage", "grpo", "--advantage", "sign"),
+        ("--learning-rate", "1e-4,2e-4"),
+        ("--seeds", "3-4"),
+    ):
         assert cli("train", *arguments, "--output", "g", "--jobs", "2").code == 0
     shapes = [[(c.advantage, c.learning_rate, c.seed) for c in cells] for cells, jobs in asked if jobs == 2]
     rate = TrainConfig().learning_rate
@@ -50,8 +54,8 @@ def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
     [
         (("--seed", "1", "--seeds", "0-4"), "--seed and --seeds exclude each other"),
         (("--jobs", "2"), "--jobs is for a grid, and this is one run"),
-        (("--seeds", "four"), "'four' are no seeds"),
-        (("--learning-rate", "fast"), "learning_rate is 'fast', which is no number"),
+        (("--seeds", "four"), "--seeds 'four' is not a whole number"),
+        (("--learning-rate", "fast"), "--learning-rate is 'fast', which is no number"),
         (("--learning-rate", "1e-4,-1"), "learning_rate is -1.0; it must be above zero"),
         (("--advantage", "grpo,grpo"), "grpo is given twice"),
     ],

@@ -18,7 +18,7 @@ def test_check_reaches_the_gradients(cli: Cli, tiny_run: Path) -> None:
     [
         (("rank", "--rows", "tokens"), "'tokens' is not one of"),
         (("rank", "--device", "tpu"), "'tpu' is not one of"),
-        (("rank", "--step", "one"), "is not a step"),
+        (("rank", "--step", "one"), "is not a whole number or a range"),
         (("rank", "--advantage", "gpro"), "grpo"),
         (("replay", "--tolerance", "small"), "--tolerance"),
         (("replay", "--model", "no/such/model/here", "--dtype", "float"), "'float' is not one of"),

@@ -18,6 +18,8 @@ from gradscope.diagnostics.check.step_selectors import Aggregate, Selector, aggr
         ("first20%", (2,)),
         ("last30%", (8, 10)),
         ("last0", ()),
+        ("4:6", (4, 6)),
+        ("2,5:9", (2, 6, 8)),
     ],
 )
 def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> None:
@@ -57,6 +59,8 @@ def test_no_steps_have_no_number() -> None:
     [
         ("kl@max", "all", "max"),
         ("kl@5-20", "5-20", "mean"),
+        ("kl@5:20", "5:20", "mean"),
+        ("kl@5:20,30:max", "5:20,30", "max"),
         ("pass@8@first10%:min", "first10%", "min"),
         ("a@b@trend", "all", "trend"),
     ],

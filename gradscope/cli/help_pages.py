@@ -1,0 +1,150 @@
+"""Two pages of help for each command: `--help` with examples and what most people need, `--help-all` with all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+
+from gradscope.cli.output.streams import rendered
+
+HELP_NAMES = ("-h", "--help", "--help-all")
+"""All three are one option of the parser; which one was typed decides the page."""
+
+_WIDTH = 78
+_FIRST_EXAMPLES = 3
+"""On the first page, which is to fit a terminal of 24 lines."""
+_WIDEST_VALUE = 18
+"""Characters; choices that take more stand behind the sentence."""
+_LISTS = "Lists: 2,4 or the option again. Ranges: 2:4 or 2-4."
+_EVERY_PAGE = "--help: the options most people need; --help-all: every option."
+
+
+def examples_in(examples: Sequence[str]) -> str:
+    """Examples as lines that can be pasted: one that is too long goes on behind a backslash.
+
+    Returns:
+        The lines, indented.
+
+    Example:
+        >>> examples_in(["gradscope rank my-run --step 1"])
+        '  gradscope rank my-run --step 1'
+    """
+    return "\n".join(line for example in examples for line in _lines(example))
+
+
+def page_of(examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
+    """The class of a command with these examples and these options on its first page."""
+    return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common)})
+
+
+class _PlainSwitches:
+    """A switch has no value, so its help names no type of one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, the help option last."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in params:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+            if set(HELP_NAMES) & set(one.opts):
+                one.help = _EVERY_PAGE
+        return params
+
+
+class Commands(_PlainSwitches, TyperGroup):
+    """All commands."""
+
+
+class _Command(_PlainSwitches, TyperCommand):
+    examples: ClassVar[tuple[str, ...]] = ()
+    common: ClassVar[tuple[str, ...]] = ()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Notes which page is asked for, before the help option prints it."""
+        ctx.meta["help_all"] = "--help-all" in args
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints the page that was asked for."""
+        if ctx.meta.get("help_all"):
+            super().format_help(ctx, formatter)
+            formatter.write(rendered(_names(self.params)))
+        else:
+            formatter.write(rendered(self._first_page(ctx)))
+
+    def _first_page(self, ctx: Any) -> RenderableType:
+        chosen = [one for one in self.params if one.param_type_name == "argument"]
+        chosen += [one for flag in self.common for one in self.params if flag in one.opts]
+        everything = f"all options: {ctx.command_path} --help-all"
+        return Group(
+            Text(self.get_usage(ctx), style="bold"),
+            Text.from_markup((self.help or "").split("\n\n")[0]),
+            Text(),
+            Text("Examples", style="bold"),
+            Text(examples_in(self.examples[:_FIRST_EXAMPLES])),
+            Panel(_rows(chosen), title="Common", subtitle=everything, title_align="left", subtitle_align="left"),
+            *([Text(_LISTS)] if any(_is_list(one) for one in chosen) else []),
+        )
+
+
+def _rows(params: Sequence[Any]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(ratio=1)
+    for one in params:
+        table.add_row(Text(_spelled(one)), _in_short(one))
+    return table
+
+
+def _in_short(one: Any) -> Text:
+    """The first sentence of an option's help, and its choices where they are too many for the left."""
+    sentence, _, _ = Text.from_markup(one.help or "").plain.partition(". ")
+    sentence, _, _ = sentence.partition("; ")
+    choices = one.metavar.replace("|", ", ") if _is_wide(one) else ""
+    return Text(f"{sentence.rstrip('.')}: {choices}." if choices else f"{sentence.rstrip('.')}.")
+
+
+def _is_wide(one: Any) -> bool:
+    return "|" in (one.metavar or "") and len(one.metavar) > _WIDEST_VALUE
+
+
+def _is_list(one: Any) -> bool:
+    return one.param_type_name == "option" and bool(one.multiple) and "," in one.metavar
+
+
+def _spelled(one: Any) -> str:
+    """The option as it is typed: `--output, -o DIR`, `--gradients/--no-gradients`."""
+    if one.param_type_name == "argument":
+        return str(one.metavar)
+    switch = "/".join([one.opts[0], *one.secondary_opts])
+    short = [flag for flag in one.opts if not flag.startswith("--")]
+    value = "NAME" if _is_wide(one) else one.metavar
+    return " ".join(filter(None, (", ".join([switch, *short]), "" if one.is_flag else value)))
+
+
+def _names(params: Sequence[Any]) -> RenderableType:
+    """The names that options take of which there are too many for their own line."""
+    from gradscope.diagnostics.inputs.names import NAMES
+
+    known: Mapping[str, Any] = {flag: NAMES[flag] for one in params for flag in one.opts if flag in NAMES}
+    return Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in known.items()))
+
+
+def _lines(example: str) -> list[str]:
+    """The lines of one example, broken before an option."""
+    if len(example) + 2 <= _WIDTH:
+        return [f"  {example}"]
+    lines = ["  "]
+    for word in re.split(r" (?=-)", example):
+        if len(lines[-1]) + len(word) + 3 > _WIDTH:
+            lines[-1] += " \\"
+            lines.append("     ")
+        lines[-1] += word if lines[-1] == "  " else f" {word}"
+    return lines

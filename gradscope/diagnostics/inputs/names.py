@@ -1,0 +1,22 @@
+"""The names that can be typed where an option takes one of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gradscope.advantages.registry import ALL_FORMULATIONS
+from gradscope.rollouts.readers.registry import FORMATS
+
+
+def advantage_names() -> tuple[str, ...]:
+    """Every advantage formulation."""
+    return tuple(ALL_FORMULATIONS)
+
+
+def reader_names() -> tuple[str, ...]:
+    """Every reader, in the order in which they are asked."""
+    return tuple(reader.name for reader in FORMATS)
+
+
+NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {"--advantage": advantage_names, "--reader": reader_names}
+"""Option -> what it takes."""

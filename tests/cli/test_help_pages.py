@@ -1,0 +1,73 @@
+"""Two pages of help: what most people need on a terminal of 24 lines, and everything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gradscope.advantages.registry import ALL_FORMULATIONS
+from gradscope.cli.app import command
+from gradscope.cli.help_pages import HELP_NAMES, examples_in
+from gradscope.rollouts.readers.registry import FORMATS
+from tests.cli.conftest import Cli
+
+COMMANDS: dict[str, Any] = command().commands
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_first_page_fits_a_terminal_and_opens_with_examples(cli: Cli, name: str) -> None:
+    done = cli(name, "--help")
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert lines.index("Examples") <= 4
+    assert "─ Common ─" in done.out
+    assert f"all options: gradscope {name} --help-all" in done.out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_first_page_shows_at_most_eight_options_and_all_of_them_exist(name: str) -> None:
+    own = {flag for one in COMMANDS[name].params for flag in one.opts}
+    assert 1 <= len(COMMANDS[name].common) <= 8
+    assert set(COMMANDS[name].common) <= own
+
+
+@pytest.mark.parametrize("name", [[], *([name] for name in sorted(COMMANDS))], ids=" ".join)
+def test_h_is_help(cli: Cli, name: list[str]) -> None:
+    assert cli(*name, "-h") == cli(*name, "--help")
+    assert cli(*name, "--help-all").code == 0
+    assert "<bool>" not in cli(*name, "--help-all").out
+
+
+def test_everything_has_every_option_and_the_names_that_options_take(cli: Cli) -> None:
+    text = " ".join(cli("rank", "--help-all").out.split())
+    assert all(one.opts[0] in text for one in COMMANDS["rank"].params if one.param_type_name == "option")
+    assert f"--advantage: {', '.join(ALL_FORMULATIONS)}" in text
+    assert f"--reader: {', '.join(reader.name for reader in FORMATS)}" in text
+
+
+def test_a_long_example_goes_on_behind_a_backslash() -> None:
+    shown = examples_in(["gradscope rank my-run " + "--step 1 " * 10 + "--json"])
+    assert max(map(len, shown.splitlines())) <= 78
+    assert re.sub(r" \\\n +", " ", shown).strip() == "gradscope rank my-run " + "--step 1 " * 10 + "--json"
+
+
+def test_the_names_of_help_are_no_options_of_a_command() -> None:
+    for one in COMMANDS.values():
+        assert not set(HELP_NAMES) & {flag for option in one.params for flag in option.opts}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("gradscope deg", "degeneracy"), ("gradscope rank --adv", "--advantage")]
+)
+def test_a_shell_completes_commands_and_options(typed: str, completed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_GRADSCOPE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    done = subprocess.run([sys.executable, "-m", "gradscope"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, [completed])
