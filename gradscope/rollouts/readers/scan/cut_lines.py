@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ class Lines:
         return int(self.first[-1])
 
     def __getitem__(self, at: int) -> bytes:
-        piece = int(np.searchsorted(self.first, at, side="right")) - 1
+        piece = bisect_right(self.first, at) - 1
         start, end = self.starts[piece][at - self.first[piece] :][:2]
         return self.pieces[piece][start : end - (at in self.open_lines)]
 
