@@ -9,7 +9,10 @@ from pathlib import Path
 
 from benchmarks.scale.made_up import MadeUpRun
 
-_SCAN = "import json, sys, duckdb; print(json.dumps(duckdb.connect().execute(sys.argv[1]).fetchone()))"
+_SCAN = (
+    "import json, sys, duckdb; log = duckdb.connect(); log.execute('SET enable_progress_bar = false'); "
+    "print(json.dumps(log.execute(sys.argv[1]).fetchone()))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
