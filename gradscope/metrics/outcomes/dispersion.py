@@ -16,6 +16,7 @@ how many groups have c passes so far matters, so a deal costs the square of the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import FEW_INFORMATIVE, bootstrap_means, bootstrap_statistics
-from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.clusters import sums_of_columns
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import Resampling
 
@@ -116,7 +117,14 @@ def estimate_rate_variance(
     if len(n) < 2:
         return Estimate.undefined_because("one group has no variance between groups", num_units=len(n))
     x = np.asarray(num_passing, dtype=np.float64) / n
-    units = cluster_sums(np.column_stack([x, x**2, x * (1 - x) / (n - 1), np.ones(len(n))]), prompts)
+
+    def columns() -> Iterator[Array]:
+        yield x
+        yield x**2
+        yield x * (1 - x) / (n - 1)
+        yield np.ones(len(n))
+
+    units = sums_of_columns(columns(), prompts)
 
     def variance(sums: Array) -> Array:
         count = sums[..., 3:]
@@ -137,9 +145,9 @@ def estimate_rate_variance(
 
 def _rows_by(stratum: NDArray[np.generic]) -> list[Counts]:
     """Rows of each stratum of two or more groups."""
-    _, index = np.unique(stratum, return_inverse=True)
-    order = np.argsort(index, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(index))[:-1])
+    order = np.argsort(stratum, kind="stable")
+    ordered = stratum[order]
+    parts = np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
     return [rows for rows in parts if len(rows) > 1]
 
 

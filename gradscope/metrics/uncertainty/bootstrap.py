@@ -13,6 +13,7 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,7 @@ from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.closed_form import Interval, wilson_interval
-from gradscope.metrics.uncertainty.clusters import cluster_sums
+from gradscope.metrics.uncertainty.clusters import sums_of_columns
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import (
@@ -164,7 +165,11 @@ def bootstrap_shares(
 
 def _units(table: Array, clusters: ArrayLike | None) -> Array:
     """Sums of the columns over the rows of each unit, and how many rows it has, [J, q + 1]."""
-    return cluster_sums(np.column_stack([table, np.ones(len(table))]), clusters)
+    if clusters is None:
+        return np.column_stack([table, np.ones(len(table))])
+    if np.shape(clusters) != (len(table),):
+        raise ValueError(f"{len(table)} rows need {len(table)} clusters, got shape {np.shape(clusters)}")
+    return sums_of_columns(chain(table.T, [np.ones(len(table))]), clusters)
 
 
 def bootstrap_mean(
@@ -234,7 +239,7 @@ def bootstrap_difference(
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = cluster_sums(np.column_stack([gain, np.ones(len(gain))]), clusters)
+    units = _units(gain[:, None], clusters)
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends

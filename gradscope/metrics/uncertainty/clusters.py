@@ -5,6 +5,8 @@ Legend: J clusters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -54,9 +56,22 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     labels = np.asarray(clusters)
     if labels.shape != (len(rows),):
         raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
-    numbers, first = _numbered(labels)
+    return sums_of_columns(rows.T, labels)
+
+
+def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike) -> Array:
+    """The same of columns that are made one by one, so that those of a long table need not be there at once.
+
+    Args:
+        columns: m times [rows].
+        clusters: As above.
+
+    Returns:
+        [J, m], in the order of the clusters' first rows.
+    """
+    numbers, first = _numbered(np.asarray(clusters))
     order = np.argsort(first)
-    return np.column_stack([np.bincount(numbers, weights=column)[order] for column in rows.T])
+    return np.column_stack([np.bincount(numbers, weights=column)[order] for column in columns])
 
 
 def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
