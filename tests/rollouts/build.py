@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ def group(
         for sample, reward in enumerate(rewards)
     )
     return RolloutGroup(step=step, group_id=f"{step}:{name}", prompt_id=name, rollouts=rollouts)
+
+
+def three_groups() -> tuple[RolloutGroup, ...]:
+    """Of two steps, with what a table tells of rollouts: policies, times, tokens, rewards by function."""
+    first = group(1, "a", (1.0, None))
+    second = group(1, "b", (0.5,), policy="base", seconds=2.0, completion_ids=(7, 8, 9), mask=(True,) * 3)
+    third = replace(group(2, "a", (0.0, 1.0)), prompt_id="b")
+    rollouts = tuple(replace(one, rewards={"format": 0.25, "score": None}) for one in third.rollouts)
+    return first, second, replace(third, rollouts=rollouts)
 
 
 def safetensors(path: Path, num_bytes: int = 4) -> None:

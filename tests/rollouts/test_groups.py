@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gradscope.errors import InputError
@@ -17,35 +15,26 @@ from gradscope.rollouts.groups import (
     steps_of,
 )
 from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.types import RolloutGroup
-from tests.rollouts.build import group
-
-
-def groups() -> tuple[RolloutGroup, ...]:
-    first = group(1, "a", (1.0, None))
-    second = group(1, "b", (0.5,), policy="base", seconds=2.0, completion_ids=(7, 8, 9), mask=(True,) * 3)
-    third = replace(group(2, "a", (0.0, 1.0)), prompt_id="b")
-    rollouts = tuple(replace(one, rewards={"format": 0.25, "score": None}) for one in third.rollouts)
-    return first, second, replace(third, rollouts=rollouts)
+from tests.rollouts.build import three_groups
 
 
 def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
-    table = RewardTable.of_groups(groups())
+    table = RewardTable.of_groups(three_groups())
     made = GroupsOfTable(table)
     assert len(made) == 3
     assert [(one.step, one.group_id, one.prompt_id, one.rewards) for one in made] == [
-        (one.step, one.group_id, one.prompt_id, one.rewards) for one in groups()
+        (one.step, one.group_id, one.prompt_id, one.rewards) for one in three_groups()
     ]
     assert made[2].rollouts[0].rewards == {"format": 0.25, "score": None}
     assert (made[1].rollouts[0].seconds, made[0].rollouts[0].seconds) == (2.0, None)
     assert made[0] is made[:1][0]
     assert reward_table(made) is table
-    assert reward_table(groups()).reward.tolist()[0] == 1.0
+    assert reward_table(three_groups()).reward.tolist()[0] == 1.0
 
 
 @pytest.mark.parametrize("as_table", [False, True])
 def test_steps_groups_and_rollouts_of_use_are_told_without_objects(as_table: bool) -> None:
-    given = GroupsOfTable(RewardTable.of_groups(groups())) if as_table else groups()
+    given = GroupsOfTable(RewardTable.of_groups(three_groups())) if as_table else three_groups()
     assert steps_of(given) == (1, 2)
     assert (num_used(given), num_used(given, needs_reward=False)) == (4, 5)
     chosen = groups_of_steps(given, [2, 3])
@@ -56,12 +45,17 @@ def test_steps_groups_and_rollouts_of_use_are_told_without_objects(as_table: boo
 
 
 def on_disk() -> GroupsOnDisk:
-    return GroupsOnDisk(RewardTable.of_groups(groups()), lambda step: groups_at(groups(), step))
+    return GroupsOnDisk(RewardTable.of_groups(three_groups()), lambda step: groups_at(three_groups(), step))
 
 
 def test_groups_on_disk_are_those_that_are_read_back() -> None:
     given = on_disk()
-    assert (tuple(given), given[2], given[-3], given[::2]) == (groups(), groups()[2], groups()[0], groups()[::2])
+    assert (tuple(given), given[2], given[-3], given[::2]) == (
+        three_groups(),
+        three_groups()[2],
+        three_groups()[0],
+        three_groups()[::2],
+    )
     assert (len(given), steps_of(given), sizes_of(given), num_used(given)) == (3, (1, 2), (1, 2), 4)
     assert given.at(3) == ()
     with pytest.raises(IndexError):
@@ -71,17 +65,17 @@ def test_groups_on_disk_are_those_that_are_read_back() -> None:
 def test_some_steps_of_groups_on_disk_stay_on_disk() -> None:
     chosen = groups_of_steps(on_disk(), [2])
     assert isinstance(chosen, GroupsOnDisk)
-    assert (tuple(chosen), groups_at(chosen, 1)) == (groups()[2:], ())
+    assert (tuple(chosen), groups_at(chosen, 1)) == (three_groups()[2:], ())
 
 
 def test_only_groups_of_a_table_lack_the_texts() -> None:
-    kinds = (groups(), on_disk(), GroupsOfTable(RewardTable.of_groups(groups())))
+    kinds = (three_groups(), on_disk(), GroupsOfTable(RewardTable.of_groups(three_groups())))
     assert [holds_rewards_alone(kind) for kind in kinds] == [False, False, True]
     assert {sizes_of(kind) for kind in kinds} == {(1, 2)}
     assert [len(groups_at(kind, 1)) for kind in kinds] == [2, 2, 2]
 
 
 def test_a_step_that_is_not_as_it_was_is_an_error() -> None:
-    changed = GroupsOnDisk(RewardTable.of_groups(groups()), lambda step: groups()[:step])
+    changed = GroupsOnDisk(RewardTable.of_groups(three_groups()), lambda step: three_groups()[:step])
     with pytest.raises(InputError, match="Step 1 does not have the rollouts any more"):
         changed.at(1)

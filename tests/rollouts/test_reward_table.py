@@ -7,20 +7,11 @@ import pyarrow as pa
 import pytest
 
 from gradscope.rollouts.reward_table import RewardTable
-from gradscope.rollouts.types import RolloutGroup
-from tests.rollouts.build import group
-
-
-def groups() -> tuple[RolloutGroup, ...]:
-    first = group(1, "a", (1.0, None))
-    second = group(1, "b", (0.5,), policy="base", seconds=2.0, completion_ids=(7, 8, 9), mask=(True,) * 3)
-    third = replace(group(2, "a", (0.0, 1.0)), prompt_id="b")
-    rollouts = tuple(replace(one, rewards={"format": 0.25, "score": None}) for one in third.rollouts)
-    return first, second, replace(third, rollouts=rollouts)
+from tests.rollouts.build import group, three_groups
 
 
 def test_the_table_of_groups_has_all_of_their_numbers() -> None:
-    table = RewardTable.of_groups(groups())
+    table = RewardTable.of_groups(three_groups())
     assert len(table) == 3
     assert (table.step.tolist(), table.size.tolist(), table.starts.tolist()) == ([1, 1, 2], [2, 1, 2], [0, 2, 3])
     assert table.ids() == ("1:a", "1:b", "2:a")
@@ -42,13 +33,13 @@ def test_what_was_nowhere_logged_is_none() -> None:
 
 
 def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
-    table = RewardTable.of_groups(groups())
+    table = RewardTable.of_groups(three_groups())
     assert table.sums(table.reward == 1.0).tolist() == [1, 0, 1]
     np.testing.assert_array_equal(table.sums(table.reward), [np.nan, 0.5, 1.0])
     np.testing.assert_array_equal(table.spread(table.reward), [np.nan, 0.0, 1.0])
     found = [(places.tolist(), values.tolist()) for places, values in table.by_size(np.arange(5))]
     assert found == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
-    even = RewardTable.of_groups(groups()[::2])
+    even = RewardTable.of_groups(three_groups()[::2])
     assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
 
 
@@ -84,7 +75,7 @@ def test_no_groups_are_a_table_too() -> None:
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
-    table = RewardTable.of_groups(groups())
+    table = RewardTable.of_groups(three_groups())
     if by_name:
         table = replace(table, names=pa.array(["a", "b", "a"]))
     kept = table.select(np.array([False, True, True]))
