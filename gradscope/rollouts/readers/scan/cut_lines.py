@@ -86,16 +86,20 @@ def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
     Yields:
         The blocks.
     """
-    pieces: list[bytes] = []
+    rest: list[bytes] = []
     while more := read(size):
         end = more.rfind(b"\n") + 1
+        block, tail = memoryview(more)[:end], more[end:]
         if end:
-            yield b"".join((*pieces, more[:end]))
-            pieces = []
-        if end < len(more):
-            pieces.append(more[end:])
-    if pieces:
-        yield b"".join(pieces)
+            # of what was read no other copy is kept meanwhile
+            more = b"".join((*rest, block)) if rest or tail else more
+            del block
+            rest = []
+            yield more
+        if tail:
+            rest.append(tail)
+    if rest:
+        yield b"".join(rest)
 
 
 def _is_line_end(letters: NDArray[np.uint8]) -> NDArray[np.bool_]:
