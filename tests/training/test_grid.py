@@ -104,7 +104,7 @@ def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) ->
 
 def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_module, "_POLL", 0.01)  # looked at so often, the second cell is far from its end
-    steps = 48
+    steps = 36
     cells = make_cells(base(tmp_path, steps=steps), advantages=["grpo", "sign"], seeds=[0])
 
     def interrupt(done: int, total: int, label: str) -> None:
