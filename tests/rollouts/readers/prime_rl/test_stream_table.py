@@ -83,7 +83,7 @@ WITHIN = (*KEYS, "info", "ship", "dispatch")
 def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agents: int) -> None:
     num_reduced = 0
     rows = EPISODES if agents == 1 else [*EPISODES, row(1, "g", trace("t20"), trace("t21"))]
-    for seed in range(50):
+    for seed in range(25):
         folder, chance = tmp_path / str(seed), random.Random(seed)
         for chunk in ("00000", "00001")[: 1 + seed % 2]:
             lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), within=WITHIN)]
@@ -91,7 +91,7 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
             write(folder, lines, told, chunk=chunk)
         run = assert_same(folder)
         num_reduced += run is not None and run.source.missing[-1] == REDUCED
-    assert num_reduced > 30
+    assert num_reduced > 12
 
 
 def test_the_sample_of_the_format_is_reduced() -> None:
