@@ -64,9 +64,9 @@ def test_the_sample_of_the_format() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", sorted(row()))
-def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
-    for at, value in enumerate(STRANGE):
+@pytest.mark.parametrize(("number", "key"), enumerate(sorted(row())))
+def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, number: int, key: str) -> None:
+    for at, value in enumerate(STRANGE[number % 2 :: 2]):  # every other value a key, for the sake of time
         rows = [row(), row(sample=1, **{key: value}), row(sample=2), row(sample=1, **{key: value})]
         assert_same(write(tmp_path / str(at), rows, [row(1, 1, 1, **{key: value})]))
 
