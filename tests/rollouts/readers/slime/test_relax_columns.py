@@ -64,7 +64,7 @@ def test_the_sample_of_the_format() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "key"), enumerate(sorted(row())))
+@pytest.mark.parametrize(("number", "key"), list(enumerate(sorted(row()))))
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, number: int, key: str) -> None:
     for at, value in enumerate(STRANGE[number % 2 :: 2]):  # every other value a key, for the sake of time
         rows = [row(), row(sample=1, **{key: value}), row(sample=2), row(sample=1, **{key: value})]
