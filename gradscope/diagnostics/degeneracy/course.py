@@ -118,11 +118,17 @@ def course(
     parts = np.array_split(steps, len(steps) if by == "step" else min(NUM_WINDOWS, len(steps)))
     ends = np.searchsorted(ordered.step, [part[-1] for part in parts], side="right").tolist()
     spans = [ordered.take(slice(start, end)) for start, end in pairwise([0, *ends])]
-    known = {} if known is None else known
+    estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
+    return tuple(_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+
+
+def _estimates(
+    spans: Sequence[GroupTable], options: EstimateOptions, known: KnownEstimates
+) -> list[DegeneracyEstimates]:
     keys = [_digest(groups) for groups in spans]
     new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in known}
     known.update(zip(new, options.estimates(list(new.values())), strict=True))
-    return tuple(_row(run, groups, reward, known[key]) for key, groups in zip(keys, spans, strict=True))
+    return [known[key] for key in keys]
 
 
 def _digest(groups: GroupTable) -> bytes:

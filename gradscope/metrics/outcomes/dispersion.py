@@ -124,7 +124,7 @@ def estimate_rate_variance(
         yield x * (1 - x) / (n - 1)
         yield np.ones(len(n))
 
-    units = sums_of_columns(columns(), prompts)
+    units = sums_of_columns(columns(), prompts, len(n))
 
     def variance(sums: Array) -> Array:
         count = sums[..., 3:]

@@ -167,9 +167,7 @@ def _units(table: Array, clusters: ArrayLike | None) -> Array:
     """Sums of the columns over the rows of each unit, and how many rows it has, [J, q + 1]."""
     if clusters is None:
         return np.column_stack([table, np.ones(len(table))])
-    if np.shape(clusters) != (len(table),):
-        raise ValueError(f"{len(table)} rows need {len(table)} clusters, got shape {np.shape(clusters)}")
-    return sums_of_columns(chain(table.T, [np.ones(len(table))]), clusters)
+    return sums_of_columns(chain(table.T, [np.ones(len(table))]), clusters, len(table))
 
 
 def bootstrap_mean(

@@ -53,23 +53,27 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     rows = np.asarray(table, dtype=np.float64)
     if clusters is None:
         return rows
-    labels = np.asarray(clusters)
-    if labels.shape != (len(rows),):
-        raise ValueError(f"{len(rows)} rows need {len(rows)} clusters, got shape {labels.shape}")
-    return sums_of_columns(rows.T, labels)
+    return sums_of_columns(rows.T, clusters, len(rows))
 
 
-def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike) -> Array:
+def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int) -> Array:
     """The same of columns that are made one by one, so that those of a long table need not be there at once.
 
     Args:
         columns: m times [rows].
         clusters: As above.
+        num_rows: How many rows each column has.
 
     Returns:
         [J, m], in the order of the clusters' first rows.
+
+    Raises:
+        ValueError: There is not one cluster a row.
     """
-    numbers, first = _numbered(np.asarray(clusters))
+    labels = np.asarray(clusters)
+    if labels.shape != (num_rows,):
+        raise ValueError(f"{num_rows} rows need {num_rows} clusters, got shape {labels.shape}")
+    numbers, first = _numbered(labels)
     order = np.argsort(first)
     return np.column_stack([np.bincount(numbers, weights=column)[order] for column in columns])
 

@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.prime_rl.columns import episode_columns, kinds_o
 from gradscope.rollouts.readers.prime_rl.episode import AGENTS, is_standalone, record_of, trained_traces
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
-from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduce_log
+from gradscope.rollouts.readers.scan.reduction import ColumnLog, is_large, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -139,10 +139,8 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
         records=records,
         quarantine=found.quarantine,
     )
-    table = reduce_log(log, request.progress, request.so_far)
-    if unknown and request.so_far is not None:
-        request.so_far.forget()  # the next look would not see these rewards again
-    return None if unknown else replace(found, groups=GroupsOfTable(table))
+    groups = reduced_groups(log, request, lambda table: None if unknown else table)
+    return None if groups is None else replace(found, groups=groups)
 
 
 def _records(

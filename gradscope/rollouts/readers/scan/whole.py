@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import to_indices, to_numpy
+from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.readers.scan.parts import (
     COLUMN_TYPES,
     REWARD,
     Counts,
     Part,
+    grouped,
     numbered,
     ranges,
     starts_of,
@@ -122,15 +123,13 @@ def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Cou
     """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
     order = np.asarray(np.lexsort((place, step)), dtype=np.int64)
     ordered = step[order]
-    number = np.empty(len(ordered), dtype=np.int64)
-    found = 0
-    for some in _some_steps(ordered):
-        names = group.take(to_indices(order[some])).dictionary_encode()
-        steps = np.cumsum(np.diff(ordered[some], prepend=ordered[some.start]) != 0)
-        of_some, at = numbered(to_numpy(names.indices) + len(names.dictionary) * steps)
-        number[some] = of_some + found
-        found += len(at)
-    return order[np.argsort(number, kind="stable")], np.bincount(number)
+    found = [
+        (order[some][rows], count)
+        for some in _some_steps(ordered)
+        for rows, count in [grouped(ordered[some], group.take(to_indices(order[some])))]
+    ]
+    pieces, counts = zip(*found, strict=True)
+    return np.concatenate(pieces), np.concatenate(counts)
 
 
 def _some_steps(ordered: Counts) -> Iterator[slice]:
