@@ -19,6 +19,7 @@ from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.prime_rl.annotations import VERSION, annotated, ship_step
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, member, scan_lines, text, whole
 from gradscope.rollouts.readers.scan.parts import REWARD, Part
 from gradscope.rollouts.readers.scan.workers import Block, LineBlock, Workers, blocks_of
@@ -108,11 +109,11 @@ def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipment
     )
 
 
-def _scan(connection: Any, block: Block) -> ScannedLines | None:
+def _scan(queries: LineQueries, block: Block) -> ScannedLines | None:
     """The lines of a block; all are odd where one tells again what another has told, since their order then counts."""
     if not isinstance(block, LineBlock):
         return None
-    found = scan_lines(connection, [piece.data for piece in block.pieces], block.columns)
+    found = scan_lines(queries, block.data, block.columns)
     if found.part is None or not np.any((found.part.size > 1) & (found.part.step != _NOT)):
         return found
     return replace(found, part=None, odd=np.arange(len(found.lines)))

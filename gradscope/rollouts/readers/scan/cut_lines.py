@@ -67,13 +67,25 @@ class Lines:
         start, end = self.starts[piece][at - self.first[piece] :][:2]
         return self.pieces[piece][start : end - (at in self.open_lines)]
 
-    def to_arrow(self) -> pa.Table:
-        """One column, ``line``, which shares the pieces' memory."""
+    def to_arrow(self, steps: Sequence[int | None] | None = None) -> pa.Table:
+        """The lines as a table.
+
+        Args:
+            steps: The step of each piece's file, [pieces].
+
+        Returns:
+            ``line``, which shares the pieces' memory, and ``file_step`` where steps are given.
+        """
         texts = [
             pa.LargeStringArray.from_buffers(len(starts) - 1, pa.py_buffer(starts), pa.py_buffer(piece))
             for piece, starts in zip(self.pieces, self.starts, strict=True)
         ]
-        return pa.table({"line": pa.chunked_array(texts)})
+        columns = {"line": pa.chunked_array(texts)}
+        if steps is not None:
+            told = [pa.scalar(step, pa.int64()) for step in steps]
+            of_lines = [pa.repeat(step, count) for step, count in zip(told, self.lines_of_piece, strict=True)]
+            columns["file_step"] = pa.chunked_array(of_lines)
+        return pa.table(columns)
 
 
 def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:

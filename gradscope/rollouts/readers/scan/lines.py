@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
 from gradscope.rollouts.readers.scan.cut_lines import Lines
+from gradscope.rollouts.readers.scan.line_queries import NAME, LineQueries
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
 from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.types import group_name
 
+FileSteps = Sequence[int | None] | None
 _NAN = "'NaN'::DOUBLE"
 _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTEGER"}
 _NONE = np.zeros(0, dtype=np.int64)
@@ -35,7 +38,7 @@ class LineColumns:
     """How the plain lines of a format become columns, and who reads the others.
 
     Expressions are DuckDB's; in them ``c[1]``, ``c[2]``, ... are the JSON texts at ``paths`` (null: nothing is there),
-    ``line`` is the whole, and ``derived`` names what several of them need.
+    ``line`` is the whole, ``file_step`` what the file tells, and ``derived`` names what several of them need.
     """
 
     paths: tuple[str, ...]
@@ -63,6 +66,8 @@ class LineColumns:
     """What tells a rollout from the others of its group; None: nothing does."""
     further: Mapping[str, str] = field(default_factory=dict)
     """``seconds`` or ``num_tokens`` of a rollout: numbers, null where they are not known."""
+    file_step: Callable[[Path], int | None] | None = None
+    """The step of a file; None: files tell none."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ class LineColumns:
 
     @property
     def query(self) -> str:
-        """The query of the table ``lines``."""
+        """The query over a block's lines."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
         found |= {"prompt_id": self.prompt_id} if isinstance(self.prompt_id, str) else {}
         found |= {f"x{at}": expression for at, expression in enumerate(self._expressions.values())}
@@ -86,8 +91,8 @@ class LineColumns:
             SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
             FROM (SELECT {inner}, {self.plain} AS is_plain
-                  FROM (SELECT line, c{derived}
-                        FROM (SELECT line, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM lines)))"""
+                  FROM (SELECT *{derived}
+                        FROM (SELECT *, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM {NAME})))"""
 
     @property
     def _expressions(self) -> dict[str, str]:
@@ -121,18 +126,21 @@ class ScannedLines:
     """The places of the others, ascending."""
 
 
-def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> ScannedLines:
+def scan_lines(
+    queries: LineQueries, pieces: Sequence[bytes], columns: LineColumns, file_steps: FileSteps = None
+) -> ScannedLines:
     """The groups of a block.
 
     Args:
-        connection: A DuckDB connection that nothing else uses meanwhile.
+        queries: Of a connection that nothing else uses meanwhile.
         pieces: Whole lines.
         columns: How to read them.
+        file_steps: The step of each piece's file, [pieces]; None: files tell none.
 
     Returns:
         Groups of the plain lines, and which lines are odd: all of them where DuckDB cannot take the block.
     """
-    lines, rows = _rows(connection, pieces, columns)
+    lines, rows = _rows(queries, pieces, columns, file_steps)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
@@ -151,37 +159,42 @@ def scan_lines(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
-def _rows(connection: Any, pieces: Sequence[bytes], columns: LineColumns) -> tuple[Lines, pa.Table | None]:
+def _rows(
+    queries: LineQueries, pieces: Sequence[bytes], columns: LineColumns, file_steps: FileSteps
+) -> tuple[Lines, pa.Table | None]:
     """The lines of a block and the rows of the query, one a line; None where DuckDB cannot take the block."""
     import duckdb  # small logs do without it, and start sooner
 
     lines = Lines.of(pieces)
-    connection.register("lines", lines.to_arrow())
     try:
-        return lines, connection.sql(columns.query).to_arrow_table()
-    except duckdb.Error as error:
+        return lines, queries.rows(columns.query, lines.to_arrow(file_steps))
+    except (duckdb.Error, UnicodeDecodeError) as error:  # its message quotes a line, which may be no text
         if isinstance(error, duckdb.BinderException | duckdb.ParserException) and "wildcards" not in str(error):
             raise  # the format's declaration is wrong; else the log has a key that DuckDB takes for a pattern
         return lines, None
-    finally:
-        connection.unregister("lines")
 
 
 def lines_of_groups(
-    connection: Any, pieces: Sequence[bytes], columns: LineColumns, names: frozenset[str]
+    queries: LineQueries,
+    pieces: Sequence[bytes],
+    columns: LineColumns,
+    names: frozenset[str],
+    file_steps: FileSteps = None,
 ) -> ScannedLines:
     """The lines of a block that may belong to some groups.
 
     Args:
-        connection: A DuckDB connection that nothing else uses meanwhile.
+        queries: Of a connection that nothing else uses meanwhile.
         pieces: Whole lines.
         columns: How to read them.
+        file_steps: The step of each piece's file, [pieces]; None: files tell none.
         names: Names of groups within the run.
+        file_steps: The step of each piece's file, [pieces]; None: files tell none.
 
     Returns:
         The odd lines and those of the groups, as ``odd``.
     """
-    lines, rows = _rows(connection, pieces, columns)
+    lines, rows = _rows(queries, pieces, columns, file_steps)
     if rows is None:
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     steps, in_step = to_numpy(rows["step"]).tolist(), rows["name"].to_pylist()
@@ -227,6 +240,19 @@ def is_list_of_ids(cell: str) -> str:
     # Whatever else a list may hold has one of these, and they are found many times faster than a pattern.
     others = " OR ".join(f"contains({cell}, '{letter}')" for letter in (*'.eEna"{-', "[[", ",["))
     return f"(starts_with({cell}, '[') AND NOT ({others}))"
+
+
+def num_commas(cell: str) -> str:
+    """The expression for how many commas a text has."""
+    return f"(strlen({cell}) - strlen(replace({cell}, ',', '')))"
+
+
+def num_numbers(cell: str) -> str:
+    """The expression for the length of a JSON text that is a flat list without text; null or -1 of any other."""
+    # A second look at the whole line for it would cost as much as the first one.
+    others = " OR ".join(f"contains({cell}, '{letter}')" for letter in '"{')
+    is_flat = f"starts_with({cell}, '[') AND NOT contains(substr({cell}, 2), '[') AND NOT ({others})"
+    return f"CASE WHEN {cell} = '[]' THEN 0 WHEN {is_flat} THEN {num_commas(cell)} + 1 ELSE -1 END"
 
 
 def ids_digest(cell: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.scan.cut_lines import Lines
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns, ScannedLines, lines_of_groups, scan_lines
 from gradscope.rollouts.readers.scan.parts import (
     PLACES_A_FILE,
@@ -220,11 +220,13 @@ class _Places:
         return np.concatenate(places)
 
 
-def _scan(connection: Any, block: Block) -> ScannedLines | list[Part] | None:
+def _scan(queries: LineQueries, block: Block) -> ScannedLines | list[Part] | None:
     if isinstance(block, LineBlock):
-        return scan_lines(connection, [piece.data for piece in block.pieces], block.columns)
+        return scan_lines(queries, block.data, block.columns, block.file_steps)
     place = block.file * PLACES_A_FILE
-    return None if block.columns is None else scan_table_file(connection, block.path, block.columns, place=place)
+    if block.columns is None:
+        return None
+    return scan_table_file(queries.connection, block.path, block.columns, place=place)
 
 
 def _parts_of_lines(
@@ -291,9 +293,9 @@ def _parts_of_rows(log: ColumnLog, block: FileBlock) -> Iterator[Part]:
 def _rows_of_groups(log: ColumnLog, workers: Workers, names: frozenset[str]) -> Iterator[FileRow]:
     """The rows of some groups, in order; nothing is set aside, for that was done before."""
 
-    def scan(connection: Any, block: Block) -> ScannedLines | None:
+    def scan(queries: LineQueries, block: Block) -> ScannedLines | None:
         if isinstance(block, LineBlock):
-            return lines_of_groups(connection, [piece.data for piece in block.pieces], block.columns, names)
+            return lines_of_groups(queries, block.data, block.columns, names, block.file_steps)
         return None
 
     places, nobody = _Places(), QuarantineLog()

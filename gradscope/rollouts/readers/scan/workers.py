@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import local
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.scan.cut_lines import whole_lines
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.table_files import CellColumns
 
@@ -57,6 +58,17 @@ class LineBlock:
     """How to read them."""
     end: int
     """Bytes of the log up to its end; of a compressed file up to its start."""
+
+    @property
+    def data(self) -> list[bytes]:
+        """The pieces' lines."""
+        return [piece.data for piece in self.pieces]
+
+    @property
+    def file_steps(self) -> list[int | None] | None:
+        """The step of each piece's file, where files tell one."""
+        step_of = self.columns.file_step
+        return None if step_of is None else [step_of(piece.path) for piece in self.pieces]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,26 +171,28 @@ class Workers:
         self._pool.shutdown(cancel_futures=True)
         self._duckdb.close()
 
-    def map(self, blocks: Iterable[Block], work: Callable[[Any, Block], Found]) -> Iterator[tuple[Block, Found]]:
+    def map(
+        self, blocks: Iterable[Block], work: Callable[[LineQueries, Block], Found]
+    ) -> Iterator[tuple[Block, Found]]:
         """Work on blocks.
 
         Args:
             blocks: Taken when a thread is about to need one, so that few are in memory.
-            work: Called with a connection and a block.
+            work: Called with the queries of a connection and a block.
 
         Yields:
             Each block with what came of it, in their order.
         """
         waiting: deque[tuple[Block, Future[Found]]] = deque()
         for block in blocks:
-            waiting.append((block, self._pool.submit(self._with_connection, work, block)))
+            waiting.append((block, self._pool.submit(self._with_queries, work, block)))
             if len(waiting) > self._num_cores:
                 done, future = waiting.popleft()
                 yield done, future.result()
         for done, future in waiting:
             yield done, future.result()
 
-    def _with_connection(self, work: Callable[[Any, Block], Found], block: Block) -> Found:
-        if not hasattr(self._of_thread, "connection"):
-            self._of_thread.connection = self._duckdb.cursor()
-        return work(self._of_thread.connection, block)
+    def _with_queries(self, work: Callable[[LineQueries, Block], Found], block: Block) -> Found:
+        if not hasattr(self._of_thread, "queries"):
+            self._of_thread.queries = LineQueries(self._duckdb.cursor())
+        return work(self._of_thread.queries, block)

@@ -12,56 +12,61 @@ import numpy as np
 from gradscope.rollouts.readers.format import LogColumns
 from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
-from gradscope.rollouts.readers.scan.lines import LineColumns, is_list_of_ids, numeric, step_number
+from gradscope.rollouts.readers.scan.lines import (
+    LineColumns,
+    is_list_of_ids,
+    num_commas,
+    num_numbers,
+    numeric,
+    step_number,
+)
 from gradscope.rollouts.reward_table import RewardTable
 
-_KEYS = ("rewards", "filtered_rewards", "input_lengths", "content", "token_ids", "token_loss_mask")
-_REWARDS, _FILTERED, _LENGTH, _CONTENT, _IDS, _MASK = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
-_LISTS = ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")
-# How many values each key has, null where it is not there, and how many elements the first value has.
-_COUNTED = ", ".join(f"'$.{name}'" for name in (*_KEYS, *_LISTS, *(f"{name}[0]" for name in _LISTS)))
-_NUM_VALUES = {name: f"counts[{at}]" for at, name in enumerate((*_KEYS, *_LISTS), start=1)}
-_NUM_ELEMENTS = {name: f"counts[{at}]" for at, name in enumerate(_LISTS, start=len(_KEYS) + len(_LISTS) + 1)}
-_UNSAMPLED = r"^(\[(?:(?:0|0\.0|false),)*)(?:1|1\.0|true)[,\]]"
 _FLAG = "filtered"
 """No reward function: it is looked at and taken off when all rows were seen."""
+_UNSAMPLED = r"^(\[(?:(?:0|0\.0|false),)*)(?:1|1\.0|true)[,\]]"
+_REWARDS, _FILTERED = "c[1]", "c[2]"
+_PATHS = ("$.rewards", "$.filtered_rewards")
 
 
 def _of_text(row: Mapping[str, Any]) -> str:
     return digest([text_of(text) for text in list_of(row["content"][0])][:-1])
 
 
-def _is_aligned(name: str) -> str:
-    return f"({_NUM_VALUES[name]} = 1 AND {_NUM_ELEMENTS[name]} >= length)"
+def _only(cell: str) -> str:
+    """The expression for the value in a list of length 1; of longer ones no JSON text, of what is no list null."""
+    return f"CASE WHEN starts_with({cell}, '[') THEN substr({cell}, 2, strlen({cell}) - 2) END"
 
 
-_HAS_FILTERED = f"{_NUM_VALUES['filtered_rewards']} IS NOT NULL"
-_HAS_REWARD = f"CASE WHEN {_HAS_FILTERED} THEN {_NUM_VALUES['filtered_rewards']} ELSE {_NUM_VALUES['rewards']} END = 1"
+def _is_aligned(cell: str) -> str:
+    """The expression for whether a JSON text is a list of one list, of at least ``length`` numbers."""
+    only = f"substr({cell}, 2, strlen({cell}) - 2)"
+    return f"(starts_with({cell}, '[[') AND ends_with({cell}, ']]') AND {num_numbers(only)} >= length)"
+
+
 _TEXT = LineColumns(
-    paths=tuple(f"$.{name}[0]" for name in _KEYS),
-    derived={
-        "counts": f"json_array_length(line, [{_COUNTED}])",
-        "texts": f"json_extract({_CONTENT}, '$[*]')::VARCHAR[]",
-    },
-    step="NULL",
+    paths=(*_PATHS, "$.content[0]", "$.content[1]", "$.token_ids"),
+    derived={"texts": "json_extract(c[3], '$[*]')::VARCHAR[]"},
+    step="file_step",
     group="hash(texts[:-2])::VARCHAR",
     group_is_prompt=True,
     prompt=("texts[:-2]",),
     prompt_id=_of_text,
-    reward=f"CASE WHEN {_HAS_FILTERED} THEN {numeric(_FILTERED)} ELSE {numeric(_REWARDS)} END",
-    rewards={_FLAG: f"CASE WHEN {_HAS_FILTERED} THEN 1.0 ELSE 0.0 END"},
-    plain=(
-        f"{_HAS_REWARD} AND {_NUM_VALUES['token_ids']} IS NULL AND {_NUM_VALUES['content']} = 1 "
-        f"AND starts_with({_CONTENT}, '[')"
-    ),
+    reward=numeric(_only(f"coalesce({_FILTERED}, {_REWARDS})")),
+    rewards={_FLAG: f"({_FILTERED} IS NOT NULL)::DOUBLE"},
+    plain="c[5] IS NULL AND c[4] IS NULL AND starts_with(c[3], '[')",
 )
+_LENGTH, _IDS, _MASK, _LOGPROBS, _ADVANTAGES = "c[3]", "c[4]", "c[5]", "c[8]", "c[9]"
 _TOKENS = replace(
     _TEXT,
+    paths=(
+        *(*_PATHS, "$.input_lengths", "$.token_ids[0]", "$.token_loss_mask[0]", "$.token_ids[1]"),
+        *("$.token_loss_mask[1]", "$.generation_logprobs", "$.advantages"),
+    ),
     derived={
-        "counts": _TEXT.derived["counts"],
-        "length": step_number(_LENGTH),
+        "length": step_number(_only(_LENGTH)),
         "unsampled": f"regexp_extract({_MASK}, '{_UNSAMPLED}', 1)",
-        "start": "length(unsampled) - length(replace(unsampled, ',', ''))",
+        "start": num_commas("unsampled"),
         "prompt_ids": f"array_to_string(string_split(substr({_IDS}, 2), ',')[1:start], ', ')",
         "id": "left(sha256('[[' || prompt_ids || ']]'), 16)",
     },
@@ -71,11 +76,9 @@ _TOKENS = replace(
     prompt_id="id",
     further={"num_tokens": "length - start"},
     plain=(
-        f"{_HAS_REWARD} AND {_NUM_VALUES['input_lengths']} = 1 AND {_is_aligned('token_ids')} "
-        f"AND {_is_aligned('token_loss_mask')} AND {is_list_of_ids(_IDS)} AND unsampled <> '' AND start < length AND "
-        + " AND ".join(
-            f"({_NUM_VALUES[name]} IS NULL OR {_is_aligned(name)})" for name in ("generation_logprobs", "advantages")
-        )
+        f"c[6] IS NULL AND c[7] IS NULL AND {is_list_of_ids(_IDS)} AND {num_numbers(_IDS)} >= length "
+        f"AND {num_numbers(_MASK)} >= length AND unsampled <> '' AND start < length AND "
+        + " AND ".join(f"({cell} IS NULL OR {_is_aligned(cell)})" for cell in (_LOGPROBS, _ADVANTAGES))
     ),
 )
 
@@ -93,11 +96,10 @@ def nemo_rl_columns(
     Returns:
         The columns.
     """
-    lines = _TOKENS if has_tokens else _TEXT
+    lines = replace(_TOKENS if has_tokens else _TEXT, file_step=step_of)
 
     def of_file(path: Path) -> LineColumns | None:
-        step = step_of(path)
-        return None if step is None else replace(lines, step=f"{step}::BIGINT")
+        return None if step_of(path) is None else lines
 
     def judged(table: RewardTable) -> RewardTable:
         flags = table.rewards[_FLAG]

@@ -10,29 +10,36 @@ from collections import defaultdict
 from dataclasses import replace
 
 from gradscope.rollouts.readers.format import LogColumns, Reading
-from gradscope.rollouts.readers.scan.lines import LineColumns, ids_digest, is_list_of_ids, member, numeric, step_number
+from gradscope.rollouts.readers.scan.lines import (
+    LineColumns,
+    ids_digest,
+    is_list_of_ids,
+    member,
+    num_numbers,
+    numeric,
+    step_number,
+)
 from gradscope.rollouts.readers.scan.parts import grouped
 from gradscope.rollouts.reward_table import RewardTable
 
 Prompts = defaultdict[tuple[int, str | None], set[str]]
 """Step and ``prompt_idx`` -> ids of its prompts."""
 
-_KEYS = ("step", "prompt_idx", "reward", "prompt_tokens", "response_tokens")
-_STEP, _INDEX, _REWARD, _PROMPT, _RESPONSE, _FIRST_LOGPROB = (f"c[{at}]" for at in range(1, len(_KEYS) + 2))
-_LISTS = ", ".join(f"'{member(name)}'" for name in ("response_tokens", "logprobs"))
+_KEYS = ("step", "prompt_idx", "reward", "prompt_tokens", "response_tokens", "logprobs")
+_STEP, _INDEX, _REWARD, _PROMPT, _RESPONSE, _LOGPROBS = (f"c[{at}]" for at in range(1, len(_KEYS) + 1))
 _LINES = LineColumns(
-    paths=(*map(member, _KEYS), f"{member('logprobs')}[0]"),
-    derived={"lengths": f"json_array_length(line, [{_LISTS}])", "id": ids_digest(_PROMPT)},
+    paths=tuple(map(member, _KEYS)),
+    derived={"length": num_numbers(_RESPONSE), "id": ids_digest(_PROMPT)},
     step=step_number(_STEP),
     group=f"{step_number(_INDEX)} || '/' || id",
     prompt=("id",),
     prompt_id="id",
     reward=numeric(_REWARD),
     rewards={},
-    further={"num_tokens": "lengths[1]::BIGINT"},
+    further={"num_tokens": "length::BIGINT"},
     plain=(
         f"{is_list_of_ids(_PROMPT)} AND {is_list_of_ids(_RESPONSE)} AND "
-        f"(lengths[2] IS NULL OR {_FIRST_LOGPROB} IS NOT NULL AND lengths[1] = lengths[2])"
+        f"({_LOGPROBS} IS NULL OR {num_numbers(_LOGPROBS)} = length)"
     ),
 )
 

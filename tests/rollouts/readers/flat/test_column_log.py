@@ -11,6 +11,7 @@ from gradscope.rollouts.readers.flat.column_log import column_log
 from gradscope.rollouts.readers.flat.records import FlatColumns
 from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns, scan_lines
 from gradscope.rollouts.readers.scan.reduction import ColumnLog
 from gradscope.rollouts.readers.scan.table_files import CellColumns
@@ -65,7 +66,7 @@ def test_groups_without_a_name_are_named_by_their_prompts() -> None:
 def test_seconds_are_those_of_the_row_reader(cells: str, seconds: float | None) -> None:
     log = log_of("generation_seconds", "timing", group="g")
     line = f'{{"g": "a", "reward": 1, {cells}}}\n'.encode()
-    part = scan_lines(duckdb.connect(), [line], lines_of(log)).part
+    part = scan_lines(LineQueries(duckdb.connect()), [line], lines_of(log)).part
     assert part is not None
     (found,) = part.columns["seconds"].tolist()
     assert found == seconds or (seconds is None and found != found)
@@ -92,4 +93,4 @@ def test_a_broken_advantage_makes_a_line_odd() -> None:
     columns = lines_of(log_of(group="g", advantage="a"))
     line = b'{"g": "a", "reward": 1, "a": %s}\n'
     data = b"".join(line % cell for cell in (b"0.5", b"null", b"NaN", b"-Infinity", b'"x"'))
-    assert scan_lines(duckdb.connect(), [data], columns).odd.tolist() == [2, 3]
+    assert scan_lines(LineQueries(duckdb.connect()), [data], columns).odd.tolist() == [2, 3]

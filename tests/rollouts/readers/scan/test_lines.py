@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.scalars import parse_reward, text_of
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import (
     LineColumns,
+    ScannedLines,
     finite,
     lines_of_groups,
     member,
+    num_numbers,
     numeric,
     scan_lines,
     step_number,
@@ -93,11 +97,23 @@ def test_text_is_the_same_however_it_is_written(value: str, escaped: bool) -> No
     assert found == value
 
 
+@pytest.mark.parametrize(
+    ("cell", "count"),
+    [("[]", 0), ("[1]", 1), ("[1, 0.5, null]", 3), ('["1,2"]', -1), ("[[1], 2]", -1), ('[{"a": 1}]', -1), ("7", -1)],
+)
+def test_flat_lists_without_text_are_counted(cell: str, count: int) -> None:
+    assert evaluated(num_numbers("c[1]"), cell) == count
+
+
 @pytest.mark.parametrize("name", ["a", "a.b", 'quo"te', "back\\slash", "it's", "[0]", "$", "?", "é", " "])
 def test_a_path_finds_a_key_of_any_letters(name: str) -> None:
     line = json.dumps({name: {name: 7}, "other": 1})
     found = duckdb.execute("SELECT json_extract(?, ?)::VARCHAR", [line, member(name, name)]).fetchall()
     assert found == [("7",)]
+
+
+def scanned(pieces: Sequence[bytes], columns: LineColumns, file_steps: Sequence[int] | None = None) -> ScannedLines:
+    return scan_lines(LineQueries(duckdb.connect()), pieces, columns, file_steps)
 
 
 COLUMNS = LineColumns(
@@ -117,7 +133,7 @@ COLUMNS = LineColumns(
 
 def test_an_expression_may_tell_the_ids_of_prompts() -> None:
     columns = replace(COLUMNS, prompt_id="'p' || nullif(c[4], '5')")
-    found = scan_lines(duckdb.connect(), [line(extra=1) + line() + line(extra=5) + line(group="b", extra=2)], columns)
+    found = scanned([line(extra=1) + line() + line(extra=5) + line(group="b", extra=2)], columns)
     assert found.odd.tolist() == [1, 2]
     assert found.prompt_ids == ["p1", "p2"]
 
@@ -137,7 +153,7 @@ def test_plain_lines_become_columns_and_odd_ones_are_named() -> None:
         line(reward=math.nan),
         line(step=1.5),
     ]
-    found = scan_lines(duckdb.connect(), [b"".join(data[:3]), b"".join(data[3:])], COLUMNS)
+    found = scanned([b"".join(data[:3]), b"".join(data[3:])], COLUMNS)
     assert found.odd.tolist() == [2, 4, 5, 6, 7]
     assert found.part is not None
     assert (found.part.place.tolist(), found.part.size.tolist()) == ([0, 1], [2, 1])
@@ -164,7 +180,7 @@ NO_JSON = [
 def test_what_is_no_json_makes_a_line_odd_although_duckdb_may_let_it_pass(cell: str) -> None:
     wrong = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
     assert isinstance(parse_line(wrong), str)
-    found = scan_lines(duckdb.connect(), [line() + wrong + line()], COLUMNS)
+    found = scanned([line() + wrong + line()], COLUMNS)
     assert found.odd.tolist() == [1]
 
 
@@ -173,7 +189,7 @@ def test_numbers_that_json_does_not_have_count_only_where_nothing_is_read_from_t
     unread = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
     read = line(reward=77).replace(b"77", cell.encode())
     assert all(isinstance(parse_line(text), str) for text in (unread, read))
-    assert scan_lines(duckdb.connect(), [unread + read], COLUMNS).odd.tolist() == [1]
+    assert scanned([unread + read], COLUMNS).odd.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -182,31 +198,38 @@ def test_numbers_that_json_does_not_have_count_only_where_nothing_is_read_from_t
 def test_what_is_json_to_the_row_reader_stays_plain(cell: str) -> None:
     unusual = line(x=0).replace(b'"x": 0', b'"x": ' + cell.encode())
     assert not isinstance(parse_line(unusual), str)
-    assert scan_lines(duckdb.connect(), [unusual], COLUMNS).odd.tolist() == []
+    assert scanned([unusual], COLUMNS).odd.tolist() == []
 
 
 def test_a_key_that_duckdb_takes_for_a_pattern_makes_every_line_odd() -> None:
     columns = replace(COLUMNS, paths=(*COLUMNS.paths, member("*")))
-    assert scan_lines(duckdb.connect(), [line() + line()], columns).odd.tolist() == [0, 1]
-    assert lines_of_groups(duckdb.connect(), [line()], columns, frozenset()).odd.tolist() == [0]
+    assert scanned([line() + line()], columns).odd.tolist() == [0, 1]
+    assert lines_of_groups(LineQueries(duckdb.connect()), [line()], columns, frozenset()).odd.tolist() == [0]
 
 
 def test_half_a_surrogate_pair_is_for_the_row_reader() -> None:
-    assert scan_lines(duckdb.connect(), [line(x="\ud800") + line()], COLUMNS).odd.tolist() == [0]
+    assert scanned([line(x="\ud800") + line()], COLUMNS).odd.tolist() == [0]
 
 
 def test_bytes_that_are_not_utf_8_cost_no_other_line() -> None:
-    found = scan_lines(duckdb.connect(), [line() + b'{"step": 1, "group": "\xe9", "reward": 1}\n' + line()], COLUMNS)
+    found = scanned([line() + b'{"step": 1, "group": "\xe9", "reward": 1}\n' + line()], COLUMNS)
     assert 1 in found.odd.tolist()
 
 
+def test_files_may_tell_the_steps_of_their_lines() -> None:
+    columns = replace(COLUMNS, step="file_step", file_step=lambda path: None)
+    found = scanned([line(step="?") + line(group="b"), line(), line()], columns, [7, None, 8])
+    assert found.part is not None
+    assert (found.part.step.tolist(), found.odd.tolist()) == ([7, 7, 8], [2])
+
+
 def test_a_block_without_a_plain_line_has_no_part() -> None:
-    found = scan_lines(duckdb.connect(), [b"\n{\n"], COLUMNS)
+    found = scanned([b"\n{\n"], COLUMNS)
     assert (found.part, found.odd.tolist(), found.prompt.tolist()) == (None, [0, 1], [])
 
 
 def test_lines_of_groups_are_theirs_and_the_odd_ones() -> None:
     data = line() + line(group="b") + b"{\n" + line(step=2) + line()
-    found = lines_of_groups(duckdb.connect(), [data], COLUMNS, frozenset({"1:a"}))
+    found = lines_of_groups(LineQueries(duckdb.connect()), [data], COLUMNS, frozenset({"1:a"}))
     assert found.odd.tolist() == [0, 2, 4]
     assert found.part is None

@@ -3,13 +3,14 @@ from __future__ import annotations
 import gzip
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.scan import workers
+from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns
 from gradscope.rollouts.readers.scan.workers import Block, FileBlock, LineBlock, Workers, blocks_of
 
@@ -95,6 +96,17 @@ def test_a_file_that_cannot_be_decompressed_is_named(tmp_path: Path) -> None:
         list(blocks_of([file], lambda _: LINES))
 
 
+def test_a_block_knows_the_steps_that_its_files_tell(tmp_path: Path) -> None:
+    files = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    for file in files:
+        file.write_bytes(b"{}\n")
+    by_name = replace(LINES, file_step=lambda path: int(path.stem))
+    for declared, steps in ((LINES, None), (by_name, [1, 2])):
+        (block,) = blocks_of(files, lambda _, declared=declared: declared)
+        assert isinstance(block, LineBlock)
+        assert (block.data, block.file_steps) == ([b"{}\n", b"{}\n"], steps)
+
+
 def test_answers_come_in_the_order_of_blocks_and_blocks_only_as_they_are_needed(tmp_path: Path) -> None:
     taken: list[int] = []
 
@@ -103,10 +115,10 @@ def test_answers_come_in_the_order_of_blocks_and_blocks_only_as_they_are_needed(
             taken.append(number)
             yield FileBlock(file=number, path=tmp_path, columns=None, end=0)
 
-    def work(connection: Any, block: Block) -> int:
+    def work(queries: LineQueries, block: Block) -> int:
         assert isinstance(block, FileBlock)
         time.sleep(0.002 if block.file % 2 else 0)
-        return int(connection.sql(f"SELECT {block.file}").fetchall()[0][0])
+        return int(queries.connection.sql(f"SELECT {block.file}").fetchall()[0][0])
 
     with Workers() as some:
         found = some.map(blocks(), work)
@@ -116,7 +128,7 @@ def test_answers_come_in_the_order_of_blocks_and_blocks_only_as_they_are_needed(
 
 
 def test_what_goes_wrong_in_a_thread_is_raised_where_its_answer_is_taken(tmp_path: Path) -> None:
-    def work(connection: Any, block: Block) -> None:
+    def work(queries: LineQueries, block: Block) -> None:
         raise InputError(f"{block.end} is wrong.", hint="Look.")
 
     with Workers() as some, pytest.raises(InputError, match="0 is wrong"):
