@@ -248,11 +248,15 @@ def num_commas(cell: str) -> str:
 
 
 def num_numbers(cell: str) -> str:
-    """The expression for the length of a JSON text that is a flat list without text; null or -1 of any other."""
-    # A second look at the whole line for it would cost as much as the first one.
-    others = " OR ".join(f"contains({cell}, '{letter}')" for letter in '"{')
-    is_flat = f"starts_with({cell}, '[') AND NOT contains(substr({cell}, 2), '[') AND NOT ({others})"
-    return f"CASE WHEN {cell} = '[]' THEN 0 WHEN {is_flat} THEN {num_commas(cell)} + 1 ELSE -1 END"
+    """The expression for the length of a JSON text that is a flat list, not an empty one, without text."""
+    return f"({num_commas(cell)} + 1)"
+
+
+def is_flat(cell: str) -> str:
+    """The expression for whether a JSON text is a flat list without text, which is not empty."""
+    # A second look at the whole line for its length would cost as much as the first one.
+    others = " OR ".join(f"contains({cell}, '{letters}')" for letters in ('"', "[[", ",["))
+    return f"(starts_with({cell}, '[') AND {cell} <> '[]' AND NOT ({others}))"
 
 
 def ids_digest(cell: str) -> str:

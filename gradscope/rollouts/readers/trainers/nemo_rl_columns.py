@@ -14,6 +14,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import list_of
 from gradscope.rollouts.readers.parsing.scalars import digest, text_of
 from gradscope.rollouts.readers.scan.lines import (
     LineColumns,
+    is_flat,
     is_list_of_ids,
     num_commas,
     num_numbers,
@@ -40,8 +41,9 @@ def _only(cell: str) -> str:
 
 def _is_aligned(cell: str) -> str:
     """The expression for whether a JSON text is a list of one list, of at least ``length`` numbers."""
-    only = f"substr({cell}, 2, strlen({cell}) - 2)"
-    return f"(starts_with({cell}, '[[') AND ends_with({cell}, ']]') AND {num_numbers(only)} >= length)"
+    others = " OR ".join(f"contains({cell}, '{letters}')" for letters in ('"', "[[[", ",["))
+    is_one = f"starts_with({cell}, '[[') AND ends_with({cell}, ']]') AND {cell} <> '[[]]' AND NOT ({others})"
+    return f"({is_one} AND {num_numbers(cell)} >= length)"
 
 
 _TEXT = LineColumns(
@@ -76,8 +78,9 @@ _TOKENS = replace(
     prompt_id="id",
     further={"num_tokens": "length - start"},
     plain=(
-        f"c[6] IS NULL AND c[7] IS NULL AND {is_list_of_ids(_IDS)} AND {num_numbers(_IDS)} >= length "
-        f"AND {num_numbers(_MASK)} >= length AND unsampled <> '' AND start < length AND "
+        f"c[6] IS NULL AND c[7] IS NULL AND {is_list_of_ids(_IDS)} AND {_IDS} <> '[]' "
+        f"AND {num_numbers(_IDS)} >= length AND {is_flat(_MASK)} AND {num_numbers(_MASK)} >= length "
+        "AND unsampled <> '' AND start < length AND "
         + " AND ".join(f"({cell} IS NULL OR {_is_aligned(cell)})" for cell in (_LOGPROBS, _ADVANTAGES))
     ),
 )

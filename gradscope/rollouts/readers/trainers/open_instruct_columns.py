@@ -13,6 +13,7 @@ from gradscope.rollouts.readers.format import LogColumns, Reading
 from gradscope.rollouts.readers.scan.lines import (
     LineColumns,
     ids_digest,
+    is_flat,
     is_list_of_ids,
     member,
     num_numbers,
@@ -39,7 +40,7 @@ _LINES = LineColumns(
     further={"num_tokens": "length::BIGINT"},
     plain=(
         f"{is_list_of_ids(_PROMPT)} AND {is_list_of_ids(_RESPONSE)} AND "
-        f"({_LOGPROBS} IS NULL OR {num_numbers(_LOGPROBS)} = length)"
+        f"{_RESPONSE} <> '[]' AND ({_LOGPROBS} IS NULL OR {is_flat(_LOGPROBS)} AND {num_numbers(_LOGPROBS)} = length)"
     ),
 )
 

@@ -20,6 +20,7 @@ from gradscope.rollouts.readers.scan.lines import (
     LineColumns,
     ScannedLines,
     finite,
+    is_flat,
     lines_of_groups,
     member,
     num_numbers,
@@ -97,12 +98,15 @@ def test_text_is_the_same_however_it_is_written(value: str, escaped: bool) -> No
     assert found == value
 
 
-@pytest.mark.parametrize(
-    ("cell", "count"),
-    [("[]", 0), ("[1]", 1), ("[1, 0.5, null]", 3), ('["1,2"]', -1), ("[[1], 2]", -1), ('[{"a": 1}]', -1), ("7", -1)],
-)
+@pytest.mark.parametrize(("cell", "count"), [("[1]", 1), ("[1, 0.5, null]", 3), ("[1e-7, NaN, true]", 3)])
 def test_flat_lists_without_text_are_counted(cell: str, count: int) -> None:
+    assert evaluated(is_flat("c[1]"), cell)
     assert evaluated(num_numbers("c[1]"), cell) == count
+
+
+@pytest.mark.parametrize("cell", ["[]", '["1,2"]', "[[1], 2]", "[1, [2, 3]]", '[{"a": 1}]', "7", '"[1]"', "null"])
+def test_other_lists_are_not_flat(cell: str) -> None:
+    assert evaluated(is_flat("c[1]"), cell) is False
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", 'quo"te', "back\\slash", "it's", "[0]", "$", "?", "é", " "])
