@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import typer
 
 from gradscope.errors import GradscopeError, VerificationError
+from gradscope.processes import num_processes, speaks
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -34,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
-        if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
-            _say("interrupted")
+        _say_end("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, 2):
@@ -58,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
-    sys.exit(main())
+    code = main()
+    if code and num_processes() > 1:  # what is left of their connections may wait for the others, or abort at exit
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -66,7 +71,7 @@ def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.arguments.renamed import with_new_names
 
     renamed, notes = with_new_names(arguments)
-    if not {"--quiet", "-q"} & set(arguments):
+    if speaks() and not {"--quiet", "-q"} & set(arguments):
         for note in notes:
             _say(f"note: {note}")
     code = command().main(
@@ -120,9 +125,15 @@ def _say_bug(error: Exception) -> int:
 
 
 def _say_error(message: str, hint: str | None) -> None:
-    _say(f"error: {message}")
+    _say_end(f"error: {message}")
     if hint:
-        _say(f"hint: {hint}")
+        _say_end(f"hint: {hint}")
+
+
+def _say_end(line: str) -> None:
+    """Tell how the run ended: of several processes one does."""
+    if speaks():
+        _say(line)
 
 
 def _say(line: str) -> None:

@@ -12,6 +12,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradscope.processes import num_processes
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
@@ -21,7 +22,6 @@ from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.setup.processes import (
     check_launch,
     end_group,
-    num_processes,
     run_everywhere,
     run_on_main,
     start_group,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gradscope.cli.output.output_folder import staged_folder, unfinished_folder
+from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, show, write_data
 from gradscope.option import Option
+from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
@@ -50,11 +51,15 @@ class Delivery:
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool
     """Say nothing but errors on stderr."""
+    mute: bool = False
+    """Whether another of several processes prints and writes."""
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
     def deliver(self, result: object, *, printed: str | None = None) -> None:
         """Print and write a result; ``printed`` stands on stdout in place of the table."""
+        if self.mute:
+            return
         if not self.quiet:
             for source in spec_of(result).sources(result):
                 _describe(source)
@@ -85,11 +90,28 @@ class Delivery:
 
 @contextmanager
 def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
-    """Opens the output folder around a command's work.
+    """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.
     """
+    if num_processes() == 1:
+        with _opened(options) as opened:
+            yield opened
+        return
+    from gradscope.gradients.processes.group import together
+
+    with together():
+        if process_index() == 0:
+            with _opened(options) as opened:
+                yield opened
+        else:
+            unfinished = unfinished_path(options.output) if options.output else None
+            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True, mute=True)
+
+
+@contextmanager
+def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     output, force, quiet = options.output, options.force, options.quiet
     if output is None:
         yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)

@@ -23,6 +23,7 @@ from gradscope.gradients.model.checkpoint import (
 )
 from gradscope.gradients.model.embedding import padding_row, token_embedding
 from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.processes.sharding import own_device
 from gradscope.rollouts.run import WeightsRef
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -182,12 +183,12 @@ def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return own_device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise UsageError(f"There is no device {name!r}.", hint="Use auto, cpu or cuda.")
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("PyTorch sees no CUDA device.", hint="Use --device cpu.")
-    return torch.device(name)
+    return own_device(name)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | None:
