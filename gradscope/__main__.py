@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gradscope.errors import GradscopeError, VerificationError
+from gradscope.errors import GradscopeError, LaunchError, VerificationError
 from gradscope.processes import num_processes, speaks
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GradscopeError as error:
         _say_error(error.message, _fitting(error.hint, arguments))
         return 3 if isinstance(error, VerificationError) else 2
+    except LaunchError as error:
+        _say_error(error.message, error.hint)
+        return 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _say_error(f"{error.strerror or error}{where}", None)

@@ -107,7 +107,7 @@ def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: Gram
             def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
                 kept[name][index] = _own_piece(grad)
 
-            with gradients_on(policy.trainable, on=False):
+            with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
                 backward(
                     policy.model,
                     block,

@@ -7,14 +7,14 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
-from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -23,7 +23,7 @@ from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.hub import require_hub
-from gradscope.gradients.processes.group import holds_everywhere
+from gradscope.gradients.processes.group import holds_everywhere, num_connected
 from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
@@ -110,6 +110,8 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
         )
     config = _adapter_config(weights.path)
     tensors = _adapter_tensors(weights.path)
+    if num_connected() > 1:
+        _require_plain_lora(weights.path, config, tensors)
     model = load_model(base, dtype)
     with _quiet():
         try:
@@ -134,6 +136,27 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             hint="Point --model at the base model that it was trained on.",
         )
     return model
+
+
+def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse adapters that look at whole weights of the base, or copy some, where several processes hold parts of it.
+
+    Raises:
+        InputError: It is such an adapter.
+    """
+    reasons = (
+        (config.peft_type != PeftType.LORA, "it is not LoRA"),
+        (getattr(config, "use_dora", False), "DoRA takes norms of whole weights"),
+        (getattr(config, "modules_to_save", None), "it trains copies of whole modules (modules_to_save)"),
+        (any(name.endswith(".base_layer.weight") for name in tensors), "it adapts one of two tied weights"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise InputError(
+                f"{folder}: this adapter does not go on a base that several processes share: {reason}.",
+                hint="Call gradscope without torchrun, on a base that one device holds.",
+                cause="model_unsupported",
+            )
 
 
 def _never_read(model: Any, missing: set[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,8 @@ class MeasuredPolicy:
     tokenizer's padding token into the configuration of a model that is built already."""
     source: str = ""
     """The folder that the weights came from."""
+    in_float32: Callable[[], MeasuredPolicy] | None = None
+    """Loads the same numbers again in float32; None where the policy was not loaded."""
 
     @property
     def num_parameters(self) -> int:
@@ -138,17 +140,25 @@ def load_measured_policy(
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
+    loaded = next(iter(trainable.values())).dtype
+
+    def in_float32() -> MeasuredPolicy:
+        again = load_measured_policy(weights, device=device, dtype="float32", origin=origin)
+        round_to(again.model, loaded, adapter=False)
+        return again
+
     return MeasuredPolicy(
         model=model,
         tokenizer=load_tokenizer(folders),
         trainable=trainable,
         kind=weights.kind,
         device=at,
-        dtype=next(iter(trainable.values())).dtype,
+        dtype=loaded,
         reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
+        in_float32=in_float32,
     )
 
 

@@ -6,6 +6,7 @@ such as what lies on its disk, is decided by the main one and told to the others
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,17 +15,23 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from gradscope.errors import InputError
+from gradscope.errors import GradscopeError, LaunchError
 from gradscope.processes import num_processes, process_index, settle_speaker
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the main one may look at the files of a large model for an hour. The launcher
 ends the others where one ends."""
+_GRACE = 2.0
+"""Seconds that a silent process waits before it ends: once one has ended, the launcher ends the one that speaks."""
+_SKEW = timedelta(seconds=60)
+"""How much later than the first a process may meet an error that all of them meet."""
 _ENDED = "gradscope/ended"
 """Key of the count of processes that ended early."""
 
 Value = TypeVar("Value")
 
+_errors: list[bool] = []
+"""One for each error that all processes met so far: each is counted under a number of its own."""
 _connected: list[bool] = []
 """Whether this command's processes were connected by :func:`together`: a trainer's own group is none of ours."""
 
@@ -37,7 +44,7 @@ def together() -> Iterator[None]:
         Nothing.
 
     Raises:
-        InputError: Another process ended, and nobody has told so yet.
+        LaunchError: Another process ended.
     """
     if num_processes() == 1:
         yield
@@ -48,10 +55,13 @@ def together() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        settle_speaker(speaks=_is_first_to_end())
+        is_first = _is_first_to_end()
+        settle_speaker(speaks=is_first)
+        if not is_first:
+            time.sleep(_GRACE)
         if not _is_broken_connection(error):
             raise
-        raise InputError(
+        raise LaunchError(
             "Another process of this command ended, so none of them can go on.",
             hint="What it said stands above. A process that says nothing was killed, often for lack of memory: use "
             "more processes, or --batch-tokens with a smaller number.",
@@ -94,6 +104,38 @@ def gathered(value: Value) -> list[Value]:
 def holds_everywhere(condition: bool) -> bool:
     """Whether something is so in every process."""
     return all(gathered(condition))
+
+
+@contextmanager
+def of_one_mind() -> Iterator[None]:
+    """Let an error that work may go on from be met by all processes, or by none.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        LaunchError: Only some of the processes met an error inside; the others wait for passes that will not come.
+        GradscopeError: All of them met one.
+    """
+    try:
+        yield
+    except GradscopeError as error:
+        if num_connected() > 1 and not _is_met_by_all():
+            raise LaunchError(error.message, hint=error.hint) from error
+        raise
+
+
+def _is_met_by_all() -> bool:
+    """Whether every process meets an error at this place, within a time that differing speeds explain."""
+    _errors.append(True)
+    store, key = distributed.distributed_c10d._get_default_store(), f"gradscope/errors/{len(_errors)}"
+    if store.add(key, 1) == num_connected():
+        store.set(f"{key}/all", "yes")
+    try:
+        store.wait([f"{key}/all"], _SKEW)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def added_up(tensor: torch.Tensor) -> torch.Tensor:

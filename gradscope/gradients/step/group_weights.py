@@ -26,6 +26,7 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.processes.sharding import require_one_process
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.metrics.gram.null_models import gaussian_cosines
@@ -90,6 +91,7 @@ def measure_group_weights(
     Raises:
         VerificationError: The gradients do not add up to the step's Gram matrix.
     """
+    require_one_process("Gradients of single groups by weight are")
     trainable = prepared.policy.trainable
     width = max((len(group.rollouts) * (1 + group.by_token) for group in groups), default=0)
     blocks = list(parameter_blocks(trainable, width, max_bytes))
