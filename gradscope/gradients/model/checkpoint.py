@@ -110,9 +110,9 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
         )
     config = _adapter_config(weights.path)
     tensors = _adapter_tensors(weights.path)
-    if num_connected() > 1:
-        _require_plain_lora(weights.path, config, tensors)
     model = load_model(base, dtype)
+    if num_connected() > 1:
+        _require_plain_lora(weights.path, config, tensors, model)
     with _quiet():
         try:
             model = get_peft_model(model, config)
@@ -138,17 +138,20 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     return model
 
 
-def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor], model: Any) -> None:
     """Refuse adapters that look at whole weights of the base, or copy some, where several processes hold parts of it.
 
     Raises:
         InputError: It is such an adapter.
     """
+    head = model.get_output_embeddings()
+    is_tied = head is not None and head.weight is model.get_input_embeddings().weight
+    head_name = next((name for name, module in model.named_modules() if module is head), "")
     reasons = (
         (config.peft_type != PeftType.LORA, "it is not LoRA"),
         (getattr(config, "use_dora", False), "DoRA takes norms of whole weights"),
         (getattr(config, "modules_to_save", None), "it trains copies of whole modules (modules_to_save)"),
-        (any(name.endswith(".base_layer.weight") for name in tensors), "it adapts one of two tied weights"),
+        (is_tied and any(f"{head_name}.base_layer." in name for name in tensors), "it adapts a tied head"),
     )
     for holds, reason in reasons:
         if holds:
