@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import typer
 
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
-from gradscope.processes import num_processes, speaks
+from gradscope.processes import num_processes, tell_own_error
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
-        _say_end("interrupted")
+        _say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, 2):
@@ -74,7 +74,7 @@ def _run_command(arguments: list[str]) -> int:
     from gradscope.cli.arguments.renamed import with_new_names
 
     renamed, notes = with_new_names(arguments)
-    if speaks() and not {"--quiet", "-q"} & set(arguments):
+    if not {"--quiet", "-q"} & set(arguments):
         for note in notes:
             _say(f"note: {note}")
     code = command().main(
@@ -118,6 +118,7 @@ def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
 
 
 def _say_bug(error: Exception) -> int:
+    tell_own_error()
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
     _say_error(
@@ -128,15 +129,9 @@ def _say_bug(error: Exception) -> int:
 
 
 def _say_error(message: str, hint: str | None) -> None:
-    _say_end(f"error: {message}")
+    _say(f"error: {message}")
     if hint:
-        _say_end(f"hint: {hint}")
-
-
-def _say_end(line: str) -> None:
-    """Tell how the run ended: of several processes one does."""
-    if speaks():
-        _say(line)
+        _say(f"hint: {hint}")
 
 
 def _say(line: str) -> None:

@@ -27,6 +27,12 @@ def settle_speaker(*, speaks: bool) -> None:
     _told[:] = [speaks]
 
 
+def tell_own_error() -> None:
+    """Let this process speak of an error that it alone may have met, unless another's turn was settled."""
+    if not _told:
+        settle_speaker(speaks=True)
+
+
 def speaks() -> bool:
-    """Whether an error is this process's to tell; the main one's, where nothing else was settled."""
+    """Whether what happens is this process's to tell; the main one's, where nothing else was settled."""
     return _told[0] if _told else process_index() == 0

@@ -24,4 +24,12 @@ def test_of_several_the_main_one_speaks_until_something_else_is_settled(monkeypa
     processes.settle_speaker(speaks=True)
     assert processes.speaks()
     processes.settle_speaker(speaks=False)
+    processes.tell_own_error()
     assert not processes.speaks()
+
+
+def test_who_meets_an_error_alone_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    processes.tell_own_error()
+    assert processes.speaks()

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from torch import distributed
+
 from tests.conftest import REPOSITORY
+
+_STORES: list[distributed.TCPStore] = []
 
 
 def start_processes(size: int, *arguments: str, cwd: Path | None = None) -> list[subprocess.Popen[str]]:
     """One Python a process; localhost is all the network they use."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _STORES.append(store)  # where the processes meet; it outlives them, as the launcher's does
+    shared = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
     return [
         subprocess.Popen(
             [sys.executable, *arguments],

@@ -14,7 +14,6 @@ from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import show_line
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.processes import process_index
 from gradscope.rollouts.read_options import ReadOptions
 
 SUMMARY = """Recompute what the trainer logged; exit 1 on a mismatch, and where no step could be recomputed.
@@ -62,7 +61,7 @@ def replay(
                 progress=progress,
             )
         result.deliver(report)
-    if report.equivalent_check and not out.as_json and process_index() == 0:
+    if report.equivalent_check and not out.as_json:
         show_line("")
         show_line(f"The same as a gate: {report.equivalent_check}")
     if report.verdict != "match":

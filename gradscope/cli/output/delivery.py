@@ -51,15 +51,11 @@ class Delivery:
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool
     """Say nothing but errors on stderr."""
-    mute: bool = False
-    """Whether another of several processes prints and writes."""
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
     def deliver(self, result: object, *, printed: str | None = None) -> None:
         """Print and write a result; ``printed`` stands on stdout in place of the table."""
-        if self.mute:
-            return
         if not self.quiet:
             for source in spec_of(result).sources(result):
                 _describe(source)
@@ -107,7 +103,7 @@ def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
                 yield opened
         else:
             unfinished = unfinished_path(options.output) if options.output else None
-            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True, mute=True)
+            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError, UsageError
-from gradscope.processes import num_processes, process_index
+from gradscope.processes import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for the main one, which samples the held-out prompts alone."""
@@ -110,6 +110,7 @@ def run_everywhere(work: Callable[[], Value]) -> Value:
         return value  # type: ignore[return-value]  # there is a value where there was no error
     end_group()
     if error is not None and failed.index(True) == process_index():
+        tell_own_error()
         raise error
     raise SystemExit(_USAGE)
 
