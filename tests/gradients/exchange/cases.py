@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from peft import IA3Config
 from torch import distributed
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,7 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gradscope.errors import GradscopeError
 from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.processes.group import together
+from gradscope.gradients.trained.assumptions import unchanged
+from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
 from tests.gradients.models import ARCHITECTURES, DAPO, measured_step, tiny_experts, tiny_groups, tiny_model
@@ -88,7 +92,12 @@ def measured(folder: Path, name: str) -> dict[str, Any]:
         step = measured_step(policy, groups, case.get("objective", DAPO), engine="stream", **options)
     except GradscopeError as error:
         return {"error": error.message}
+    prepared = prepare_step(policy, groups, case.get("objective", DAPO))
+    arithmetic = TrainerArithmetic(autocast=torch.bfloat16, router_coefficient=0.1 if "moe" in name else 0.0)
     return {
+        "squares": tensor_squares(prepared),
+        "trained": trained_norms(prepared, arithmetic, num_orders=1).norms,
+        "unchanged": sorted(unchanged(policy, load_measured_policy(weights, device="cpu", dtype="float32"))),
         "gram": step.gram.tolist(),
         "singular_values": np.sqrt(np.clip(np.linalg.eigvalsh(step.score_gram)[::-1], 0, None)).tolist(),
         "logprobs": [row.tolist() for row in step.logprobs],
