@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradscope.processes import num_processes
 from gradscope.advantages.registry import formulation
 from gradscope.errors import OutputExistsError, UsageError
+from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.processes import raise_once

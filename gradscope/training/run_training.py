@@ -13,8 +13,8 @@ from typing import Any, Literal
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
-from gradscope.processes import num_processes, process_index
 from gradscope.advantages.online import OnlineAdvantage, online_advantage
+from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.grpo.answer_probability import AnswerProbability

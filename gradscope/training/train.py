@@ -12,8 +12,8 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradscope.processes import num_processes, tell_own_error
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
+from gradscope.processes import num_processes, tell_own_error
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task

@@ -51,7 +51,7 @@ class Recomputer:
     """
 
     def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
-        self._run, self._options, self._closely = run, options, closely
+        self._run, self._options, self.closely = run, options, closely
         self._fitted: Assumption | None = None
         self._by_trls_output = False
 
@@ -160,7 +160,7 @@ class Recomputer:
             fitted = next((assumption for assumption in others if meets_logged(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
-        if not (arithmetic.router_coefficient or self._closely or others):
+        if not (arithmetic.router_coefficient or self.closely or others):
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
@@ -261,7 +261,9 @@ def prepared_of(
             altered.enter_context(trl_output(model))
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
-        asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None or num_connected() > 1, notice=options.notice
+        asked or first_batch_tokens(policy),
+        fixed=options.batch_tokens is not None or num_connected() > 1,
+        notice=options.notice,
     )
     old = None
     if loss.sampled_with is not None:

@@ -149,7 +149,7 @@ def _measure(
         return replace(measured, reason=reason)
     # a question needs the weights again; of several processes the main one looks and writes
     looks = question is None and connected_index() == 0
-    kept = _kept(run, step, loss, options) if looks else None
+    kept = _kept(run, step, loss, options, recomputer) if looks else None
     gram = from_main(lambda: kept.read() if kept else None)
     if gram is not None:
         return replace(measured, gram=gram)
@@ -187,11 +187,12 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 
-def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions) -> KeptStep | None:
+def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions, recomputer: Recomputer) -> KeptStep | None:
     """Where the step is kept; None where nothing is."""
     if options.unfinished is None:
         return None
-    choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
+    arithmetic = (options.device, options.dtype, options.precision, recomputer.closely)
+    choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
     return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 

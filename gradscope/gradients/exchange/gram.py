@@ -10,7 +10,7 @@ Shapes: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -28,6 +28,7 @@ from gradscope.gradients.layers.factors import GradientFactor, Part
 from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes.group import connected_index, gathered, num_connected
 from gradscope.gradients.processes.sharding import let_go
 
@@ -98,27 +99,30 @@ def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: Gram
         names: The parameters.
         max_bytes: Memory that one process may spend on pieces of rows; more parameters take the passes again.
     """
+    parameters = {name: prepared.policy.trainable[name] for name in sorted(names)}
+    for block in parameter_blocks(parameters, len(prepared.plan.rows), max_bytes * num_connected()):
+        pieces = _pieces_of_rows(prepared, block)
+        while pieces:
+            accumulator.add_rows(pieces.pop(next(iter(pieces))))
+
+
+def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+    """This process's piece of every row's gradient by each parameter of a block, [N, columns] each."""
     policy, plan = prepared.policy, prepared.plan
-    parameters = {name: policy.trainable[name] for name in sorted(names)}
-    for block in parameter_blocks(parameters, len(plan.rows), max_bytes * num_connected()):
-        kept = {name: _piece_rows(len(plan.rows), parameter) for name, parameter in block.items()}
-        for index, row in enumerate(plan.rows):
+    kept = {name: _room(len(plan.rows), parameter) for name, parameter in block.items()}
+    for index, row in enumerate(plan.rows):
 
-            def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
-                kept[name][index] = _own_piece(grad)
+        def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
+            start, stop = bounds_of(grad.numel(), num_connected())[connected_index()]
+            kept[name][index] = grad.detach().flatten()[start:stop]
 
-            with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
-                backward(
-                    policy.model,
-                    block,
-                    prepared.batch([index]),
-                    plan.objective.temperature,
-                    lambda _, outputs, row=row: plan.cotangent(row, outputs),  # type: ignore[misc]
-                    keep,
-                    entropies=plan.has_entropies,
-                )
-        while kept:
-            accumulator.add_rows(kept.pop(next(iter(kept))))
+        def weigh(_: int, outputs: torch.Tensor, row: Row = row) -> torch.Tensor:
+            return plan.cotangent(row, outputs)
+
+        batch, temperature = prepared.batch([index]), plan.objective.temperature
+        with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
+            backward(policy.model, block, batch, temperature, weigh, keep, entropies=plan.has_entropies)
+    return kept
 
 
 def _add_own_piece(accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part]) -> None:
@@ -136,19 +140,12 @@ def _add_own_piece(accumulator: GramAccumulator, parameter: nn.Parameter, parts:
         accumulator.add_parameter(torch.Size(size), parameter.dtype, everything)
 
 
-def _piece_rows(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
+def _room(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
     """Room for this process's piece of all rows, [N, columns]."""
     start, stop = bounds_of(parameter.numel(), num_connected())[connected_index()]
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     return torch.zeros(num_rows, stop - start, dtype=dtype, device=parameter.device)
 
 
-def _own_piece(gradient: torch.Tensor) -> torch.Tensor:
-    start, stop = bounds_of(gradient.numel(), num_connected())[connected_index()]
-    return gradient.detach().flatten()[start:stop]
-
-
 def _nobody(sequence: int, logprobs: torch.Tensor) -> None:
     """Forget the log-probabilities of a pass that ran for nothing."""
-
-

@@ -60,7 +60,7 @@ def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device)
     """Bytes for each process, exchanged for those from each."""
     came = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     distributed.all_to_all_single(came, torch.cat([part.to(device) for part in parts]), sizes, [*map(len, parts)])
-    return came.split(sizes)
+    return torch.split(came, sizes)
 
 
 def _pack(letter: Letter) -> tuple[bytes, torch.Tensor]:
@@ -72,7 +72,7 @@ def _pack(letter: Letter) -> tuple[bytes, torch.Tensor]:
         for factor in factors:
             values = {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
             described.append((type(factor).__name__, {name: _describe(value) for name, value in values.items()}))
-            tensors += [tensor for value in values.values() for tensor in (value if isinstance(value, tuple) else [value])]
+            tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
         parts.append((rows, described))
     header = json.dumps({"shape": letter.shape, "parts": parts}).encode()
     blocks = [_aligned(tensor) for tensor in tensors]

@@ -9,6 +9,7 @@ Shapes: B rows, T tokens, I inputs, O outputs, P processes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -34,12 +35,15 @@ def cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[tor
 def bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
     """First and last-plus-one index of each process's piece of a side.
 
+    Returns:
+        Pieces that follow each other; empty ones where there are more processes than indices.
+
     Example:
         >>> bounds_of(5, 2)
         [(0, 2), (2, 5)]
     """
     edges = [size * index // num_processes for index in range(num_processes + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
@@ -78,8 +82,6 @@ def piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> Gradie
     raise TypeError(f"{type(factor).__name__} cannot be cut")
 
 
-def _chosen(
-    parts: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], shift: int = 0
-) -> tuple[torch.Tensor, ...]:
+def _chosen(parts: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], shift: int = 0) -> tuple[torch.Tensor, ...]:
     """Row by row the tokens that a mask lets through."""
     return tuple(part[mask] + shift if shift else part[mask] for part, mask in zip(parts, masks, strict=True))

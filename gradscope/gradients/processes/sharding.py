@@ -8,7 +8,7 @@ make the same passes in the same order. Outside of a pass parameters are DTensor
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -107,11 +107,10 @@ def settle(model: nn.Module) -> None:
     """
     roots = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in roots:
-        if isinstance(module, nn.Module) and any(True for _ in module.parameters(recurse=False)):
+        if any(True for _ in cast(nn.Module, module).parameters(recurse=False)):
             module.set_reshard_after_forward(False, recurse=False)
     if roots:
-        root = roots[0]
-        assert isinstance(root, nn.Module), "fully_shard keeps a module's class"
+        root = cast(nn.Module, roots[0])
         root.register_forward_hook(lambda *_: None if torch.is_grad_enabled() else let_go(root))
 
 
@@ -123,7 +122,7 @@ def call_as_module(adapted: Any) -> None:
     """
     tuner = adapted.base_model
     if isinstance(tuner.model, FSDPModule):
-        tuner.forward = tuner.model.__call__
+        tuner.forward = cast(nn.Module, tuner.model).__call__
 
 
 def let_go(model: nn.Module) -> None:

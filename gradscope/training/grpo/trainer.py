@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gradscope.processes import num_processes, process_index
 from gradscope.advantages.online import OnlineAdvantage, StepRollouts
+from gradscope.processes import num_processes, process_index
 from gradscope.training.grpo.recorder import Recorder, SampledRow
 from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
 from gradscope.training.sampling.rounds import FixedSampling, Row

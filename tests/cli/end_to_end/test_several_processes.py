@@ -25,7 +25,10 @@ def by_two(*arguments: object, timeout: float = 120) -> list[tuple[int, str, str
 def singular_values(node: object) -> list[list[float]]:
     if isinstance(node, dict):
         own = node.get("singular_values")
-        return [*([own] if isinstance(own, list) else []), *(v for each in node.values() for v in singular_values(each))]
+        return [
+            *([own] if isinstance(own, list) else []),
+            *(v for each in node.values() for v in singular_values(each)),
+        ]
     return [v for each in node for v in singular_values(each)] if isinstance(node, list) else []
 
 
@@ -34,7 +37,9 @@ def test_rank_prints_and_writes_once_what_one_process_does(cli: Cli, tiny_run: P
     (main, other) = by_two("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "two")
     assert (main[0], other) == (0, (0, "", ""))
     assert main[2].replace("/two/", "/one/") == alone.err
-    names = [sorted(str(file.relative_to(tmp_path / of)) for file in (tmp_path / of).rglob("*")) for of in ("one", "two")]
+    names = [
+        sorted(str(file.relative_to(tmp_path / of)) for file in (tmp_path / of).rglob("*")) for of in ("one", "two")
+    ]
     assert names[0] == names[1]
     assert not list(tmp_path.glob(".*"))
     one, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main[1]))
@@ -123,5 +128,5 @@ run()
 
     (main, other) = by_two(*arguments)
     assert (main[0], other) == (0, (0, "", ""))
-    assert "note: step 1 was finished before the interruption and is used again" in main[2]
+    assert "note: step 1 was finished before and is used again" in main[2]
     assert not kept.parent.exists()

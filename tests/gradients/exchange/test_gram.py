@@ -66,11 +66,10 @@ def test_several_processes_find_what_one_finds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
-def test_adapters_that_need_a_whole_base_are_refused(
-    name: str, by_several: dict[int, list[dict[str, Any]]]
-) -> None:
-    assert f"this adapter does not go on a base that several processes share: {REFUSED[name]}." in (
-        by_several[2][0][name]["error"]
+def test_adapters_that_need_a_whole_base_are_refused(name: str, by_several: dict[int, list[dict[str, Any]]]) -> None:
+    assert (
+        f"this adapter does not go on a base that several processes share: {REFUSED[name]}."
+        in (by_several[2][0][name]["error"])
     )
 
 

@@ -44,7 +44,11 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
 @pytest.mark.usefixtures("two_processes")
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("qwen3_gqa_norms", "model.layers.*"), ("gpt2_tied_conv1d", "transformer.h.*"), ("gemma3_scaled", "model.layers.*")],
+    [
+        ("qwen3_gqa_norms", "model.layers.*"),
+        ("gpt2_tied_conv1d", "transformer.h.*"),
+        ("gemma3_scaled", "model.layers.*"),
+    ],
 )
 def test_each_decoder_layer_is_put_together_by_itself(name: str, layers: str) -> None:
     given = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
