@@ -95,9 +95,9 @@ def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
         with _opened(options) as opened:
             yield opened
         return
-    from gradscope.gradients.processes.group import together
+    from gradscope.gradients.processes.group import connected_processes
 
-    with together():
+    with connected_processes():
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened

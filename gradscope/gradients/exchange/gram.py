@@ -29,7 +29,7 @@ from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
-from gradscope.gradients.processes.group import connected_index, gathered, num_connected
+from gradscope.gradients.processes.group import connected_index, from_all, num_connected
 from gradscope.gradients.processes.sharding import let_go
 
 
@@ -67,7 +67,7 @@ def exchanged_gram(
             seen = on_sequence if counts else _nobody
             with gradients_on(policy.trainable, on=False):
                 capture_batch(policy.model, plan, batch, capture, take, seen)
-        slow = frozenset(chain.from_iterable(gathered(sorted(capture.uncovered))))
+        slow = frozenset(chain.from_iterable(from_all(sorted(capture.uncovered))))
         for name, parameter in policy.trainable.items():
             if name not in slow:
                 parts = store.take(name, accumulator.device) if name in store.names else ()

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
-from gradscope.gradients.processes.sharding import whole
+from gradscope.gradients.processes.sharding import put_together
 
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
@@ -79,7 +79,7 @@ def backward(
             backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
         for name, parameter in trainable.items():
             if parameter.grad is not None:
-                consume(name, whole(parameter.grad))
+                consume(name, put_together(parameter.grad))
                 parameter.grad = None
     finally:
         for handle in handles:

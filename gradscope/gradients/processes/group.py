@@ -33,11 +33,11 @@ Value = TypeVar("Value")
 _errors: list[bool] = []
 """One for each error that all processes met so far: each is counted under a number of its own."""
 _connected: list[bool] = []
-"""Whether this command's processes were connected by :func:`together`: a trainer's own group is none of ours."""
+"""Whether this command connected its processes: the group of a trainer, which a recorder lives in, is none of ours."""
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def connected_processes() -> Iterator[None]:
     """Do one command with all processes of the launch; a single one needs no group.
 
     Yields:
@@ -74,7 +74,7 @@ def together() -> Iterator[None]:
 
 
 def num_connected() -> int:
-    """How many processes measure together; 1 outside of :func:`together`."""
+    """How many processes measure together; 1 outside of :func:`connected_processes`."""
     return num_processes() if _connected else 1
 
 
@@ -92,7 +92,7 @@ def from_main(work: Callable[[], Value]) -> Value:
     return told[0]  # type: ignore[no-any-return]
 
 
-def gathered(value: Value) -> list[Value]:
+def from_all(value: Value) -> list[Value]:
     """The value of every process, in their order."""
     if num_connected() == 1:
         return [value]
@@ -103,7 +103,7 @@ def gathered(value: Value) -> list[Value]:
 
 def holds_everywhere(condition: bool) -> bool:
     """Whether something is so in every process."""
-    return all(gathered(condition))
+    return all(from_all(condition))
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """A model whose weights lie in parts on all processes: how it is loaded, and what differs from a whole one.
 
 transformers distributes a model before it reads the weights (FSDP2, from 5.14.1 on), so no process ever holds all of
-them. In a forward or backward pass each decoder layer is put together, used and let go; every process must therefore
-make the same passes in the same order. Outside of a pass parameters are DTensors, each process's own slice.
+them. In a forward or backward pass each decoder layer is put together, used and let go; so every process must make
+the same passes in the same order. Outside of a pass parameters are DTensors, each process's own slice.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def let_go(model: nn.Module) -> None:
             module.reshard()
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def put_together(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor put together from the parts of all processes; one that is whole as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -29,7 +29,7 @@ from gradscope.gradients.model.budget import names_out_of_memory
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
-from gradscope.gradients.processes.group import added_up, gathered, num_connected
+from gradscope.gradients.processes.group import added_up, from_all, num_connected
 from gradscope.gradients.step.row_error import relative_row_error
 from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
@@ -141,7 +141,7 @@ class _Attempt:
         )
         add_slowly(prepared, self.slow, total, self._max_bytes)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
-        self.logprobs = {sequence: row for part in gathered(own) for sequence, row in part.items()}
+        self.logprobs = {sequence: row for part in from_all(own) for sequence, row in part.items()}
 
     def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator

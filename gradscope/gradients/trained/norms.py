@@ -25,7 +25,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
-from gradscope.gradients.processes.sharding import own_slice, whole
+from gradscope.gradients.processes.sharding import own_slice, put_together
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
@@ -116,7 +116,7 @@ def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
     """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
     batches = prepared.batches(range(len(prepared.plan.sequences)), prepared.budget.tokens)
     with _accumulated(prepared, batches, TrainerArithmetic()) as gradients:
-        return {name: float(whole(gradient.double().square().sum())) for name, gradient in gradients.items()}
+        return {name: float(put_together(gradient.double().square().sum())) for name, gradient in gradients.items()}
 
 
 def trained_norms(
@@ -302,7 +302,9 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
     """As PyTorch's clipping computes it, in the dtype of the gradients."""
     parts = list(gradients)
     if num_connected() > 1:  # of tensors in parts, and whole ones beside them
-        return float(torch.linalg.vector_norm(torch.stack([whole(torch.linalg.vector_norm(part)) for part in parts])))
+        return float(
+            torch.linalg.vector_norm(torch.stack([put_together(torch.linalg.vector_norm(part)) for part in parts]))
+        )
     return float(torch.nn.utils.get_total_norm(parts))
 
 

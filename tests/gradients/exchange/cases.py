@@ -20,7 +20,7 @@ from gradscope.errors import GradscopeError
 from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
-from gradscope.gradients.processes.group import together
+from gradscope.gradients.processes.group import connected_processes
 from gradscope.gradients.trained.assumptions import unchanged
 from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
 from gradscope.rollouts.run import WeightsRef
@@ -124,7 +124,7 @@ def count_traffic() -> Counter[str]:
 
 def main(folder: Path) -> None:
     """Measure every case with all processes; each writes what it found."""
-    with together():
+    with connected_processes():
         sent = count_traffic()
         found = {}
         for name in CASES:

@@ -10,12 +10,12 @@ import pytest
 from gradscope.gradients.processes.group import (
     added_up,
     connected_index,
+    connected_processes,
+    from_all,
     from_main,
-    gathered,
     holds_everywhere,
     num_connected,
     of_one_mind,
-    together,
 )
 from tests.gradients.launched import finish, start_processes
 
@@ -38,10 +38,10 @@ def said_by(size: int, code: str) -> list[tuple[int, str, str]]:
 def test_one_process_tells_itself_everything() -> None:
     import torch
 
-    with together(), of_one_mind():
+    with connected_processes(), of_one_mind():
         assert (num_connected(), connected_index()) == (1, 0)
         assert from_main(lambda: 5) == 5
-        assert gathered("a") == ["a"]
+        assert from_all("a") == ["a"]
         assert holds_everywhere(True)
         assert added_up(torch.ones(2)).tolist() == [1, 1]
 
@@ -51,8 +51,8 @@ def test_several_processes_tell_each_other() -> None:
     done = said_by(
         3,
         """
-with together():
-    told = [from_main(lambda: rank), gathered(rank), holds_everywhere(rank < 2), added_up(torch.tensor(rank)).item()]
+with connected_processes():
+    told = [from_main(lambda: rank), from_all(rank), holds_everywhere(rank < 2), added_up(torch.tensor(rank)).item()]
     print([num_connected(), connected_index(), *told])
 print(num_connected())
 """,
@@ -89,14 +89,14 @@ def test_an_error_of_all_is_told_once() -> None:
 
 @pytest.mark.slow
 def test_an_error_of_one_is_told_by_it_and_ends_the_others() -> None:
-    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\ngathered(rank)')
+    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\nfrom_all(rank)')
     assert [code for code, _, _ in done] == [2, 2]
     assert [err for _, _, err in done] == ["", "error: My disk is full.\n"]
 
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
-    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ngathered(rank)")
+    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nfrom_all(rank)")
     assert [code for code, _, _ in done] == [2, -9, 2]
     (said,) = [err for _, _, err in done if err]
     assert said.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
@@ -119,7 +119,7 @@ for guilty in (2, 1):
         with of_one_mind():
             if rank < guilty:
                 raise InputError(f"A part of step {guilty} is missing.", hint="Copy it.")
-            gathered(rank)
+            from_all(rank)
     except InputError as error:
         print(error.message)""",
     )

@@ -13,11 +13,11 @@ from gradscope.gradients.processes.sharding import (
     let_go,
     own_device,
     own_slice,
+    put_together,
     require_one_process,
     require_sharding,
     settle,
     sharding_arguments,
-    whole,
 )
 from tests.gradients.models import tiny_model
 
@@ -37,7 +37,7 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
     assert model.base_model.forward == forward
     assert not model._forward_hooks
     tensor = torch.ones(3)
-    assert whole(tensor) is own_slice(tensor) is tensor
+    assert put_together(tensor) is own_slice(tensor) is tensor
     require_one_process("Rows of tokens are")
 
 
