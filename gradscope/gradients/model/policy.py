@@ -140,11 +140,13 @@ def load_measured_policy(
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
-    loaded = next(iter(trainable.values())).dtype
+    loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
 
     def in_float32() -> MeasuredPolicy:
         again = load_measured_policy(weights, device=device, dtype="float32", origin=origin)
-        round_to(again.model, loaded, adapter=False)
+        with torch.no_grad():
+            for name, parameter in again.model.named_parameters():
+                parameter.copy_(parameter.to(loaded[name]))
         return again
 
     return MeasuredPolicy(
@@ -153,7 +155,7 @@ def load_measured_policy(
         trainable=trainable,
         kind=weights.kind,
         device=at,
-        dtype=loaded,
+        dtype=next(iter(trainable.values())).dtype,
         reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
         padding=padding,
         padding_rows=candidates,
