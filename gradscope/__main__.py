@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import typer
 
-from gradscope.errors import GradscopeError, VerificationError
+from gradscope.errors import GradscopeError, LaunchError, VerificationError
+from gradscope.processes import num_processes, tell_own_error
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -34,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
-        if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
-            _say("interrupted")
+        _say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, 2):
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GradscopeError as error:
         _say_error(error.message, _fitting(error.hint, arguments))
         return 3 if isinstance(error, VerificationError) else 2
+    except LaunchError as error:
+        _say_error(error.message, error.hint)
+        return 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _say_error(f"{error.strerror or error}{where}", None)
@@ -58,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
-    sys.exit(main())
+    code = main()
+    if code and num_processes() > 1:  # what is left of their connections may wait for the others, or abort at exit
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -110,6 +118,7 @@ def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
 
 
 def _say_bug(error: Exception) -> int:
+    tell_own_error()
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
     _say_error(

@@ -41,5 +41,18 @@ class MissingDependencyError(GradscopeError):
     """An optional package that this command needs is not installed."""
 
 
+class LaunchError(Exception):
+    """One of several processes met what the others did not, so none can go on: never set aside as one step's trouble.
+
+    Args:
+        message: What happened, in one or two sentences without a final newline.
+        hint: The next step.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
 class VerificationError(GradscopeError):
     """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used."""

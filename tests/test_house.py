@@ -45,7 +45,8 @@ OF_THE_WHOLE = {
 a run from its first step to its tables, stand in folders named ``end_to_end``."""
 
 BOTTOM = {
-    f"gradscope.{name}" for name in ("copies", "errors", "estimate", "option", "progress", "reason", "say", "version")
+    f"gradscope.{name}"
+    for name in ("copies", "errors", "estimate", "option", "processes", "progress", "reason", "say", "version")
 }
 ALLOWED = {
     "catalog": set(),
@@ -58,7 +59,15 @@ ALLOWED = {
     "diagnostics": {"gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"},
     "training": {"gradients", "rollouts", "advantages", "metrics"},
     "render": {"results", "catalog"},
-    "cli": {"diagnostics", "training", "render", "results", "rollouts.read_options", "gradients.engine_options"},
+    "cli": {
+        "diagnostics",
+        "training",
+        "render",
+        "results",
+        "rollouts.read_options",
+        "gradients.engine_options",
+        "gradients.processes.group",
+    },
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` makes

@@ -95,8 +95,16 @@ class EngineOptions:
     """One batch a step costs little and catches a wrong layer rule; ``all`` doubles the time."""
     notice: NoticeCallback = no_notice
     """Told what a person should know at once, such as that a batch did not fit."""
-    unfinished: Path | None = None
-    """Folder in which finished steps are kept for a second call, and looked for; None: nowhere."""
+    unfinished: Annotated[
+        Path | None,
+        Option(
+            ("--keep",),
+            "Keep each finished step there, and use those that are there: for commands after this one, or beside it.",
+            _MODEL,
+            metavar="DIR",
+        ),
+    ] = None
+    """Folder in which finished steps are kept for another call, and looked for; None: nowhere."""
 
     def __post_init__(self) -> None:
         if self.precision not in ("auto", "high"):

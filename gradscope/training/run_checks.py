@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gradscope.advantages.registry import formulation
 from gradscope.errors import OutputExistsError, UsageError
+from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import num_processes, raise_once
+from gradscope.training.setup.processes import raise_once
 from gradscope.training.tasks.task import Task
 
 

@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
 from gradscope.advantages.online import OnlineAdvantage, online_advantage
+from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.grpo.answer_probability import AnswerProbability
@@ -34,7 +35,7 @@ from gradscope.training.setup.checkpoints import (
     write_memory,
 )
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import gather, num_processes, process_index, run_on_main
+from gradscope.training.setup.processes import gather, run_on_main
 from gradscope.training.setup.trl_arguments import grpo_config, lora_config
 from gradscope.training.tasks.task import Problem, Task, prompt_order
 

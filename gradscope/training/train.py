@@ -12,7 +12,8 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradscope.errors import InputError, MissingDependencyError, UsageError
+from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
+from gradscope.processes import num_processes, tell_own_error
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
@@ -21,7 +22,6 @@ from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.setup.processes import (
     check_launch,
     end_group,
-    num_processes,
     run_everywhere,
     run_on_main,
     start_group,
@@ -140,7 +140,11 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None):
-            fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+            try:
+                fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
+            except GradscopeError:
+                tell_own_error()  # from here on a process may meet one alone
+                raise
 
 
 def _require_trl() -> None:

@@ -29,7 +29,7 @@ from gradscope.gradients.layers import rules
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.progress import no_notice
@@ -115,10 +115,15 @@ def break_rule(monkeypatch, name: str, change) -> None:
     monkeypatch.setattr(rules, "RULES", tuple(changed))
 
 
+def prepared(policy, groups, objective, *, batch_tokens=None, notice=no_notice) -> PreparedStep:
+    """A step made ready, as a run's steps are."""
+    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
+    return prepare_step(policy, groups, objective, budget)
+
+
 def measured_step(policy, groups, objective, *, batch_tokens=None, notice=no_notice, **options: Any) -> StepGram:
     """A step prepared and measured, as a run's steps are."""
-    budget = TokenBudget(batch_tokens or first_batch_tokens(policy), fixed=batch_tokens is not None, notice=notice)
-    return measure_step(prepare_step(policy, groups, objective, budget), **options)
+    return measure_step(prepared(policy, groups, objective, batch_tokens=batch_tokens, notice=notice), **options)
 
 
 def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int = 1) -> list[RolloutGroup]:

@@ -126,7 +126,7 @@ def rank(
                 sketch=sketch,
                 seed=seed,
                 read=read,
-                engine=replace(engine, notice=result.notice, unfinished=result.unfinished),
+                engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 output=result.staging,
                 progress=progress,
             )

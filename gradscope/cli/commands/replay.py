@@ -57,7 +57,7 @@ def replay(
                 steps=steps,
                 tolerance=tolerance,
                 read=read,
-                engine=replace(engine, notice=result.notice, unfinished=result.unfinished),
+                engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 progress=progress,
             )
         result.deliver(report)

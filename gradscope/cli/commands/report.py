@@ -18,6 +18,7 @@ from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.processes import process_index
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -116,7 +117,9 @@ def _refuse_existing(page: Path, *, force: bool) -> None:
 
 
 def _write_page(page: str, path: Path) -> None:
-    """Written aside, then renamed: a page is whole or not there."""
+    """Written aside, then renamed: a page is whole or not there. Of several processes the main one writes it."""
+    if process_index() > 0:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -12,8 +12,8 @@ from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbe
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say
 from gradscope.errors import UsageError
+from gradscope.processes import process_index
 from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
-from gradscope.training.setup.processes import process_index
 
 EXAMPLES = (
     "gradscope train --output my-run",

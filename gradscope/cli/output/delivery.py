@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gradscope.cli.output.output_folder import staged_folder, unfinished_folder
+from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, show, write_data
 from gradscope.option import Option
+from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
@@ -85,11 +86,28 @@ class Delivery:
 
 @contextmanager
 def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
-    """Opens the output folder around a command's work.
+    """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.
     """
+    if num_processes() == 1:
+        with _opened(options) as opened:
+            yield opened
+        return
+    from gradscope.gradients.processes.group import connected_processes
+
+    with connected_processes():
+        if process_index() == 0:
+            with _opened(options) as opened:
+                yield opened
+        else:
+            unfinished = unfinished_path(options.output) if options.output else None
+            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
+
+
+@contextmanager
+def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     output, force, quiet = options.output, options.force, options.quiet
     if output is None:
         yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)

@@ -56,11 +56,16 @@ def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
     Yields:
         A hidden folder beside it, which need not exist.
     """
-    kept = folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
+    kept = unfinished_path(folder)
     if force:
         shutil.rmtree(kept, ignore_errors=True)
     yield kept
     shutil.rmtree(kept, ignore_errors=True)
+
+
+def unfinished_path(folder: Path) -> Path:
+    """Where finished parts of a folder's work wait."""
+    return folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
 
 
 def _move_files(aside: Path, folder: Path) -> None:

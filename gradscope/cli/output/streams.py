@@ -1,4 +1,4 @@
-"""stdout is data, stderr is talk; neither lets a log's text act on the terminal."""
+"""stdout is data, stderr is talk; neither lets a log's text act on the terminal. Of several processes one prints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from gradscope.processes import process_index, speaks
 from gradscope.render.words.escape import plain
 
 _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
@@ -14,6 +15,8 @@ _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yello
 
 def say(line: str) -> None:
     """Talk to the person: one escaped line on stderr; a leading ``error:``, ``hint:`` or ``note:`` is colored."""
+    if not speaks():
+        return
     text = Text(plain(line))
     for prefix, style in _PREFIXES.items():
         if line.startswith(prefix):
@@ -23,16 +26,17 @@ def say(line: str) -> None:
 
 def show_line(line: str, *, style: str = "") -> None:
     """Print a command or a path on stdout, in one line whatever its length: it is there to be copied."""
-    _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
+    if process_index() == 0:
+        _console(sys.stdout).print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
     """Print a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines."""
     console = _console(sys.stdout)
-    if console.is_terminal:
+    if not console.is_terminal:
+        write_data(rendered(renderable))
+    elif process_index() == 0:
         console.print(renderable)
-    else:
-        sys.stdout.write(rendered(renderable))
 
 
 def rendered(renderable: RenderableType) -> str:
@@ -46,7 +50,8 @@ def rendered(renderable: RenderableType) -> str:
 
 def write_data(text: str) -> None:
     """Write a document on stdout as it stands, its final newline included."""
-    sys.stdout.write(text)
+    if process_index() == 0:
+        sys.stdout.write(text)
 
 
 def _console(stream: object) -> Console:

@@ -1,4 +1,4 @@
-"""Finished steps of work that may be interrupted, used again only where nothing that they rest on has changed."""
+"""Finished steps of work that may be interrupted or divided, used again only where nothing beneath has changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KeptStep:
 
         gram = read_step_gram(self._path, self._key)
         if gram is not None:
-            self._notice(f"step {self._step} was finished before the interruption and is used again")
+            self._notice(f"step {self._step} was finished before and is used again")
         elif self._path.exists():
             self._notice(f"step {self._step} is computed again: what was kept is of other inputs or options")
         return gram

@@ -25,6 +25,7 @@ from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
 from gradscope.gradients.model.padding import TrainerPadding
 from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
+from gradscope.gradients.processes.group import num_connected, of_one_mind
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.trained.assumptions import Assumption, norm_under, other_assumptions, unchanged
@@ -50,7 +51,7 @@ class Recomputer:
     """
 
     def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
-        self._run, self._options, self._closely = run, options, closely
+        self._run, self._options, self.closely = run, options, closely
         self._fitted: Assumption | None = None
         self._by_trls_output = False
 
@@ -130,7 +131,8 @@ class Recomputer:
     def _by_rows(self, prepared: PreparedStep) -> tuple[PreparedStep, StepGram]:
         """The Gram matrix, in the trainer's padding where a row that none was tried in depends on it after all."""
         try:
-            return prepared, self._gram(prepared)
+            with of_one_mind():
+                return prepared, self._gram(prepared)
         except (InputError, VerificationError):
             framed = prepared.framed()
             if framed.plan.sequences == prepared.plan.sequences:
@@ -158,7 +160,7 @@ class Recomputer:
             fitted = next((assumption for assumption in others if meets_logged(norms_of[assumption], logged)), None)
             if fitted is not None:
                 return fitted, None
-        if not (arithmetic.router_coefficient or self._closely or others):
+        if not (arithmetic.router_coefficient or self.closely or others):
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
@@ -259,7 +261,9 @@ def prepared_of(
             altered.enter_context(trl_output(model))
     asked = batch_tokens or options.batch_tokens
     budget = TokenBudget(
-        asked or first_batch_tokens(policy), fixed=options.batch_tokens is not None, notice=options.notice
+        asked or first_batch_tokens(policy),
+        fixed=options.batch_tokens is not None or num_connected() > 1,
+        notice=options.notice,
     )
     old = None
     if loss.sampled_with is not None:

@@ -140,18 +140,21 @@ def _measure(
 ) -> MeasuredStep:
     """One step: refused with a reason, taken as an earlier call kept it, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
+    from gradscope.gradients.processes.group import connected_index, from_main, of_one_mind
 
     groups, weights = run.groups_at(step), run.weights_before(step)
     measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=None)
     reason = _reason_against(run, step, loss)
     if reason is not None or weights is None:
         return replace(measured, reason=reason)
-    kept = _kept(run, step, loss, options) if question is None else None  # a question needs the weights again
-    gram = kept.read() if kept else None
+    # a question needs the weights again; of several processes the main one looks and writes
+    looks = question is None and connected_index() == 0
+    kept = _kept(run, step, loss, options, recomputer) if looks else None
+    gram = from_main(lambda: kept.read() if kept else None)
     if gram is not None:
         return replace(measured, gram=gram)
     try:
-        with names_out_of_memory(f"step {step}"):
+        with of_one_mind(), names_out_of_memory(f"step {step}"):
             gram, answer = recomputer.measure(step, weights, loss, question)
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
@@ -184,11 +187,12 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 
-def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions) -> KeptStep | None:
+def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions, recomputer: Recomputer) -> KeptStep | None:
     """Where the step is kept; None where nothing is."""
     if options.unfinished is None:
         return None
-    choices = (options.engine, options.verify, options.device, options.dtype, options.precision, options.batch_tokens)
+    arithmetic = (options.device, options.dtype, options.precision, recomputer.closely)
+    choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
     return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 

@@ -11,8 +11,10 @@ from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.rank.collected import Collected, examine_step
 from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
+from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback
+from gradscope.reason import Reason
 from gradscope.results.rank import RowKind
 from gradscope.rollouts.run import Run
 
@@ -28,9 +30,17 @@ class SeveralQuestions:
     questions: tuple[RowQuestion | None, ...]
     """One a kind; None for a kind that needs no more than the Gram matrix of the rollouts."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[tuple[Any, ...], ...]:
-        """The answers, in order."""
-        return tuple(question.measure(prepared, gram) if question else () for question in self.questions)
+    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[tuple[Any, ...] | UsageError, ...]:
+        """The answers, in order; in place of one that this model does not give, why."""
+        return tuple(self._answer(question, prepared, gram) for question in self.questions)
+
+    def _answer(
+        self, question: RowQuestion | None, prepared: PreparedStep, gram: StepGram
+    ) -> tuple[Any, ...] | UsageError:
+        try:
+            return question.measure(prepared, gram) if question else ()
+        except UsageError as error:
+            return error
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
@@ -75,5 +85,8 @@ def collect_kinds(
     for measured in measure_steps(run, steps, engine, progress, question):
         for place, request in enumerate(requests):
             answer = measured.answer[place] if measured.answer else ()
+            if isinstance(answer, UsageError):
+                found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
+                continue
             examine_step(run, replace(measured, answer=answer), request, found[request.rows])
     return found

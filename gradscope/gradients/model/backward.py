@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
+from gradscope.gradients.processes.sharding import put_together
 
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
@@ -46,8 +48,9 @@ def backward(
 ) -> None:
     """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
 
-    Each tensor's gradient is handed out as soon as it is complete and then dropped. Gradients that the parameters hold
-    already, of a model in training, are no part of it and stay as they are.
+    Each tensor's gradient is handed out as soon as it is complete and then dropped; where several processes hold parts
+    of it, whole, once the pass is over. Gradients that the parameters hold already, of a model in training, are no part
+    of it and stay as they are.
 
     Args:
         weigh: The weights v.
@@ -68,11 +71,16 @@ def backward(
             lambda tensor, name=name: hand_out(name, tensor)
         )
         for name, parameter in trainable.items()
+        if not isinstance(parameter, DTensor)  # a tied weight's arrives in two pieces
     ]
     try:
         with gradients_on(trainable, on=True):
             outputs = completion_logprobs(model, batch, temperature, entropies=entropies)
             backpropagate(outputs, [weigh(position, row.detach()) for position, row in enumerate(outputs)])
+        for name, parameter in trainable.items():
+            if parameter.grad is not None:
+                consume(name, put_together(parameter.grad))
+                parameter.grad = None
     finally:
         for handle in handles:
             handle.remove()

@@ -12,6 +12,7 @@ import torch
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
 from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.processes.group import from_all, num_connected
 from gradscope.progress import NoticeCallback, no_notice
 
 LAYER_VALUES = 34
@@ -24,6 +25,8 @@ MOST_CUDA_TOKENS = 65536
 
 _HINT = "Use a machine with more memory (--device cpu where the GPU has less), or --dtype bfloat16."
 
+_AUTO, _GIVEN = "--batch-tokens auto, or a number", "--batch-tokens with a number"
+"""Several processes cannot begin again: one that runs out of memory leaves the others in a pass."""
 _ERRORS = (RuntimeError, MemoryError)
 """The types that :func:`is_out_of_memory` looks at: CUDA's error is a ``RuntimeError`` too."""
 
@@ -67,7 +70,7 @@ class TokenBudget:
                 if self._fixed:
                     raise InputError(
                         f"Memory ran out at {self.tokens} tokens a batch.",
-                        hint=f"Use --batch-tokens auto, or a number below {min(self.tokens, whole)}.",
+                        hint=f"Use {_AUTO if num_connected() == 1 else _GIVEN} below {min(self.tokens, whole)}.",
                     ) from error
             self._halve(longest, whole)  # outside, where the error and the frames that it held are gone
 
@@ -81,7 +84,7 @@ class TokenBudget:
 
 
 def first_batch_tokens(policy: MeasuredPolicy) -> int:
-    """The first guess: on CUDA from the memory that is free, on the CPU a constant."""
+    """The first guess: on CUDA from the memory that is free, in the process that has least; on the CPU a constant."""
     if policy.device.type != "cuda":
         return default_batch_tokens(policy.vocab_size)
     free, _ = torch.cuda.mem_get_info(policy.device)
@@ -91,7 +94,7 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     if num_layers is None or width is None:  # a model of several stacks
         return default_batch_tokens(policy.vocab_size)
     return tokens_that_fit(
-        free + cached,
+        min(from_all(free + cached)),
         vocab_size=policy.vocab_size,
         num_layers=num_layers,
         width=width,

@@ -7,14 +7,14 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
-from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -23,6 +23,8 @@ from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.hub import require_hub
+from gradscope.gradients.processes.group import holds_everywhere, num_connected
+from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
@@ -55,13 +57,16 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
     require_hub(str(source))
     try:
         with _quiet():
-            model, report = _model_class(source).from_pretrained(
+            config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+            model_class = _model_class(config)
+            model, report = model_class.from_pretrained(
                 str(source),
                 dtype=dtype if dtype is not None else "auto",
                 trust_remote_code=False,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                **sharding_arguments(model_class, config),
             )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         first_line = str(error).strip().splitlines()[0]
@@ -70,16 +75,16 @@ def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
             hint="Point --model at a Hugging Face model folder with config.json and model.safetensors.",
         ) from error
     _require_same_tensors(str(source), report)
+    settle(model)
     return model
 
 
-def _model_class(source: Path | str) -> Any:
+def _model_class(config: Any) -> Any:
     """The class that the weights were saved from, as TRL picks it: of a model that also sees, that is not the text's.
 
     Returns:
         The class that the configuration names, where it is one that writes text from text; else transformers' own pick.
     """
-    config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
     named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
     is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
     return named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
@@ -106,9 +111,12 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     config = _adapter_config(weights.path)
     tensors = _adapter_tensors(weights.path)
     model = load_model(base, dtype)
+    if num_connected() > 1:
+        _require_plain_lora(weights.path, config, tensors, model)
     with _quiet():
         try:
             model = get_peft_model(model, config)
+            call_as_module(model)
             result = set_peft_model_state_dict(model, tensors)
         except KeyError as error:  # what peft says of a module that was to be saved whole
             raise InputError(
@@ -128,6 +136,30 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             hint="Point --model at the base model that it was trained on.",
         )
     return model
+
+
+def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor], model: Any) -> None:
+    """Refuse adapters that look at whole weights of the base, or copy some, where several processes hold parts of it.
+
+    Raises:
+        InputError: It is such an adapter.
+    """
+    head = model.get_output_embeddings()
+    is_tied = head is not None and head.weight is model.get_input_embeddings().weight
+    head_name = next((name for name, module in model.named_modules() if module is head), "")
+    reasons = (
+        (config.peft_type != PeftType.LORA, "it is not LoRA"),
+        (getattr(config, "use_dora", False), "DoRA takes norms of whole weights"),
+        (getattr(config, "modules_to_save", None), "it trains copies of whole modules (modules_to_save)"),
+        (is_tied and any(f"{head_name}.base_layer." in name for name in tensors), "it adapts a tied head"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise InputError(
+                f"{folder}: this adapter does not go on a base that several processes share: {reason}.",
+                hint="Call gradscope without torchrun, on a base that one device holds.",
+                cause="model_unsupported",
+            )
 
 
 def _never_read(model: Any, missing: set[str]) -> list[str]:
@@ -223,7 +255,7 @@ def require_finite(model: nn.Module, source: str) -> None:
         InputError: A parameter holds NaN or infinity.
     """
     for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if not holds_everywhere(bool(torch.isfinite(own_slice(parameter)).all())):
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",

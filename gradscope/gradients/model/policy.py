@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from gradscope.gradients.model.checkpoint import (
 )
 from gradscope.gradients.model.embedding import padding_row, token_embedding
 from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.processes.sharding import own_device
 from gradscope.rollouts.run import WeightsRef
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -53,6 +54,8 @@ class MeasuredPolicy:
     tokenizer's padding token into the configuration of a model that is built already."""
     source: str = ""
     """The folder that the weights came from."""
+    in_float32: Callable[[], MeasuredPolicy] | None = None
+    """Loads the same numbers again in float32; None where the policy was not loaded."""
 
     @property
     def num_parameters(self) -> int:
@@ -137,6 +140,15 @@ def load_measured_policy(
     model.to(at).eval()
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
+    loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
+
+    def in_float32() -> MeasuredPolicy:
+        again = load_measured_policy(weights, device=device, dtype="float32", origin=origin)
+        with torch.no_grad():
+            for name, parameter in again.model.named_parameters():
+                parameter.copy_(parameter.to(loaded[name]))
+        return again
+
     return MeasuredPolicy(
         model=model,
         tokenizer=load_tokenizer(folders),
@@ -148,6 +160,7 @@ def load_measured_policy(
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
+        in_float32=in_float32,
     )
 
 
@@ -182,12 +195,12 @@ def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return own_device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise UsageError(f"There is no device {name!r}.", hint="Use auto, cpu or cuda.")
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("PyTorch sees no CUDA device.", hint="Use --device cpu.")
-    return torch.device(name)
+    return own_device(name)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | None:

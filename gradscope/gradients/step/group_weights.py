@@ -20,12 +20,13 @@ from torch import nn
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
-from gradscope.gradients.model.backward import gradients_on
-from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.backward import backward, gradients_on
+from gradscope.gradients.model.batches import PaddedBatch, pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
+from gradscope.gradients.processes.group import num_connected
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import tolerance
 from gradscope.metrics.gram.null_models import gaussian_cosines
@@ -136,10 +137,14 @@ def _rollout_gradients(
     with gradients_on(block, on=True):
         for place, sequence in enumerate(group.rollouts):
             batch = pad_batch([0], [plan.sequences[sequence]], policy.device)
-            (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             channels = [Row(sequence=sequence, channel="score")]
             if group.by_token:
                 channels.append(Row(sequence=sequence, channel="logged"))
+            if num_connected() > 1:
+                for number, row in enumerate(channels):
+                    _put_whole_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + place)
+                continue
+            (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             for number, row in enumerate(channels):
                 weights = plan.cotangent(row, logprobs.detach())
                 last = number == len(channels) - 1
@@ -148,6 +153,31 @@ def _rollout_gradients(
                     if grad is not None:
                         kept[number * len(group.rollouts) + place] = grad.detach()
     return rows
+
+
+def _put_whole_gradient(
+    prepared: PreparedStep,
+    batch: PaddedBatch,
+    row: Row,
+    block: Mapping[str, nn.Parameter],
+    rows: Mapping[str, torch.Tensor],
+    place: int,
+) -> None:
+    """One row's gradients where several processes hold parts of them: only a whole backward pass puts them together."""
+    policy, plan = prepared.policy, prepared.plan
+
+    def put(name: str, grad: torch.Tensor) -> None:
+        rows[name][place] = grad.detach()
+
+    with gradients_on(policy.trainable, on=False), gradients_on(block, on=True):
+        backward(
+            policy.model,
+            block,
+            batch,
+            plan.objective.temperature,
+            lambda _, logprobs: plan.cotangent(row, logprobs),
+            put,
+        )
 
 
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:

@@ -23,11 +23,13 @@ from gradscope.gradients.engines.prompt import prompt_gram
 from gradscope.gradients.engines.shared_prompts import is_worth_sharing
 from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import stream_gram
+from gradscope.gradients.exchange.gram import add_slowly, exchanged_gram
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide
 from gradscope.gradients.model.budget import names_out_of_memory
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.processes.group import added_up, from_all, num_connected
 from gradscope.gradients.step.row_error import relative_row_error
 from gradscope.gradients.step.step_gram import Chosen, StepGram
 from gradscope.gradients.step.verify import verify_gram
@@ -73,7 +75,9 @@ def measure_step(
 
     def attempt(tokens: int) -> _Attempt:
         started = _Attempt(prepared, progress, max_row_bytes)
-        if chosen == "loop":
+        if num_connected() > 1:
+            started.exchange(tokens, padding_side, max_kept_bytes)
+        elif chosen == "loop":
             started.loop()
         elif chosen == "stream":
             started.stream(batches(tokens), max_kept_bytes)
@@ -115,12 +119,8 @@ class _Attempt:
     """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
 
     def __init__(self, prepared: PreparedStep, progress: ProgressCallback, max_row_bytes: int) -> None:
-        self._policy, self._plan, self._progress, self._max_bytes = (
-            prepared.policy,
-            prepared.plan,
-            progress,
-            max_row_bytes,
-        )
+        self._prepared, self._policy, self._plan = prepared, prepared.policy, prepared.plan
+        self._progress, self._max_bytes = progress, max_row_bytes
         self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
         self.slow: frozenset[str] = frozenset()
@@ -132,6 +132,16 @@ class _Attempt:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
         slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
         self._add_slowly(slow)
+
+    def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_kept_bytes: int) -> None:
+        """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
+        prepared, total = self._prepared, self._accumulator
+        self.slow = exchanged_gram(
+            prepared, batch_tokens, total, self._done, padding_side=padding_side, max_kept_bytes=max_kept_bytes
+        )
+        add_slowly(prepared, self.slow, total, self._max_bytes)
+        own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
+        self.logprobs = {sequence: row for part in from_all(own) for sequence, row in part.items()}
 
     def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
@@ -151,7 +161,8 @@ class _Attempt:
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
-        share = self._accumulator.num_parameters / self._policy.num_parameters
+        added = int(added_up(torch.tensor(self._accumulator.num_parameters)))
+        share = added / self._policy.num_parameters
         if share != 1.0:
             raise VerificationError(
                 f"The Gram matrix covers {share:.4%} of the trainable parameters.",
@@ -160,7 +171,7 @@ class _Attempt:
         return share
 
     def gram(self) -> Array:
-        return np.asarray(self._accumulator.gram.cpu().numpy())
+        return np.asarray(added_up(self._accumulator.gram).cpu().numpy())
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
         self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
@@ -171,6 +182,13 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
     policy, plan = prepared.policy, prepared.plan
     if engine not in ("auto", "loop", "stream", "prompt"):
         raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
+    if num_connected() > 1:
+        if engine in ("loop", "prompt"):
+            raise UsageError(
+                f"The engine `{engine}` needs the whole model, and {num_connected()} processes share this one.",
+                hint="Use --engine stream, or call gradscope without torchrun.",
+            )
+        return "stream"
     if engine != "auto":
         return engine
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from gradscope.gradients.model.backward import backward
 from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.embedding import token_embedding
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.model.precision import uses_tf32, without_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.processes.group import num_connected
 
 FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
@@ -39,8 +42,8 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
         return FLOAT32_ROW_ERROR
     largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
     coarse = [_row(prepared, row) for row in largest]
-    with _in_float32(policy), without_tf32():
-        fine = [_row(prepared, row) for row in largest]
+    with _in_float32(policy) as fine_policy, without_tf32():
+        fine = [_row(replace(prepared, policy=fine_policy), row) for row in largest]
     return max(_difference(a, b) for a, b in zip(coarse, fine, strict=True))
 
 
@@ -71,13 +74,24 @@ def _difference(coarse: dict[str, torch.Tensor], fine: dict[str, torch.Tensor]) 
 
 
 @contextmanager
-def _in_float32(policy: MeasuredPolicy) -> Iterator[None]:
-    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so."""
+def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
+    """Only parameters change: buffers such as rotary frequencies are float32 already and must stay so.
+
+    Weights that several processes hold parts of keep the dtype of their first pass, so they are loaded again.
+
+    Yields:
+        The policy in float32.
+    """
+    if num_connected() > 1 and policy.in_float32 is not None:
+        again = policy.in_float32()
+        token_embedding(again.model).padding_idx = token_embedding(policy.model).padding_idx
+        yield replace(again, trainable={name: again.trainable[name] for name in policy.trainable})
+        return
     kept = {parameter: parameter.data for parameter in policy.model.parameters()}
     try:
         for parameter in kept:
             parameter.data = parameter.data.float()
-        yield
+        yield policy
     finally:
         for parameter, data in kept.items():
             parameter.data = data

@@ -17,6 +17,7 @@ import numpy as np
 from gradscope.errors import VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.processes.sharding import require_one_process
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.loop import token_loop_rows
@@ -68,6 +69,7 @@ def measure_tokens(
     Returns:
         One matrix per group; none for a group of which no token counts in the loss.
     """
+    require_one_process("Rows of tokens are")
     grams: list[TokenGram] = []
     for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
         if num_buckets is None:

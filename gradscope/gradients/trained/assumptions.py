@@ -16,6 +16,8 @@ import torch
 from gradscope.gradients.model.embedding import padding_row, token_embedding
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.processes.group import holds_everywhere
+from gradscope.gradients.processes.sharding import own_slice
 from gradscope.gradients.trained.norms import tensor_squares
 
 
@@ -93,9 +95,14 @@ def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
     same = [
         name
         for name, tensor in policy.trainable.items()
-        if name in other.trainable and torch.equal(tensor, other.trainable[name])
+        if name in other.trainable and _are_equal(tensor, other.trainable[name])
     ]
     return frozenset() if len(same) == len(policy.trainable) else frozenset(same)
+
+
+def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two parameters are the same, in every process where each has its part of them."""
+    return holds_everywhere(torch.equal(own_slice(tensor), own_slice(other)))
 
 
 def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:

@@ -24,6 +24,8 @@ from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan
+from gradscope.gradients.processes.group import holds_everywhere, num_connected
+from gradscope.gradients.processes.sharding import own_slice, put_together
 from gradscope.gradients.trained.fused_head import fused_head
 from gradscope.gradients.trained.router import router_losses
 from gradscope.metrics.uncertainty.prediction import prediction_interval
@@ -114,7 +116,7 @@ def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
     """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
     batches = prepared.batches(range(len(prepared.plan.sequences)), prepared.budget.tokens)
     with _accumulated(prepared, batches, TrainerArithmetic()) as gradients:
-        return {name: float(gradient.double().square().sum()) for name, gradient in gradients.items()}
+        return {name: float(put_together(gradient.double().square().sum())) for name, gradient in gradients.items()}
 
 
 def trained_norms(
@@ -269,7 +271,7 @@ def _accumulated(
                 for batch in batches:
                     _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
                 found = {name: p.grad for name, p in trainable.items() if p.grad is not None}
-                if scale <= 1 or all(bool(torch.isfinite(gradient).all()) for gradient in found.values()):
+                if scale <= 1 or holds_everywhere(_are_finite(found.values())):
                     break
                 scale /= 2
         for gradient in found.values():
@@ -298,4 +300,13 @@ def _backward(
 
 def _norm(gradients: Iterable[torch.Tensor]) -> float:
     """As PyTorch's clipping computes it, in the dtype of the gradients."""
-    return float(torch.nn.utils.get_total_norm(list(gradients)))
+    parts = list(gradients)
+    if num_connected() > 1:  # of tensors in parts, and whole ones beside them
+        return float(
+            torch.linalg.vector_norm(torch.stack([put_together(torch.linalg.vector_norm(part)) for part in parts]))
+        )
+    return float(torch.nn.utils.get_total_norm(parts))
+
+
+def _are_finite(gradients: Iterable[torch.Tensor]) -> bool:
+    return all(bool(torch.isfinite(own_slice(gradient)).all()) for gradient in gradients)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from gradscope.errors import UsageError
+from gradscope.processes import num_processes
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_in
@@ -27,12 +29,20 @@ def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
 
     Returns:
         A path or glob on this machine.
+
+    Raises:
+        UsageError: Several processes were started, and it is a URL.
     """
     scheme = scheme_of(path)
     if scheme is None:
         return Path(path)
     if scheme == "file":
         return Path(unquote(urlsplit(str(path)).path))
+    if num_processes() > 1:
+        raise UsageError(
+            f"Each of {num_processes()} processes would make the same copy of {path}.",
+            hint="Copy it to a disk that all of them see, and name the copy.",
+        )
     mirror = mirrored(str(path), progress)
     _MIRRORS[mirror.root] = mirror
     return mirror.path

@@ -19,11 +19,12 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.advantages.online import OnlineAdvantage, StepRollouts
+from gradscope.processes import num_processes, process_index
 from gradscope.training.grpo.recorder import Recorder, SampledRow
 from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
 from gradscope.training.sampling.rounds import FixedSampling, Row
 from gradscope.training.sampling.sampled_batch import Scored
-from gradscope.training.setup.processes import gather, num_processes, own_part, process_index
+from gradscope.training.setup.processes import gather, own_part
 
 _COLUMNS = ("prompt_id", "text", "answer")
 """Of the dataset, what makes a problem."""

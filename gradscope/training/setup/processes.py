@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError, UsageError
+from gradscope.processes import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for the main one, which samples the held-out prompts alone."""
@@ -22,16 +23,6 @@ _USAGE = 2
 """The exit code of unusable input."""
 
 Value = TypeVar("Value")
-
-
-def num_processes() -> int:
-    """How many processes the launcher started, at least 1."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def process_index() -> int:
-    """Which of them this one is, from 0 on; 0 is the main one."""
-    return int(os.environ.get("RANK", "0")) if num_processes() > 1 else 0
 
 
 def start_group(*, on_cpu: bool) -> None:
@@ -119,6 +110,7 @@ def run_everywhere(work: Callable[[], Value]) -> Value:
         return value  # type: ignore[return-value]  # there is a value where there was no error
     end_group()
     if error is not None and failed.index(True) == process_index():
+        tell_own_error()
         raise error
     raise SystemExit(_USAGE)
 

@@ -14,7 +14,7 @@ from gradscope.cli.arguments.hints import fitting_hint
 from tests.cli.conftest import Cli
 
 OPTIONS = options_by_command()
-OF_OTHER_PROGRAMS = {"--log_completions", "--multi_gpu", "--upgrade"}
+OF_OTHER_PROGRAMS = {"--log_completions", "--multi_gpu", "--nproc-per-node", "--upgrade"}
 
 
 def words_of(node: ast.AST) -> str:

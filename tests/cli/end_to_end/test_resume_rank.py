@@ -47,7 +47,7 @@ def test_a_second_call_goes_on_where_ctrl_c_stopped(
 
     done = cli("rank", tiny_run, *ARGUMENTS, "--output", folder)
     assert done.code == 0
-    assert "note: step 1 was finished before the interruption and is used again" in done.err
+    assert "note: step 1 was finished before and is used again" in done.err
     assert computed == [1, 2, 2]
     assert not kept.exists()
 
@@ -106,3 +106,17 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
         assert used in replay()
         spoil(run)
         assert anew in replay()
+
+
+def test_steps_of_several_commands_are_one_result(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    """As an array of jobs does: a command a step, and one that finds them all finished."""
+    kept = tmp_path / "kept"
+    for step in ("2", "1"):
+        assert cli("rank", tiny_run, *ARGUMENTS, "--step", step, "--keep", kept).code == 0
+    joined, whole = (cli("rank", tiny_run, *ARGUMENTS, "--step", "1,2", *options) for options in (("--keep", kept), ()))
+    for step in (1, 2):
+        assert f"note: step {step} was finished before and is used again" in joined.err
+    assert json.loads(joined.out)["result"] == json.loads(whole.out)["result"]
+    assert sorted(path.name for path in kept.iterdir()) == ["step_00001.safetensors", "step_00002.safetensors"]
+    # a report looks more closely at norms in reduced precision than rank does, so it computes its own
+    assert "step 1 is computed again" in cli("report", tiny_run, "--keep", kept, "-o", tmp_path / "page.html").err

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli.output.streams import say, show_line
+from gradscope.cli.output.streams import say, show, show_line, write_data
 from tests.cli.conftest import Cli
 
 
@@ -22,3 +22,16 @@ def test_a_command_is_one_line_whatever_its_length(capsys: pytest.CaptureFixture
 def test_quiet_says_errors_only(cli: Cli, log: Path) -> None:
     assert cli("degeneracy", log, "--quiet").err == ""
     assert cli("degeneracy", log.parent / "absent", "--quiet").err.startswith("error: ")
+
+
+@pytest.mark.parametrize(("rank", "prints"), [("0", True), ("1", False)])
+def test_of_several_processes_the_main_one_prints(
+    rank: str, prints: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    say("note: a")
+    show("b")
+    show_line("c")
+    write_data("d")
+    assert capsys.readouterr() == (("b\nc\nd", "note: a\n") if prints else ("", ""))

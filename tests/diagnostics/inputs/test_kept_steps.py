@@ -40,7 +40,7 @@ class Keeper:
         return KeptStep(self.folder, run, 1, DAPO, choices, self.said.append)
 
 
-USED = "step 1 was finished before the interruption and is used again"
+USED = "step 1 was finished before and is used again"
 ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 
 

@@ -11,8 +11,10 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import several
 from gradscope.diagnostics.rank.several import SeveralQuestions, collect_kinds, row_question
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
+from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import no_progress
+from gradscope.reason import Reason
 from tests.diagnostics.made_up_runs import two_steps
 from tests.diagnostics.rank.test_request import request
 
@@ -21,6 +23,24 @@ def test_answers_are_in_the_order_of_the_questions() -> None:
     echo = [SimpleNamespace(measure=lambda prepared, gram, name=name: (name, prepared, gram)) for name in "ab"]
     several_of = SeveralQuestions(questions=(echo[0], None, echo[1]))
     assert several_of.measure("step", "gram") == (("a", "step", "gram"), (), ("b", "step", "gram"))
+
+
+def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prepared: object, gram: object) -> tuple[object, ...]:
+        raise UsageError("Rows of tokens are measured by one process.")
+
+    questions = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None))
+    answer = questions.measure("step", "gram")
+    assert isinstance(answer[0], UsageError)
+    assert answer[1] == ()
+    examined = []
+    step = MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer)
+    monkeypatch.setattr(several, "measure_steps", lambda *_, **__: iter([step]))
+    monkeypatch.setattr(several, "examine_step", lambda run, measured, asked, found: examined.append(asked.rows))
+    requests = [request(rows="token"), request(rows="rollout")]
+    found = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
+    assert found["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
+    assert examined == ["rollout"]
 
 
 def test_each_kind_asks_for_what_it_needs() -> None:

@@ -284,3 +284,15 @@ def test_unknown_device_and_dtype_are_refused(saved):
 def test_cuda_where_there_is_none_is_refused(saved):
     with pytest.raises(UsageError, match="sees no CUDA device"):
         load_measured_policy(full(saved), device="cuda")
+
+
+@pytest.mark.parametrize("kind", ["full", "adapter"])
+def test_in_float32_a_policy_has_the_same_numbers(kind, saved, adapter) -> None:
+    path = saved if kind == "full" else adapter
+    weights = WeightsRef(num_updates=0, path=path, kind=kind, base=None if kind == "full" else str(saved))
+    policy = load_measured_policy(weights, device="cpu", dtype="bfloat16")
+    again = policy.in_float32()
+    assert again.dtype == torch.float32
+    assert again.trainable.keys() == policy.trainable.keys()
+    for one, other in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one.float(), other)

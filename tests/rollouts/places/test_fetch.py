@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import InputError, MissingDependencyError
+from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.places.fetch import awaited_note, bring_weights, fetched, place_extent
 
 ROW = b'{"reward": 1}\n'
@@ -23,6 +23,14 @@ def test_a_path_is_left_as_it_is(tmp_path: Path) -> None:
     assert fetched(tmp_path) == tmp_path
     assert fetched("a//b") == Path("a//b")
     assert fetched((tmp_path / "a b").as_uri()) == tmp_path / "a b"
+
+
+def test_several_processes_are_refused_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="Each of 4 processes would make the same copy of memory://run"):
+        fetched("memory://run")
+    assert fetched(tmp_path) == tmp_path
+    assert fetched((tmp_path / "a").as_uri()) == tmp_path / "a"
 
 
 def test_a_file_a_folder_and_a_glob_have_local_paths(memory: Any) -> None:

@@ -1,0 +1,159 @@
+"""The processes of a launch as one command: what the main one alone does, what all of them add up, and how they end.
+
+Every process runs the same command on the same inputs, so all of them take the same decisions. What only one can know,
+such as what lies on its disk, is decided by the main one and told to the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from gradscope.errors import GradscopeError, LaunchError
+from gradscope.processes import num_processes, process_index, settle_speaker
+
+_PATIENCE = timedelta(days=7)
+"""How long processes wait for each other: the main one may look at the files of a large model for an hour. The launcher
+ends the others where one ends."""
+_GRACE = 2.0
+"""Seconds that a silent process waits before it ends: once one has ended, the launcher ends the one that speaks."""
+_SKEW = 60.0
+"""Seconds after the first in which a process may meet an error that all of them meet."""
+_ENDED = "gradscope/ended"
+"""Key of the count of processes that ended early."""
+
+Value = TypeVar("Value")
+
+_errors: list[bool] = []
+"""One for each error that all processes met so far: each is counted under a number of its own."""
+_connected: list[bool] = []
+"""Whether this command connected its processes: the group of a trainer, which a recorder lives in, is none of ours."""
+
+
+@contextmanager
+def connected_processes() -> Iterator[None]:
+    """Do one command with all processes of the launch; a single one needs no group.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        LaunchError: Another process ended.
+    """
+    if num_processes() == 1:
+        yield
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, timeout=_PATIENCE)
+    _connected[:] = [True]
+    try:
+        yield
+    except BaseException as error:
+        is_first = _is_first_to_end()
+        settle_speaker(speaks=is_first)
+        if not is_first:
+            time.sleep(_GRACE)
+        if not _is_broken_connection(error):
+            raise
+        raise LaunchError(
+            "Another process of this command ended, so none of them can go on.",
+            hint="What it said stands above. A process that says nothing was killed, often for lack of memory: use "
+            "more processes, or --batch-tokens with a smaller number.",
+        ) from error
+    else:
+        distributed.barrier()
+        distributed.destroy_process_group()
+    finally:
+        _connected.clear()
+
+
+def num_connected() -> int:
+    """How many processes measure together; 1 outside of :func:`connected_processes`."""
+    return num_processes() if _connected else 1
+
+
+def connected_index() -> int:
+    """Which of them this one is."""
+    return process_index() if _connected else 0
+
+
+def from_main(work: Callable[[], Value]) -> Value:
+    """Do something in the main process alone; every process gets what it returned there, as a copy."""
+    if num_connected() == 1:
+        return work()
+    told: list[Any] = [work() if connected_index() == 0 else None]
+    distributed.broadcast_object_list(told, src=0, device=torch.device("cpu"))
+    return told[0]  # type: ignore[no-any-return]
+
+
+def from_all(value: Value) -> list[Value]:
+    """The value of every process, in their order."""
+    if num_connected() == 1:
+        return [value]
+    values: list[Any] = [None] * num_connected()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def holds_everywhere(condition: bool) -> bool:
+    """Whether something is so in every process."""
+    return all(from_all(condition))
+
+
+@contextmanager
+def of_one_mind() -> Iterator[None]:
+    """Let an error that work may go on from be met by all processes, or by none.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        LaunchError: Only some of the processes met an error inside; the others wait for passes that will not come.
+        GradscopeError: All of them met one.
+    """
+    try:
+        yield
+    except GradscopeError as error:
+        if num_connected() > 1 and not _is_met_by_all():
+            raise LaunchError(error.message, hint=error.hint) from error
+        raise
+
+
+def _is_met_by_all() -> bool:
+    """Whether every process meets an error at this place, within a time that differing speeds explain."""
+    _errors.append(True)
+    store, key = distributed.distributed_c10d._get_default_store(), f"gradscope/errors/{len(_errors)}"
+    store.add(key, 1)
+    until = time.monotonic() + _SKEW
+    while store.add(key, 0) < num_connected():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def added_up(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor over all processes, the same in each; the tensor itself changes."""
+    if num_connected() > 1:
+        distributed.all_reduce(tensor)
+    return tensor
+
+
+def _is_first_to_end() -> bool:
+    """Whether no other process has ended before this one; where the launcher is gone, the main one counts as first."""
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        return bool(store.add(_ENDED, 1) == 1)
+    except (RuntimeError, ValueError):
+        return process_index() == 0
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    """Whether an error says that another process is gone."""
+    return isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

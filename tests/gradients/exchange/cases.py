@@ -1,0 +1,137 @@
+"""Steps measured by several processes, or by one: ``python -m tests.gradients.exchange.cases FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import IA3Config
+from torch import distributed
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gradscope.errors import GradscopeError
+from gradscope.gradients.model.policy import load_measured_policy
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.processes.group import connected_processes
+from gradscope.gradients.trained.assumptions import unchanged
+from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.rollouts.run import WeightsRef
+from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
+from tests.gradients.models import ARCHITECTURES, DAPO, measured_step, tiny_experts, tiny_groups, tiny_model
+
+WITH_KL = Objective(loss_type="dapo", beta=0.1, use_bias_correction_kl=False)
+ADAPTERS = ("rslora", "bias all", "embedding, tied", "head", "dora", "saved head", "head, tied")
+LONG = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32,
+}
+"""A Llama without biases, wide enough that its matrices are most of what is sent."""
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"model": name} for name in ARCHITECTURES},
+    "gemma3, small batches": {"model": "gemma3_scaled", "batch_tokens": 24},
+    "tied, small batches": {"model": "qwen3_gqa_norms", "batch_tokens": 24},
+    "qwen3_moe": {"model": "qwen3_moe", "batch_tokens": 24},
+    "mixtral": {"model": "mixtral"},
+    "kl": {"model": "qwen3_gqa_norms", "initial": "llama_untied_biases", "objective": WITH_KL},
+    "lora with kl": {"model": "qwen3_gqa_norms", "adapter": "rslora", "objective": WITH_KL, "batch_tokens": 24},
+    "bfloat16": {"model": "llama_untied_biases", "dtype": "bfloat16"},
+    "fewer rollouts than processes": {"model": "llama_untied_biases", "groups": (1, 1)},
+    "uneven": {"model": "qwen3_gqa_norms", "groups": (1, 3), "batch_tokens": 1},
+    "everything verified": {"model": "qwen3_gqa_norms", "batch_tokens": 24, "verify": "all"},
+    "lora on experts": {"model": "qwen3_moe", "adapter": "experts"},
+    "adapter of another kind": {"model": "llama_untied_biases", "adapter": "ia3"},
+    "traffic": {"model": "long", "groups": (4, 4), "batch_tokens": 1},
+    **{f"adapter {kind}": {"model": KINDS[kind][0], "adapter": kind} for kind in ADAPTERS},
+}
+
+
+def save_models(folder: Path) -> None:
+    """All models and adapters that the cases load."""
+    for name in {case["model"] for case in CASES.values()}:
+        if name == "long":
+            model = LlamaForCausalLM(LlamaConfig(**LONG))
+        else:
+            model = tiny_experts(name) if name in ("qwen3_moe", "mixtral") else tiny_model(name)
+        model.save_pretrained(folder / name)
+    for kind in {case["adapter"] for case in CASES.values() if "adapter" in case}:
+        if kind == "ia3":
+            config = IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])
+            model = adapt_with(tiny_model("llama_untied_biases"), config)
+        else:
+            model = adapted_experts("qwen3_moe") if kind == "experts" else adapted(kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft warns of embeddings that it saves beside their adapter
+            model.save_pretrained(folder / f"adapter {kind}")
+
+
+def measured(folder: Path, name: str) -> dict[str, Any]:
+    """What one case comes to, or why it does not."""
+    case = CASES[name]
+    base, adapter, initial = folder / case["model"], case.get("adapter"), case.get("initial")
+    weights = WeightsRef(num_updates=0, path=base, kind="full", base=None)
+    if adapter:
+        weights = WeightsRef(num_updates=0, path=folder / f"adapter {adapter}", kind="adapter", base=str(base))
+    reference = initial and WeightsRef(num_updates=0, path=folder / initial, kind="full", base=None)
+    options = {key: case[key] for key in ("batch_tokens", "verify") if key in case}
+    try:
+        policy = load_measured_policy(weights, device="cpu", dtype=case.get("dtype", "auto"), initial=reference)
+        groups = tiny_groups(*case.get("groups", (3, 3)))
+        step = measured_step(policy, groups, case.get("objective", DAPO), engine="stream", **options)
+    except GradscopeError as error:
+        return {"error": error.message}
+    prepared = prepare_step(policy, groups, case.get("objective", DAPO))
+    arithmetic = TrainerArithmetic(autocast=torch.bfloat16, router_coefficient=0.1 if "moe" in name else 0.0)
+    return {
+        "squares": tensor_squares(prepared),
+        "trained": trained_norms(prepared, arithmetic, num_orders=1).norms,
+        "unchanged": sorted(unchanged(policy, load_measured_policy(weights, device="cpu", dtype="float32"))),
+        "gram": step.gram.tolist(),
+        "singular_values": np.sqrt(np.clip(np.linalg.eigvalsh(step.score_gram)[::-1], 0, None)).tolist(),
+        "logprobs": [row.tolist() for row in step.logprobs],
+        "coverage": step.coverage,
+        "slow": len(step.slow_parameters),
+        "relative_row_error": step.relative_row_error,
+    }
+
+
+def count_traffic() -> Counter[str]:
+    """Bytes that this process hands to collectives of the exchange from here on; a rank's own piece is not sent."""
+    sent: Counter[str] = Counter()
+    exchange = distributed.all_to_all_single
+
+    def counted(output: Any, given: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
+        if inputs is not None:
+            own = inputs[distributed.get_rank()]
+            sent["exchange"] += (given.numel() - own) * given.itemsize
+        return exchange(output, given, outputs, inputs, **more)
+
+    distributed.all_to_all_single = counted
+    return sent
+
+
+def main(folder: Path) -> None:
+    """Measure every case with all processes; each writes what it found."""
+    with connected_processes():
+        sent = count_traffic()
+        found = {}
+        for name in CASES:
+            before = sent["exchange"]
+            found[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
+    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

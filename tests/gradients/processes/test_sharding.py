@@ -1,0 +1,101 @@
+"""How a shared model is loaded; that it computes what a whole one does is tested in ``exchange/test_gram.py``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gradscope.errors import MissingDependencyError, UsageError
+from gradscope.gradients.processes import sharding
+from gradscope.gradients.processes.sharding import (
+    call_as_module,
+    let_go,
+    own_device,
+    own_slice,
+    put_together,
+    require_one_process,
+    require_sharding,
+    settle,
+    sharding_arguments,
+)
+from tests.gradients.models import tiny_model
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "num_connected", lambda: 2)
+
+
+def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
+    model = tiny_model("qwen3_gqa_norms", lora=True)
+    assert sharding_arguments(AutoModelForCausalLM, model.config) == {}
+    assert own_device("cpu") == torch.device("cpu")
+    forward = model.base_model.forward
+    for change in (settle, let_go, call_as_module):
+        change(model)
+    assert model.base_model.forward == forward
+    assert not model._forward_hooks
+    tensor = torch.ones(3)
+    assert put_together(tensor) is own_slice(tensor) is tensor
+    require_one_process("Rows of tokens are")
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("qwen3_gqa_norms", "model.layers.*"),
+        ("gpt2_tied_conv1d", "transformer.h.*"),
+        ("gemma3_scaled", "model.layers.*"),
+    ],
+)
+def test_each_decoder_layer_is_put_together_by_itself(name: str, layers: str) -> None:
+    given = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
+    assert (given.fsdp_size, given.tp_size, given.ep_size, given.pp_size) == (2, 1, 1, 1)
+    assert given.fsdp_plan == {layers: "free_full_weight"}
+    assert not given.fsdp_cpu_offload
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_the_class_that_a_folder_names_is_asked_too() -> None:
+    model = tiny_model("llama_untied_biases")
+    assert sharding_arguments(type(model), model.config) == sharding_arguments(AutoModelForCausalLM, model.config)
+
+
+@pytest.mark.parametrize("version", ["5.14.0", "5.9.1", "5.0.0rc1"])
+def test_an_older_transformers_is_refused_by_name(version: str) -> None:
+    with pytest.raises(MissingDependencyError, match=f"from transformers 5.14.1 on, and {version} is installed"):
+        require_sharding(version)
+
+
+@pytest.mark.parametrize("version", ["5.14.1", "5.23.0", "6.0.0.dev0"])
+def test_a_newer_transformers_is_taken(version: str) -> None:
+    require_sharding(version)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_device("cuda") == torch.device("cuda", 1)
+    assert chosen == [1]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UsageError, match="Each process needs a GPU of its own, and this machine has 2"):
+        own_device("cuda")
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_cpus_of_a_machine_with_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UsageError, match="share a model on the GPUs"):
+        own_device("cpu")
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_what_only_a_whole_model_answers_is_refused() -> None:
+    with pytest.raises(UsageError, match="Rows of tokens are measured by one process, and 2 share this model"):
+        require_one_process("Rows of tokens are")
