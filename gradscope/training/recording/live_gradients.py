@@ -19,7 +19,7 @@ from torch import nn
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.padding import TrainerPadding
-from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
@@ -71,14 +71,13 @@ def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
 def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
     """The live model as the engine takes it."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    first = next(iter(trainable.values()))
     return MeasuredPolicy(
         model=model,
         tokenizer=trainer.processing_class,
         trainable=trainable,
         kind="adapter" if hasattr(model, "peft_config") else "full",
-        device=first.device,
-        dtype=first.dtype,
+        device=next(iter(trainable.values())).device,
+        dtype=coarsest_dtype(model),
         reference=trainer.ref_model,
         padding=TrainerPadding(multiple=trainer.pad_to_multiple_of or 1),
     )
