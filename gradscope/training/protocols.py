@@ -54,6 +54,8 @@ class Trainer(Protocol):
     ref_model: Any
     processing_class: Any
     accelerator: Any
+    is_fsdp_enabled: bool
+    is_deepspeed_enabled: bool
 
     def save_model(self, output_dir: str, _internal_call: bool) -> None:
         """Write the model's files; every process calls it, the main one writes."""

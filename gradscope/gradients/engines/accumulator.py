@@ -13,6 +13,8 @@ from gradscope.gradients.layers.factors import GradientFactor, Scatter
 
 SLICE_BYTES = 64 * 2**20
 """Memory for the slice of all rows' gradients that exists at one time."""
+CUDA_SLICE_BYTES = 2**29
+"""The same on a GPU, which is idle between slices; a float64 copy of as many bytes exists beside it. Not measured."""
 CAST_BYTES = 2 * 2**20
 """Memory for the float64 copy of a part of it: on a CPU it should stay in the cache."""
 TILE = 128
@@ -26,14 +28,14 @@ class GramAccumulator:
     2e-4 of the largest.
     """
 
-    def __init__(self, num_rows: int, device: torch.device, slice_bytes: int = SLICE_BYTES) -> None:
+    def __init__(self, num_rows: int, device: torch.device, slice_bytes: int | None = None) -> None:
         self.num_parameters = 0
         """Elements of all parameters that were added."""
         self.device = device
         """Where slices are formed."""
         self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
-        self._slice_bytes = slice_bytes
-        self._cast_bytes = slice_bytes if device.type == "cuda" else min(slice_bytes, CAST_BYTES)
+        self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)
+        self._cast_bytes = self._slice_bytes if device.type == "cuda" else min(self._slice_bytes, CAST_BYTES)
 
     @property
     def gram(self) -> torch.Tensor:

@@ -22,7 +22,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import nn
 
 from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close, once
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, is_close, once
 
 
 def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
     return factors
 
 
-def fits_adapter(call: ForwardCall) -> bool:
+def fits_adapter(call: ForwardCall) -> Verdict:
     """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
     with torch.no_grad():
         layer = _Layer.of(call.module)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,9 +18,11 @@ from torch import nn
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
 from gradscope.gradients.layers.factors import GradientFactor
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, begin_graph
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, begin_graph
 from gradscope.gradients.layers.rules import looks_up
 from gradscope.gradients.model.batches import PaddedBatch
+
+Answer = TypeVar("Answer")
 
 Sink = Callable[[str, list[GradientFactor]], None]
 """Called with a parameter's name and the factors of all calls with it."""
@@ -77,6 +79,7 @@ class Capture:
         self._arrived.clear()
         try:
             yield
+            self._layers.settle()
             covered = {name for owned in self._layers.owned.values() for name in owned.values()}
             delivered = {name for name in covered if self._expected[name] < 0}
             self.uncovered.update(covered - delivered)
@@ -104,7 +107,7 @@ class Capture:
         if (
             not arguments
             or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
-            or not self._fits(module, arguments, output)
+            or not self._layers.assume(self._fits(module, arguments, output), owned.values())
         ):
             self.uncovered.update(owned.values())
             return None
@@ -123,6 +126,9 @@ class Capture:
         grad: torch.Tensor,
         batch: PaddedBatch,
     ) -> None:
+        self._layers.settle()
+        if self.uncovered.issuperset(owned.values()):
+            return
         call = LayerCall(
             module=module,
             input=inputs[0],
@@ -141,7 +147,7 @@ class Capture:
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
 
-    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
         assert self._batch is not None, "only called while a batch is collected"
         call = ForwardCall(
             module=module,
@@ -151,9 +157,9 @@ class Capture:
             num_rows=len(self._batch.rows),
             length=self._batch.length,
         )
-        return bool(self._ask(lambda: self._layers.rules[module].fits(call)))
+        return self._ask(lambda: self._layers.rules[module].fits(call))
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
         """Run something that may call a hooked module again, without collecting that call."""
         self._asking = True
         try:

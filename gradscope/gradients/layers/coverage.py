@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+import torch
 from torch import nn
 
 from gradscope.gradients.layers.adapters import adapter_parameters
-from gradscope.gradients.layers.layer_call import Rule
+from gradscope.gradients.layers.layer_call import Rule, Verdict
 from gradscope.gradients.layers.rules import rule_for
 
 
@@ -36,6 +37,32 @@ class CoveredLayers:
             ruled.update(owned.values())
         self.uncovered: set[str] = set(trainable) - (ruled - unruled)
         """Names of the parameters of which some call has no rule; engines add what they find on the way."""
+        self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
+
+    def assume(self, fits: Verdict, names: Collection[str]) -> bool:
+        """Take a rule to fit until :meth:`settle` asks.
+
+        Asking call by call would wait for the device each time.
+
+        Returns:
+            False where it is known at once that it does not; its parameters are then uncovered.
+        """
+        if isinstance(fits, torch.Tensor):
+            self._assumed.append((fits, tuple(names)))
+            return True
+        if not fits:
+            self.uncovered.update(names)
+        return fits
+
+    def settle(self) -> None:
+        """Ask once whether all rules fit that were taken to; the parameters of one that does not are uncovered."""
+        if self._assumed:
+            assumed, self._assumed = self._assumed, []
+            first = assumed[0][0].device
+            answers = torch.stack([fits.to(first) for fits, _ in assumed]).tolist()
+            self.uncovered.update(
+                name for fits, (_, names) in zip(answers, assumed, strict=True) if not fits for name in names
+            )
 
     def covered_by(self, module: nn.Module) -> dict[str, str]:
         """Local name -> name of the parameters that a module's rule covers, uncovered ones left out."""

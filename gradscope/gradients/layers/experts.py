@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gradscope.gradients.layers.factors import GradientFactor, Routed, Summed
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, is_close
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, is_close
 
 
 def is_expert_layer(module: nn.Module) -> bool:
@@ -83,7 +83,7 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": Summed(rows=torch.stack(rows))}
 
 
-def fits_experts(call: ForwardCall) -> bool:
+def fits_experts(call: ForwardCall) -> Verdict:
     """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
     num_tokens = call.num_rows * call.length
     if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
@@ -99,7 +99,7 @@ def fits_experts(call: ForwardCall) -> bool:
     return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
-def fits_router(call: ForwardCall) -> bool:
+def fits_router(call: ForwardCall) -> Verdict:
     """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
     num_tokens = call.num_rows * call.length
     if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import torch
 
+from gradscope.gradients.model.precision import exact_products
+
 
 class GradientFactor(Protocol):
     """The gradient of one parameter through one call, row by row."""
@@ -41,8 +43,9 @@ class OuterProduct:
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add rows ``start:start + len(out)`` of the outer product to ``out``, [slice, I]."""
-        left = self.left[row][:, start : start + out.shape[0]].to(out)
-        out.addmm_(left.t(), self.right[row].to(out))
+        left, right = self.left[row][:, start : start + out.shape[0]], self.right[row]
+        with exact_products(left.dtype, right.dtype):
+            out.addmm_(left.to(out).t(), right.to(out))
 
     def to(self, device: torch.device) -> OuterProduct:
         """The same factors on another device."""
@@ -56,15 +59,18 @@ class Scatter:
     """sum over tokens with an id of the output gradient: a table that is looked up (embeddings)."""
 
     ids: tuple[torch.Tensor, ...]
-    """The ids looked up, without those that get no gradient, per row, [B][T]."""
+    """The ids looked up, per row, [B][T]."""
     grads: tuple[torch.Tensor, ...]
-    """The gradient of what was looked up, per row, [B][T, H]."""
+    """The gradient of what was looked up, zero for an id that gets none, per row, [B][T, H]."""
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H]."""
-        ids = self.ids[row].to(out.device) - start
+        ids, grads = self.ids[row].to(out.device) - start, self.grads[row].to(out)
         inside = (ids >= 0) & (ids < out.shape[0])
-        out.index_add_(0, ids[inside], self.grads[row].to(out)[inside])
+        if out.device.type == "cpu":
+            out.index_add_(0, ids[inside], grads[inside])
+        else:  # choosing would wait for how many they are
+            out.index_add_(0, ids.clamp(0, out.shape[0] - 1), grads.masked_fill(~inside[:, None], 0.0))
 
     def to(self, device: torch.device) -> Scatter:
         """The same ids and gradients on another device."""

@@ -18,6 +18,8 @@ from torch import nn
 from gradscope.gradients.layers.factors import GradientFactor, Scatter, Summed
 
 Spans = Sequence[tuple[int, int]]
+Verdict = bool | torch.Tensor
+"""Whether a rule fits: known at once, or a number on the device that is not waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,8 @@ class LayerCall:
         ids, rows = self.tokens(self.input), self.tokens(grads)
         if padding is not None:
             # PyTorch gives this id no gradient, also where it was sampled and not padded.
-            kept = [row != padding for row in ids]
-            ids = tuple(row[keep] for row, keep in zip(ids, kept, strict=True))
-            rows = tuple(row[keep] for row, keep in zip(rows, kept, strict=True))
+            # It stays with a gradient of zero: to leave it out is to wait for how often it occurs.
+            rows = tuple(row.masked_fill((of == padding)[:, None], 0.0) for of, row in zip(ids, rows, strict=True))
         return Scatter(ids=ids, grads=rows)
 
 
@@ -100,7 +101,7 @@ class Rule:
 
     matches: Callable[[nn.Module], bool]
     """Whether a module is of this kind."""
-    fits: Callable[[ForwardCall], bool]
+    fits: Callable[[ForwardCall], Verdict]
     """Whether the rule is exact for one call of such a module; it may call the module again."""
     factors: Callable[[LayerCall], Mapping[str, GradientFactor]]
     """What one call adds to each of the module's own parameters, by their local names."""
@@ -130,7 +131,9 @@ def once(inputs: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) 
     return compute(inputs)
 
 
-def is_close(rebuilt: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether a layer's output was computed again, to the rounding of its dtype."""
-    tolerance = 64 * torch.finfo(expected.dtype).eps * max(float(expected.abs().max()), 1e-30)
-    return rebuilt.shape == expected.shape and bool((rebuilt - expected).abs().max() <= tolerance)
+def is_close(rebuilt: torch.Tensor, expected: torch.Tensor) -> Verdict:
+    """Whether a layer's output was computed again, to the rounding of its dtype; numbers are not waited for."""
+    if rebuilt.shape != expected.shape:
+        return False
+    tolerance = 64 * torch.finfo(expected.dtype).eps * expected.abs().max().clamp(min=1e-30)
+    return (rebuilt - expected).abs().max() <= tolerance

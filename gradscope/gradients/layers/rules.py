@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from gradscope.gradients.layers.adapters import adapter, fits_adapter, is_adapted
 from gradscope.gradients.layers.experts import experts, fits_experts, fits_router, is_expert_layer, is_router, router
 from gradscope.gradients.layers.factors import GradientFactor, OuterProduct
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Rule, is_close, once
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Rule, Verdict, is_close, once
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -139,7 +139,7 @@ def _with_weight(module: nn.Module, inputs: torch.Tensor, value: float) -> torch
     return result.detach()
 
 
-def _is_affine(call: ForwardCall) -> bool:
+def _is_affine(call: ForwardCall) -> Verdict:
     """Whether f(x; w) = f(x; 0) + w (f(x; 1) - f(x; 0)), on the first tokens of the first row."""
     module, few = call.module, (slice(1), *[slice(8)] * (call.input.dim() - 2))
     sample = call.input[few].detach()
@@ -149,14 +149,15 @@ def _is_affine(call: ForwardCall) -> bool:
     return is_close(rebuilt, call.output[few].detach())
 
 
-def _is_only_scaled(call: ForwardCall) -> bool:
+def _is_only_scaled(call: ForwardCall) -> Verdict:
     """Whether the first row's output is what its ids look up, times the module's scale."""
     assert isinstance(call.module, nn.Embedding), "the rule is chosen by type"
     ids = call.input[:1]
     blank = torch.zeros_like(call.module.weight[:1])
     offset = functional_call(call.module, {"weight": blank.expand_as(call.module.weight)}, (ids,)).detach()
     looked_up = nn.functional.embedding(ids, call.module.weight).detach()
-    return not bool(offset.any()) and is_close(looked_up * _embedding_scale(call.module), call.output[:1].detach())
+    found: torch.Tensor = ~offset.any() & is_close(looked_up * _embedding_scale(call.module), call.output[:1].detach())
+    return found
 
 
 def _embedding_scale(module: nn.Embedding) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, begin_graph
+from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, begin_graph
 from gradscope.gradients.model.backward import gradients_on
 from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.forward import completion_logprobs
@@ -135,6 +135,7 @@ class Tracer:
         try:
             with self._hooks(), gradients_on(self._trainable, on=False):
                 yield trace
+            self.layers.settle()
         finally:
             self._trace = None
 
@@ -173,7 +174,7 @@ class Tracer:
         if (
             not arguments
             or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
-            or not self._fits(module, arguments, output)
+            or not self.layers.assume(self._fits(module, arguments, output), owned.values())
         ):
             self.layers.uncovered.update(owned.values())
             return None
@@ -189,7 +190,7 @@ class Tracer:
         self._trace.segments[self._segment].append(call)
         return handed_on
 
-    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> bool:
+    def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
         """Whether the rule is exact here; asking may call the module again."""
         assert self._trace is not None, "only called while a trace is made"
         call = ForwardCall(

@@ -113,11 +113,12 @@ def pad_batch(
         ids[row, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
         mask[row, start:stop] = 1
         spans.append((start, stop))
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
     return PaddedBatch(
         rows=tuple(rows),
-        input_ids=ids.to(device),
-        attention_mask=mask.to(device),
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(device) if frame is None else None,
+        input_ids=ids.to(device, non_blocking=True),
+        attention_mask=mask.to(device, non_blocking=True),
+        position_ids=positions.to(device, non_blocking=True) if frame is None else None,
         spans=tuple(spans),
         num_completion=tuple(len(sequence.completion_ids) for sequence in sequences),
     )

@@ -44,7 +44,7 @@ class MeasuredPolicy:
     device: torch.device
     """Where the model is."""
     dtype: torch.dtype
-    """The dtype of its weights."""
+    """The coarsest dtype of its weights: PEFT keeps an adapter in float32 on a base in half precision."""
     reference: Any = None
     """The reference model of the KL term; None where that is the base under an adapter, or is not known."""
     padding: TrainerPadding | None = None
@@ -155,13 +155,19 @@ def load_measured_policy(
         trainable=trainable,
         kind=weights.kind,
         device=at,
-        dtype=next(iter(trainable.values())).dtype,
+        dtype=coarsest_dtype(model),
         reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
         in_float32=in_float32,
     )
+
+
+def coarsest_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of a model's parameters that rounds most: what its gradients are as exact as."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _mix(model: nn.Module, other: nn.Module, share: float) -> None:

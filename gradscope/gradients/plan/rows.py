@@ -18,7 +18,7 @@ import torch
 from gradscope.errors import InputError
 from gradscope.gradients.model.token_sequence import TokenSequence
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope
+from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope, sent
 from gradscope.rollouts.types import Rollout
 
 Channel = Literal["score", "kl", "logged", "entropy"]
@@ -103,7 +103,7 @@ class RowPlan:
         logprobs = self.logprobs(row.sequence, outputs)
         if row.channel == "entropy":
             assert self.entropy_weights is not None, "a plan with entropy rows has their weights"
-            return torch.cat([torch.zeros_like(logprobs), self.entropy_weights[row.sequence].to(logprobs)])
+            return torch.cat([torch.zeros_like(logprobs), sent(self.entropy_weights[row.sequence], logprobs)])
         slope = self._slope(row, logprobs)
         return torch.cat([slope, slope.new_zeros(len(outputs) - len(slope))])
 
@@ -119,9 +119,9 @@ class RowPlan:
         """The weights of grad log pi, [T]."""
         objective, completion = self.objective, self.completions[row.sequence].to(logprobs)
         if row.channel == "kl":
-            weights = self.kl_weights[row.sequence].to(logprobs)
+            weights = sent(self.kl_weights[row.sequence], logprobs)
             return kl_slope(objective, completion, logprobs, weights, corrected=objective.use_bias_correction_kl)
-        weights, is_score = self.weights[row.sequence].to(logprobs), row.channel == "score"
+        weights, is_score = sent(self.weights[row.sequence], logprobs), row.channel == "score"
         slope = reward_slope(
             objective.loss,
             objective,
@@ -143,7 +143,7 @@ class RowPlan:
                 f"Rollout {of.sample} of group {of.group_id} has no logged advantage.",
                 hint="Name a formulation to compute advantages from rewards.",
             )
-        return advantages.to(like)
+        return sent(advantages, like)
 
 
 def plan_rows(

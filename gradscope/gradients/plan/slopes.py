@@ -33,9 +33,9 @@ class Completion:
     def to(self, like: torch.Tensor) -> Completion:
         """The same in the dtype and on the device of another tensor."""
         old, sampler, reference = (
-            None if each is None else each.to(like) for each in (self.old, self.sampler, self.reference)
+            None if each is None else sent(each, like) for each in (self.old, self.sampler, self.reference)
         )
-        return Completion(counted=self.counted.to(like), old=old, sampler=sampler, reference=reference)
+        return Completion(counted=sent(self.counted, like), old=old, sampler=sampler, reference=reference)
 
 
 def reward_slope(
@@ -114,6 +114,18 @@ def kl_slope(
         return term * _ratio(leaf - _old(completion, leaf), completion.counted, of) if corrected else term
 
     return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)
+
+
+def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor in the dtype and on the device of another.
+
+    What goes to a GPU is queued there behind the work at hand, and the program goes on. What comes back is waited for:
+    nothing else would keep it from being read too early.
+
+    Returns:
+        The same numbers; itself where nothing changes.
+    """
+    return tensor.to(like, non_blocking=tensor.device.type == "cpu")
 
 
 def factors_out(loss: Loss, of: LossParameters) -> bool:

@@ -99,7 +99,7 @@ def measure_step(
         samples=tuple(rollout.sample for rollout in rollouts),
         rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
         advantages=_advantages(rollouts),
-        logprobs=tuple(finished.logprobs[i].cpu().numpy() for i in range(len(rollouts))),
+        logprobs=_on_cpu([finished.logprobs[index] for index in range(len(rollouts))]),
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         engine=chosen,
         dtype=str(policy.dtype).removeprefix("torch."),
@@ -194,6 +194,12 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
+
+
+def _on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
+    """Numbers of all rollouts, copied at once: each copy waits for the device."""
+    ends = np.cumsum([len(part) for part in parts])
+    return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
 
 
 def _advantages(rollouts: Sequence[Rollout]) -> Array | None:

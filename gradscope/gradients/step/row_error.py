@@ -9,7 +9,7 @@ Shapes: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -41,36 +41,41 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
     if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
         return FLOAT32_ROW_ERROR
     largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
-    coarse = [_row(prepared, row) for row in largest]
-    with _in_float32(policy) as fine_policy, without_tf32():
-        fine = [_row(replace(prepared, policy=fine_policy), row) for row in largest]
-    return max(_difference(a, b) for a, b in zip(coarse, fine, strict=True))
+    return max(_row_difference(prepared, row) for row in largest)
 
 
-def _row(prepared: PreparedStep, index: int) -> dict[str, torch.Tensor]:
-    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
-    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
-    gradient: dict[str, torch.Tensor] = {}
+def _row_difference(prepared: PreparedStep, row: int) -> float:
+    """Of one row. It is kept in its own precision alone; its float32 tensors are compared and dropped as they come."""
+    coarse: dict[str, torch.Tensor] = {}
+    errors, sizes = [], []
 
     def keep(name: str, grad: torch.Tensor) -> None:
-        gradient[name] = grad.detach().to("cpu", torch.float32)
+        coarse[name] = grad.detach()
 
+    def compare(name: str, grad: torch.Tensor) -> None:
+        errors.append((coarse.pop(name).float() - grad).double().square().sum())
+        sizes.append(grad.double().square().sum())
+
+    _backward(prepared, row, keep)
+    with _in_float32(prepared.policy) as fine, without_tf32():
+        _backward(replace(prepared, policy=fine), row, compare)
+    error, size = (float(torch.stack(parts).sum()) if parts else 0.0 for parts in (errors, sizes))
+    return (error / size) ** 0.5 if size > 0 else 0.0
+
+
+def _backward(prepared: PreparedStep, index: int, consume: Callable[[str, torch.Tensor], None]) -> None:
+    """The gradient of one row, tensor by tensor."""
+    policy, plan, row = prepared.policy, prepared.plan, prepared.plan.rows[index]
+    batch = pad_batch([index], [plan.sequences[row.sequence]], policy.device)
     backward(
         policy.model,
         policy.trainable,
         batch,
         plan.objective.temperature,
         lambda _, logprobs: plan.cotangent(row, logprobs),
-        keep,
+        consume,
         entropies=plan.has_entropies,
     )
-    return gradient
-
-
-def _difference(coarse: dict[str, torch.Tensor], fine: dict[str, torch.Tensor]) -> float:
-    error = sum(float((coarse[name] - fine[name]).double().square().sum()) for name in fine)
-    size = sum(float(part.double().square().sum()) for part in fine.values())
-    return (error / size) ** 0.5 if size > 0 else 0.0
 
 
 @contextmanager

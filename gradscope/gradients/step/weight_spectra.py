@@ -58,7 +58,7 @@ def measure_weight_spectra(
     spectra = []
     for done, name in enumerate(matrices, start=1):
         shape = trainable[name].shape
-        matrix = gradient.pop(name, torch.zeros(shape))
+        matrix = gradient.pop(name, torch.zeros(shape, device=prepared.policy.device))
         spectra.append(
             WeightSpectrum(
                 tensor=name,

@@ -95,7 +95,7 @@ class Sketch:
         num_buckets = self.rows.shape[1]
         shift = int(rng.integers(num_buckets))
         signs = 2 * rng.integers(2, size=num_buckets, dtype=np.int8) - 1
-        return shift, torch.from_numpy(signs).to(self.rows.device)
+        return shift, torch.from_numpy(signs).to(self.rows.device, non_blocking=True)
 
 
 def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[tuple[int, int]]:

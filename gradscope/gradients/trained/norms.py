@@ -155,7 +155,7 @@ def trained_norms(
     return TrainedNorms(
         dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
         norms=tuple(norms),
-        resolution=torch.finfo(policy.dtype).eps,
+        resolution=torch.finfo(next(iter(policy.trainable.values())).dtype).eps,
         router_norm=router,
     )
 

@@ -18,34 +18,43 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
+from gradscope.gradients.model.budget import names_out_of_memory
 from gradscope.gradients.model.padding import TrainerPadding
-from gradscope.gradients.model.policy import MeasuredPolicy
+from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.gram.geometry import batch_norm, cancellation
 from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from_gram
+from gradscope.rollouts.run import WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.protocols import Trainer
 
 Array = NDArray[np.float64]
 
 
-def measure_live(trainer: Trainer, groups: Sequence[RolloutGroup], objective: Objective) -> dict[str, float]:
+def measure_live(
+    trainer: Trainer, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None = None
+) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
     Args:
         trainer: The trainer, before the update.
-        groups: The groups of its step.
+        groups: The groups of its step, of all processes.
         objective: Its loss.
+        saved: The weights of a model that no process has whole; None: the trainer's own model is measured.
 
     Returns:
         ``grad_norm`` of the whole; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the
         groups that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined.
     """
-    with _as_it_sampled(trainer) as model:
-        gram = measure_step(prepare_step(_policy(trainer, model), groups, objective))
+    with _random_state_kept(trainer):
+        if saved is not None:
+            gram = measure_step(prepare_step(_loaded(trainer, saved), groups, objective))
+        else:
+            with _as_it_sampled(trainer) as model:
+                gram = measure_step(prepare_step(_policy(trainer, model), groups, objective))
     whole, reward_part = gram.logged_gram, gram.policy_gram
     if whole is None or reward_part is None:  # an advantage that is no number
         return {}
@@ -71,26 +80,42 @@ def _blocks(gram: Array, index: NDArray[np.intp]) -> list[Array]:
 def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
     """The live model as the engine takes it."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    first = next(iter(trainable.values()))
     return MeasuredPolicy(
         model=model,
         tokenizer=trainer.processing_class,
         trainable=trainable,
         kind="adapter" if hasattr(model, "peft_config") else "full",
-        device=first.device,
-        dtype=first.dtype,
+        device=next(iter(trainable.values())).device,
+        dtype=coarsest_dtype(model),
         reference=trainer.ref_model,
-        padding=TrainerPadding(multiple=trainer.pad_to_multiple_of or 1),
+        padding=_padding(trainer),
     )
+
+
+def _loaded(trainer: Trainer, saved: WeightsRef) -> MeasuredPolicy:
+    """A sharded model's weights beside the trainer's share of them, in the precision that it keeps them in."""
+    with names_out_of_memory("the gathered weights"):
+        return load_measured_policy(saved, device=trainer.accelerator.device.type, padding=_padding(trainer))
+
+
+def _padding(trainer: Any) -> TrainerPadding:
+    return TrainerPadding(multiple=trainer.pad_to_multiple_of or 1)
+
+
+@contextmanager
+def _random_state_kept(trainer: Trainer) -> Iterator[None]:
+    """Whatever is drawn inside, such as the first values of an adapter before it is loaded, does not show outside."""
+    device = trainer.accelerator.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 @contextmanager
 def _as_it_sampled(trainer: Trainer) -> Iterator[Any]:
-    """The bare model in evaluation mode, outside of autocast; its modes and the random state come back."""
+    """The bare model in evaluation mode, outside of autocast; its modes come back."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), _without_autocast(model):
+    with _without_autocast(model):
         model.eval()
         try:
             yield model

@@ -29,14 +29,14 @@ from trl import GRPOTrainer
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
-from gradscope.rollouts.run import TrainerSettings
+from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import append_metrics, checkpoint_path, manifest_path, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.recording.live_gradients import measure_live
 from gradscope.training.recording.manifest import check_same_run, plain_arguments, recorded_manifest
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
-from gradscope.training.recording.weights import forget_after, save_weights
+from gradscope.training.recording.weights import forget_after, gathered, is_sharded, save_weights, saves_shards
 from gradscope.training.run_checks import check_free
 
 _LOGGER = logging.getLogger("gradscope")
@@ -59,7 +59,8 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         weights_every: Save the weights before an update every so many updates, the first included. None: only the
             trainer's own checkpoints are there to recompute gradients from.
         gradients_every: Every so many updates log norm, effective rank, cancellation and signal to noise of the
-            rollouts' gradients, on the weights that sampled.
+            rollouts' gradients, on the weights that sampled. Of several processes the main one measures, and the others
+            wait.
         success_threshold: A rollout passes when its reward reaches this.
         force: Replace a run that is in the folder.
 
@@ -140,16 +141,21 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
     def _check(self) -> None:
         """Refuse what could only fail later."""
         if self._gradients_every is not None:
-            if self._trainer.accelerator.num_processes > 1:
-                raise UsageError(
-                    "gradients_every measures in one process, and there are several.",
-                    hint="Leave it out; give weights_every, and use `gradscope rank` afterwards.",
-                )
             if self._objective.cannot is not None:
                 raise UsageError(
                     f"gradients_every cannot form this trainer's gradient: {self._objective.cannot}.",
                     hint="Leave it out; the rest is recorded all the same.",
                 )
+            if is_sharded(self._trainer) and self._objective.has_reference:
+                raise UsageError(
+                    "gradients_every needs the reference of the KL term, which is sharded too and not gathered.",
+                    hint="Leave it out; give weights_every, and use `gradscope rank` afterwards.",
+                )
+        if (self._weights_every or self._gradients_every) and saves_shards(self._trainer):
+            raise UsageError(
+                "FSDP is told to save a piece of the model in each process, and weights that sampled are saved whole.",
+                hint="Set fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
+            )
         own = Path(self._trainer.args.output_dir).resolve()
         if own.is_relative_to(self._run.resolve()):
             raise UsageError(
@@ -197,17 +203,23 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             if earlier is not None:
                 rows, rewards = [*earlier[0], *rows], torch.cat([earlier[1], rewards])
             self._staged = {done + 1: (rows, rewards)}
-            self._measure(done, self._groups(done + 1, rows, rewards))
-
-    def _measure(self, done: int, groups: Sequence[RolloutGroup]) -> None:
-        """Put our numbers where the trainer averages its own."""
-        numbers = self._degeneracy(groups)
+            self._tell(self._degeneracy(self._groups(done + 1, rows, rewards)))
         if self._gradients_every is not None and self._last_measured < (turn := done // self._gradients_every):
             self._last_measured = turn
-            try:
-                numbers |= measure_live(self._trainer, groups, self._objective)
-            except GradscopeError as error:  # a measurement is no reason to end somebody's training
-                _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
+            with gathered(self._trainer, self._run) as saved:
+                if self._trainer.is_world_process_zero():
+                    self._measure(done, self._groups(done + 1, *self._staged[done + 1]), saved)
+                self._trainer.accelerator.wait_for_everyone()
+
+    def _measure(self, done: int, groups: Sequence[RolloutGroup], saved: WeightsRef | None) -> None:
+        """Measure the rollouts of all processes in the main one; the others wait, as they have the same weights."""
+        try:
+            self._tell(measure_live(self._trainer, groups, self._objective, saved))
+        except GradscopeError as error:  # a measurement is no reason to end somebody's training
+            _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
+
+    def _tell(self, numbers: Mapping[str, float]) -> None:
+        """Put our numbers where the trainer averages its own."""
         for name, value in numbers.items():
             self._trainer._metrics["train"][_PREFIX + name].append(value)
 

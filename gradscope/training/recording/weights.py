@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gradscope.gradients.model.embedding import padding_row
+from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.run import WeightsRef
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.training.protocols import Trainer
 from gradscope.training.setup.checkpoints import complete_checkpoints, mark_complete, rewind
@@ -29,6 +33,39 @@ def save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
         shutil.rmtree(folder)
     aside.replace(folder)
     mark_complete(run, num_updates)
+
+
+def is_sharded(trainer: Trainer) -> bool:
+    """Whether no process need have the whole model: FSDP, DeepSpeed."""
+    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+
+
+def saves_shards(trainer: Trainer) -> bool:
+    """Whether FSDP was told to save a piece a process, which is no model that anything here could load."""
+    return trainer.is_fsdp_enabled and "FULL" not in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
+
+
+@contextmanager
+def gathered(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
+    """Have the weights of a sharded model in one place for a while. Every process calls it.
+
+    Yields:
+        Where the main process finds them; None where each process has the whole model.
+    """
+    if not is_sharded(trainer):
+        yield None
+        return
+    folder = run / ".gathered.partial"
+    trainer.save_model(str(folder), _internal_call=True)
+    try:
+        if trainer.is_world_process_zero():
+            _name_padding(folder / "config.json", trainer.model)
+            yield weights_at(folder, num_updates=0, base_of=lambda adapter: find_base(adapter, run))
+        else:
+            yield None
+    finally:
+        if trainer.is_world_process_zero():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def forget_after(run: Path, num_updates: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from gradscope.gradients.layers import rules
@@ -57,3 +58,18 @@ def test_a_layer_around_others_owns_what_it_computes_with():
     assert len(layers.covered_by(module)) == 3  # A, B and the magnitudes
     assert module.lora_A["default"] not in layers.owned
     assert layers.uncovered == set()
+
+
+def test_a_rule_that_is_taken_to_fit_is_asked_about_once():
+    model = Model()
+    layers = CoveredLayers(model, dict(model.named_parameters()))
+    assert layers.assume(True, ["second.weight"])
+    assert not layers.assume(False, ["first.bias"])
+    assert layers.uncovered == {"first.weight", "first.bias"}
+    assert layers.assume(torch.tensor(True), ["second.weight"])
+    assert layers.assume(torch.tensor(False), ["second.bias"])
+    assert "second.bias" not in layers.uncovered
+    layers.settle()
+    assert layers.uncovered == {"first.weight", "first.bias", "second.bias"}
+    layers.settle()
+    assert layers.covered_by(model.second) == {"weight": "second.weight"}

@@ -30,7 +30,8 @@ def test_the_padding_id_is_looked_up_without_a_gradient():
     call = LayerCall(module=nn.Embedding(5, 2), input=ids, grad=grads, spans=((0, 3),), length=4)
     assert call.lookup(grads, None).ids[0].tolist() == [0, 3, 0]
     found = call.lookup(grads, 0)
-    assert (found.ids[0].tolist(), found.grads[0].tolist()) == ([3], [[2.0, 3.0]])
+    assert (found.ids[0].tolist(), found.grads[0].tolist()) == ([0, 3, 0], [[0.0, 0.0], [2.0, 3.0], [0.0, 0.0]])
+    assert grads.flatten().tolist() == list(range(8))
 
 
 def test_a_graph_starts_at_a_copy_that_may_be_written_to():

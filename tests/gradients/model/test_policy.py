@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.policy import _default_padding, load_measured_policy
 from gradscope.rollouts.run import WeightsRef
-from tests.gradients.models import VOCAB, tiny_model
+from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_groups, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,16 @@ def test_tied_parameters_count_once(tmp_path):
 
 def test_dtype_can_be_asked_for(saved):
     assert load_measured_policy(full(saved), device="cpu", dtype="bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+def test_an_adapter_is_as_exact_as_the_base_under_it(adapter, saved, engine):
+    """PEFT keeps it in float32; held to float32's tolerance, every such run was refused."""
+    policy = load_measured_policy(lora(adapter, str(saved)), dtype="bfloat16")
+    assert {parameter.dtype for parameter in policy.trainable.values()} == {torch.float32}
+    found = measured_step(policy, tiny_groups(), DAPO, engine=engine)
+    assert (found.dtype, found.precision) == ("bfloat16", "reduced")
+    assert found.relative_row_error > 1e-4
 
 
 @pytest.mark.parametrize("base", [None, "/nowhere/base", "../gone"])

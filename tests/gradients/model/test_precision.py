@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from gradscope.gradients.model.precision import uses_tf32, without_tf32
+from gradscope.gradients.model.precision import exact_products, uses_tf32, without_tf32
 from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
 from gradscope.gradients.step.verify import tolerance
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model, tiny_policy
@@ -28,6 +28,32 @@ def test_tf32_is_switched_off_and_comes_back(tf32):
         raise KeyError
     assert uses_tf32(cuda)
     assert torch.backends.cudnn.allow_tf32 == convolutions
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "precision"),
+    [
+        (torch.bfloat16, torch.bfloat16, "high"),
+        (torch.float16, torch.bfloat16, "high"),
+        (torch.float32, torch.bfloat16, "highest"),
+        (torch.float32, torch.float32, "highest"),
+        (torch.float64, torch.float64, "highest"),
+    ],
+)
+def test_only_numbers_that_tf32_holds_are_multiplied_in_it(first, second, precision):
+    with suppress(KeyError), exact_products(first, second):
+        assert torch.get_float32_matmul_precision() == precision
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_tensorfloat_32_holds_every_number_of_half_precision():
+    """Its mantissa has 10 bits behind the point: rounding the others off must change nothing."""
+    for dtype in (torch.bfloat16, torch.float16):
+        every = torch.arange(2**16).to(torch.uint16).view(dtype).float()
+        bits = every[every.isfinite()].view(torch.int32)
+        assert len(bits) > 2**15
+        assert not (bits & (2**13 - 1)).any()
 
 
 def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 from gradscope.gradients.plan.losses import LOSSES, LossParameters
 from gradscope.gradients.plan.sampler import SamplerCorrection
-from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope
+from gradscope.gradients.plan.slopes import Completion, factors_out, kl_slope, reward_slope, sent
 
 LOGPROBS = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
 COUNTED = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
@@ -103,3 +103,11 @@ def test_everything_goes_where_the_log_probabilities_are():
     moved = off_policy(reference=LOGPROBS).to(torch.zeros(1, dtype=torch.float32))
     assert {moved.counted.dtype, moved.old.dtype, moved.reference.dtype} == {torch.float32}
     assert moved.sampler is None
+
+
+def test_what_comes_back_from_a_device_is_waited_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: asked.append(non_blocking))
+    sent(ONE, ONE)
+    sent(torch.ones(1, device="meta"), ONE)
+    assert asked == [True, False]

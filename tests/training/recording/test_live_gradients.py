@@ -5,13 +5,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from gradscope import measure_rank
+from gradscope import measure_rank, replay_run
 from gradscope.errors import GradscopeError
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
 from tests.training.recording.recorded import record
 from tests.training.stock import answer
+from tests.training.two_processes import start
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from gradscope.training import RolloutRecorder
+from tests.training.stock import stock_trainer, train
+from tests.training.two_processes import shard_on_the_cpu
+name, sharded, adapter, every = sys.argv[1], sys.argv[2] == "fsdp", sys.argv[3] == "lora", int(sys.argv[4]) or None
+if sharded:
+    shard_on_the_cpu()
+more = {}
+if adapter:
+    from peft import LoraConfig
+    more = {"peft_config": LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)}
+trainer = stock_trainer(Path(name) / "trl", per_device_train_batch_size=8, max_steps=2, **more)
+assert trainer.is_fsdp_enabled == sharded and trainer.accelerator.num_processes == 2
+RolloutRecorder(trainer, f"{name}/run", weights_every=None if adapter else 1, gradients_every=every)
+torch.manual_seed(trainer.accelerator.process_index)
+train(trainer)
+trainer.save_model(f"{name}/end")
+"""
 
 
 @pytest.mark.slow
@@ -54,3 +79,29 @@ def test_a_measurement_that_fails_does_not_end_the_training(
         f"step {step}: no gradient was measured: the batch does not fit." for step in (1, 3)
     ]
     assert sorted(read_metrics(run)) == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "trained"), [("ddp", "full"), ("fsdp", "full"), ("ddp", "lora"), ("fsdp", "lora")])
+def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, trained: str, tmp_path: Path) -> None:
+    """The main process measures the rollouts of both; the norm is that which the trainer logs."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for name, every in (("with", 1), ("without", 0)):
+        process = start(tmp_path, "script.py", name, way, trained, str(every))
+        said = process.communicate(timeout=300)[0]
+        assert process.returncode == 0, said
+    run = tmp_path / "with" / "run"
+    metrics = read_metrics(run)
+    assert sorted(metrics) == [1, 2]
+    for entry in metrics.values():
+        assert entry["grad_norm"] > 0.001
+        assert entry["gradscope/grad_norm"] == pytest.approx(entry["grad_norm"], rel=1e-5)
+        assert 1 <= entry["gradscope/effective_rank"] <= 4
+    ends = [load_file(next((tmp_path / name / "end").glob("*.safetensors"))) for name in ("with", "without")]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(ends[0][tensor], ends[1][tensor]) for tensor in ends[0])
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    if trained == "full":
+        report = replay_run(run)
+        assert report.verdict == "match"
+        assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,22 @@ def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
         RolloutRecorder(trainer, tmp_path / "run", gradients_every=1)
     with pytest.raises(UsageError, match=r"The trainer's own output_dir, .*trl, is or lies in"):
         RolloutRecorder(trainer, tmp_path / "trl")
+
+
+def test_a_sharded_model_that_cannot_be_gathered_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = stock_trainer(tmp_path / "trl", beta=0.1)
+    plugin = SimpleNamespace(state_dict_type="StateDictType.SHARDED_STATE_DICT")
+    monkeypatch.setattr(trainer, "is_fsdp_enabled", True)
+    monkeypatch.setattr(trainer.accelerator, "state", SimpleNamespace(fsdp_plugin=plugin))
+    RolloutRecorder(trainer, tmp_path / "rollouts-alone")
+    with pytest.raises(UsageError, match="FSDP is told to save a piece of the model in each process"):
+        RolloutRecorder(trainer, tmp_path / "run", weights_every=1)
+    plugin.state_dict_type = "StateDictType.FULL_STATE_DICT"
+    RolloutRecorder(trainer, tmp_path / "with-weights", weights_every=1)
+    with pytest.raises(UsageError, match="needs the reference of the KL term, which is sharded too"):
+        RolloutRecorder(trainer, tmp_path / "run", gradients_every=1)
 
 
 def test_images_are_refused(tmp_path: Path) -> None:

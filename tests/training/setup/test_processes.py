@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +19,8 @@ from gradscope.training.grid import train_grid
 from gradscope.training.setup import processes
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.train import resume_command, train
-from tests.conftest import REPOSITORY
 from tests.training.conftest import SHORT
+from tests.training.two_processes import start
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
@@ -35,21 +33,6 @@ trainer = stock_trainer(Path("trl"), per_device_train_batch_size=8)
 RolloutRecorder(trainer, "run", weights_every=1)
 train(trainer)
 """
-
-
-def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    """Two processes under torchrun; localhost is all the network they use."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(
-        [*launcher, *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def launched(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -1,0 +1,309 @@
+"""The sections of `gpu.py`, in the order of their worth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step, product_flops
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STEPS = (
+    *(("4B", "full", 8, 300), ("0.5B", "full", 8, 300), ("8B", "full", 8, 300), ("4B", "lora", 8, 300)),
+    *(("4B", "full", 8, 2000), ("4B", "full", 64, 300), ("8B", "lora", 8, 2000), ("8B", "full", 8, 2000)),
+    *(("0.5B", "full", 64, 300), ("0.5B", "full", 8, 2000), ("0.5B", "lora", 64, 300), ("0.5B", "full", 64, 2000)),
+    *(("8B", "lora", 64, 300), ("4B", "lora", 64, 2000), ("8B", "full", 64, 300), ("4B", "full", 64, 2000)),
+)
+"""Shape, what is trained, rollouts, tokens of each."""
+
+
+def tests(setting: Setting) -> Iterator[Case]:
+    """The tests marked gpu: figures of wrong numbers are worth nothing."""
+    limit = ["--collect-only"] if setting.dry else []
+    where = ["tests/gradients/end_to_end/test_cuda.py"] if setting.dry else ["tests"]
+
+    def run() -> Iterator[Row]:
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n0", "-q", "-p", "no:cacheprovider", *limit, *where]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        lines = done.stdout.strip().splitlines() or [done.stderr.strip()]
+        wrong = [line.split()[1].rpartition("::")[2] for line in lines if line.startswith(("FAILED", "ERROR"))]
+        yield Row(
+            note=f"{'failed: ' if done.returncode else ''}{lines[-1].strip('= ')} {' '.join(wrong)[:300]}".strip()
+        )
+
+    yield Case("pytest -m gpu", run)
+
+
+def rates(setting: Setting) -> Iterator[Case]:
+    """The card's own rates: what every other figure is held to."""
+    import torch
+
+    def products(name: str, dtype: Any, precision: str) -> Callable[[], Iterator[Row]]:
+        def run() -> Iterator[Row]:
+            size = 64 if setting.dry else 4096 if dtype in (torch.float64, torch.float32) else 8192
+            first, second = (torch.randn(size, size, device=setting.device).to(dtype) for _ in "ab")
+            before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision(precision)
+            try:
+                seconds = setting.seconds(lambda: first @ second, 5)
+            finally:
+                torch.set_float32_matmul_precision(before)
+            setting.rates[name] = 2 * size**3 / min(seconds)
+            yield Row(seconds, note=f"{setting.rates[name] / 1e12:.3g} TFLOP/s")
+
+        return run
+
+    for name, dtype, precision in (
+        ("bf16", torch.bfloat16, "highest"),
+        ("tf32", torch.float32, "high"),
+        ("fp32", torch.float32, "highest"),
+        ("fp64", torch.float64, "highest"),
+    ):
+        yield Case(f"products in {name}", products(name, dtype, precision))
+
+    def few_rows() -> Iterator[Row]:
+        """The Gram of a slice of eight rows: the longest sums of the smallest matrix."""
+        rows = torch.randn(8, 2**10 if setting.dry else 2**23, device=setting.device, dtype=torch.float64)
+        moved = rows.numel() * rows.itemsize
+        chunks = rows.view(8, 32, -1).transpose(0, 1)
+        for name, work in (
+            ("Gram of 8 rows in float64", lambda: rows @ rows.t()),
+            ("the same in 32 chunks", lambda: torch.bmm(chunks, chunks.transpose(1, 2)).sum(0)),
+            ("float32 to float64 of them", lambda: rows.float().double()),
+        ):
+            seconds = setting.seconds(work, 5)
+            yield Row(seconds, note=f"{moved / min(seconds) / 1e9:.0f} GB/s", name=name)
+
+    yield Case("Gram of few rows", few_rows)
+
+
+def steps(setting: Setting) -> Iterator[Case]:
+    """One measured step over one plain pass, over the floor, and its memory; and where its time goes."""
+
+    def step(shape: str, trained: str, size: int, length: int) -> Callable[[], Iterator[Row]]:
+        def run() -> Iterator[Row]:
+            yield from _step(setting, prepared_step(setting, setting.policy(shape, trained), size, length))
+
+        return run
+
+    for shape, trained, size, length in STEPS[:3] if setting.dry else STEPS:
+        yield Case(f"{shape} {trained} R={size} T={length}", step(shape, trained, size, length))
+
+
+def _step(setting: Setting, prepared: Any, **options: Any) -> Iterator[Row]:
+    """Rows of one step: whole, engine alone, plain pass."""
+    from gradscope.gradients.step import measure
+
+    plain = plain_pass(prepared)
+    plain_seconds = setting.seconds(plain)
+    middle = sorted(plain_seconds)[len(plain_seconds) // 2]
+    floor = product_flops(prepared) / setting.rates["bf16"] if "bf16" in setting.rates else None
+    found: list[Any] = []
+    parts: dict[str, list[float]] = {"verify_gram": [], "relative_row_error": []}
+
+    def timed(name: str) -> Callable[..., Any]:
+        real = getattr(measure, name)
+
+        def work(*arguments: Any, **keywords: Any) -> Any:
+            answer: list[Any] = []
+            parts[name].append(setting.once(lambda: answer.append(real(*arguments, **keywords))))
+            return answer[0]
+
+        return work
+
+    def whole() -> None:
+        found[:] = [measure.measure_step(prepared, **options)]
+
+    peak = setting.peak(whole)
+    with ExitStack() as patches:
+        for name in parts:
+            patches.enter_context(mock.patch.object(measure, name, timed(name)))
+        seconds = [setting.once(whole) for _ in range(setting.repeats)]
+    check, error = (parts[name] for name in parts)
+    engine = [all_ - a - b for all_, a, b in zip(seconds, check, error, strict=True)]
+    batches = len(prepared.batches(range(len(prepared.plan.rows)), prepared.budget.tokens))
+    step = found[0]
+    note = f"engine {step.engine}, {batches} batches, self-check {check[-1]:.3g} s, row error {error[-1]:.3g} s"
+    yield Row(seconds, middle, floor, peak, note=". ".join([note, *prepared.budget.notes]))
+    yield Row(engine, middle, floor, name="    the engine alone")
+    yield Row(plain_seconds, middle, floor, setting.peak(plain), name="    plain")
+
+
+def profile(setting: Setting) -> Iterator[Case]:
+    """Where the time of one measured step goes."""
+
+    def run() -> Iterator[Row]:
+        from torch.profiler import ProfilerActivity, profile
+
+        from gradscope.gradients.step.measure import measure_step
+
+        prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
+        measure_step(prepared)
+        on_card = setting.device.type == "cuda"
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with profile(activities=activities) as seen:
+                measure_step(prepared)
+                setting.wait()
+        kind = "self_device_time_total" if on_card else "self_cpu_time_total"
+        averages = sorted(seen.key_averages(), key=lambda each: -getattr(each, kind))
+        total = sum(getattr(each, kind) for each in averages)
+        for each in averages[:10]:
+            part = getattr(each, kind)
+            yield Row([part / 1e6], note=f"{part / total:.0%} of it, {each.count} calls", name=f"`{each.key[:60]}`")
+
+    yield Case("top ten of 4B full R=8 T=300", run)
+
+
+def waits(setting: Setting) -> Iterator[Case]:
+    """How often the program waits for the card in one step, and for what."""
+
+    def run() -> Iterator[Row]:
+        import torch
+
+        from gradscope.gradients.step.measure import measure_step
+
+        prepared = prepared_step(setting, setting.policy("0.5B"), 8, 300)
+        measure_step(prepared)
+        seen: Counter[str] = Counter()
+
+        def note(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+            if "synchroniz" in str(message):
+                seen[f"{Path(filename).stem}:{lineno}"] += 1
+
+        on_card = setting.device.type == "cuda"
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            with mock.patch.object(warnings, "showwarning", note):
+                if on_card:
+                    torch.cuda.set_sync_debug_mode("warn")
+                try:
+                    measure_step(prepared)
+                finally:
+                    if on_card:
+                        torch.cuda.set_sync_debug_mode("default")
+        most = ", ".join(f"{place} {number}" for place, number in seen.most_common(8))
+        layers = prepared.policy.model.config.num_hidden_layers
+        counted = f"{sum(seen.values())} waits in {layers} layers and 8 rows: {most}"
+        yield Row(note=counted if on_card else "counted on a GPU only; tests/gradients/end_to_end/test_other_device.py")
+
+    yield Case("0.5B full R=8 T=300", run)
+
+
+def precision(setting: Setting) -> Iterator[Case]:
+    """Singular values in bfloat16 against float32, beside the floor that the result states."""
+
+    def run() -> Iterator[Row]:
+        import numpy as np
+        import torch
+
+        from gradscope.gradients.step.measure import measure_step
+
+        policy, found = setting.policy("0.5B"), []
+        setting.forget()
+        for dtype in (torch.bfloat16, torch.float32):  # the same weights, which bfloat16 holds
+            policy.model.to(dtype)
+            found.append(measure_step(prepared_step(setting, replace(policy, dtype=dtype), 8, 300)))
+        rough, exact = (np.sqrt(np.clip(np.linalg.eigvalsh(s.score_gram)[::-1], 0, None)) for s in found)
+        error = float(np.max(np.abs(rough - exact)) / np.linalg.norm(exact))
+        floor, first = found[0].relative_row_error, rough[0] / exact[0] - 1
+        yield Row(
+            note=f"largest difference {error:.2e} of the norm, stated floor {floor:.2e}; of the first {first:+.2e}"
+        )
+
+    yield Case("0.5B full R=8 T=300, bf16 against fp32", run)
+
+
+def prompts(setting: Setting) -> Iterator[Case]:
+    """What running a shared prompt once saves."""
+
+    def of(shape: str, trained: str, prompt: int, length: int) -> Callable[[], Iterator[Row]]:
+        def run() -> Iterator[Row]:
+            prepared = prepared_step(setting, setting.policy(shape, trained), 8, length, prompt)
+            for engine in ("prompt", "stream"):
+                whole, *_, plain = _step(setting, prepared, engine=engine)
+                yield replace(whole, name=f"{engine}, {shape} {trained}")
+            yield replace(plain, name=f"plain, {shape} {trained}")
+
+        return run
+
+    for shape, trained in (("4B", "full"), ("4B", "lora")):
+        yield Case(f"{shape} {trained} R=8, prompt 512 and 128 more", of(shape, trained, 512, 640))
+
+
+def tokens(setting: Setting) -> Iterator[Case]:
+    """Token rows, exact and sketched, over a plain pass of the group."""
+
+    def of(shape: str, trained: str, **options: Any) -> Callable[[], Iterator[Row]]:
+        def run() -> Iterator[Row]:
+            from gradscope.gradients.step.measure import measure_step
+            from gradscope.gradients.tokens.measure import measure_tokens
+
+            prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
+            step = measure_step(prepared)
+            most = setting.size(options.get("most", 512))
+
+            def work() -> None:
+                measure_tokens(prepared, step, **{**options, "most": most})
+
+            peak = setting.peak(work)
+            plain = min(setting.seconds(plain_pass(prepared)))
+            yield Row([setting.once(work)], plain, peak=peak, note=f"{most} tokens a group, checked")
+
+        return run
+
+    for shape, trained in (("0.5B", "full"), ("0.5B", "lora"), ("4B", "lora"), ("4B", "full")):
+        yield Case(f"{shape} {trained}, exact", of(shape, trained))
+    yield Case("0.5B full, sketched in 4096", of("0.5B", "full", num_buckets=64 if setting.dry else 4096))
+
+
+def settings(setting: Setting) -> Iterator[Case]:
+    """Constants that were chosen without a GPU, at other values."""
+
+    def slices(size: int) -> Callable[[], Iterator[Row]]:
+        def run() -> Iterator[Row]:
+            from gradscope.gradients.engines import accumulator
+
+            prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
+            with mock.patch.object(accumulator, "CUDA_SLICE_BYTES", size):
+                _, engine, _ = _step(setting, prepared, engine="stream")
+            yield replace(engine, name="")
+
+        return run
+
+    for size in (2**26, 2**28, 2**30):
+        yield Case(f"4B full R=8 T=300, engine, slices of {size / 2**20:.0f} MiB", slices(size))
+
+    def batches() -> Iterator[Row]:
+        from gradscope.gradients.model.budget import TokenBudget
+
+        prepared = prepared_step(setting, setting.policy("0.5B"), 8, 300)
+        tokens = max(prepared.plan.lengths) * 2
+        several = replace(prepared, budget=TokenBudget(tokens, fixed=True))
+        _, engine, _ = _step(setting, several, engine="stream")
+        yield replace(engine, name="", note="pairs wait on the CPU")
+
+    yield Case("0.5B full R=8 T=300, engine, batches of two", batches)
+
+
+SECTIONS = (
+    Section("tests", 90, tests),
+    Section("rates", 15, rates),
+    Section("steps", 240, steps),
+    Section("profile", 30, profile),
+    Section("waits", 15, waits),
+    Section("precision", 25, precision),
+    Section("prompts", 45, prompts),
+    Section("settings", 40, settings),
+    Section("tokens", 70, tokens),
+)
+"""With seconds of nine and a half minutes as their shares."""

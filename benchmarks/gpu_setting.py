@@ -1,0 +1,320 @@
+"""What the sections of `gpu.py` share: the table, the clock, limits, models with random weights and their rollouts."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SHAPES = {
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
+}
+"""Qwen3's, the first of them Qwen2.5-0.5B's; all but the largest tie their head to the embedding."""
+TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUP, PROMPT = 8, 64
+"""Rollouts of a group; tokens of a prompt, where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    seconds: Sequence[float] = ()
+    """Of each run."""
+    plain: float | None = None
+    """The plain pass's seconds."""
+    floor: float | None = None
+    """Seconds of the matrix products alone."""
+    peak: float | None = None
+    """Bytes above the model."""
+    note: str = ""
+    """Whatever else is to say."""
+    name: str = ""
+    """Of the row, where a case has several."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure."""
+
+    name: str
+    """What."""
+    run: Callable[[], Iterable[Row]]
+    """Measures it."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Cases that answer one question."""
+
+    name: str
+    """What it is called."""
+    share: float
+    """Its share of the time."""
+    cases: Callable[[Setting], Iterable[Case]]
+    """From where it runs to what it runs, the most valuable first."""
+
+
+class Table:
+    """The one table, printed and kept row by row.
+
+    Args:
+        heading: What stands above it.
+    """
+
+    def __init__(self, path: Path, heading: str) -> None:
+        self._path = path
+        path.write_text("")
+        self.num_rows = self.failed = 0
+        self.say(f"{heading}\n\n| section | case | seconds | / plain | / floor | peak above the model, GB | |")
+        self.say("|---|---|---|---|---|---|---|")
+
+    def say(self, line: str) -> None:
+        """Print a line and keep it."""
+        print(line, flush=True)
+        with self._path.open("a") as file:
+            file.write(f"{line}\n")
+
+    def add(self, section: str, case: str, row: Row) -> None:
+        """A row of a case."""
+        middle = statistics.median(row.seconds) if row.seconds else None
+        shown = "" if middle is None else f"{middle:.4g} ({min(row.seconds):.4g}-{max(row.seconds):.4g})"
+        plain, floor = ("" if middle is None or not of else f"{middle / of:.2f}" for of in (row.plain, row.floor))
+        peak = "" if row.peak is None else f"{row.peak / 1e9:.2f}"
+        self.say(f"| {section} | {row.name or case} | {shown} | {plain} | {floor} | {peak} | {row.note} |")
+        self.num_rows += 1
+        self.failed += row.note.startswith(("failed", "left out", "out of"))
+
+    @contextmanager
+    def says_what_went_wrong(self, section: str, case: str) -> Iterator[None]:
+        """Turn an error into a row; Ctrl-C goes on up."""
+        try:
+            yield
+        except TimeoutError:
+            self.add(section, case, Row(note="out of time"))
+        except Exception as error:
+            kind = "out of memory" if "emory" in str(error) else f"failed: {type(error).__name__}"
+            self.add(section, case, Row(note=f"{kind}: {' '.join(str(error).split())[:160]}".replace("|", "/")))
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the case that takes longer, as soon as Python has a say."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass
+class Setting:
+    """Where everything runs, and the model at hand."""
+
+    device: Any
+    """The card."""
+    dry: bool
+    """Whether sizes are tiny."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Products in FLOP/s by dtype, as measured."""
+    _made: tuple[Any, Any] | None = None
+
+    @property
+    def repeats(self) -> int:
+        """Runs of a case."""
+        return 1 if self.dry else 3
+
+    def size(self, number: int) -> int:
+        """A number of tokens or rollouts, or the tiny one in its place."""
+        return number if not self.dry else min(number, 4 if number <= 64 else 12 if number <= 500 else 16)
+
+    def policy(self, shape: str, trained: str = "full") -> Any:
+        """A policy with random weights, in bfloat16 on a card; the last one is kept until another is asked for."""
+        key, dtype = (shape, trained), "float32" if self.dry else "bfloat16"
+        if self._made is None or self._made[0] != key:
+            self._made = None
+            self.tidy()
+            self._made = (key, build(TINY if self.dry else SHAPES[shape], shape, trained, dtype, self))
+        return self._made[1]
+
+    def forget(self) -> None:
+        """Let the next case make a policy of its own."""
+        self._made = None
+
+    def tidy(self) -> None:
+        """Give back what the last case left."""
+        gc.collect()
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def seconds(self, work: Callable[[], object], repeats: int | None = None) -> list[float]:
+        """Seconds of each run of something, after one that does not count."""
+        work()
+        return [self.once(work) for _ in range(repeats or self.repeats)]
+
+    def once(self, work: Callable[[], object]) -> float:
+        """Seconds of one run, everything that it queued included."""
+        self.wait()
+        start = time.perf_counter()
+        work()
+        self.wait()
+        return time.perf_counter() - start
+
+    def wait(self) -> None:
+        """Until the card has nothing to do."""
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+    def peak(self, work: Callable[[], object]) -> float | None:
+        """Most bytes that one run holds above what there was; None on the CPU."""
+        if self.device.type != "cuda":
+            work()
+            return None
+        import torch
+
+        self.tidy()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        work()
+        return torch.cuda.max_memory_allocated(self.device) - before
+
+
+def build(sizes: dict[str, int], shape: str, trained: str, dtype: str, setting: Setting) -> Any:
+    """A Qwen3 with random weights, on the card from the start; LoRA of rank 16 on every linear layer."""
+    import warnings
+
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        **sizes,
+        num_key_value_heads=2 if shape == "0.5B" else min(8, sizes["num_attention_heads"]),
+        head_dim=8 if setting.dry else 64 if shape == "0.5B" else 128,
+        vocab_size=64 if setting.dry else 151936,
+        tie_word_embeddings=shape != "8B",
+        max_position_embeddings=8192,
+    )
+    with torch.device(setting.device):
+        model: Any = Qwen3ForCausalLM._from_config(config, dtype=getattr(torch, dtype)).eval()
+        if trained == "lora":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = get_peft_model(
+                    model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+                ).eval()
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "lora_B" in name:  # a fresh adapter's is zero, and so is half of its gradient
+                        parameter.normal_(std=0.01)
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return MeasuredPolicy(
+        model=model,
+        tokenizer=None,
+        trainable=trainable,
+        kind="adapter" if trained == "lora" else "full",
+        device=next(iter(trainable.values())).device,
+        dtype=coarsest_dtype(model),
+    )
+
+
+def groups_of(policy: Any, size: int, length: int, prompt: int) -> list[Any]:
+    """Groups of random rollouts, each of so many tokens, behind random prompts."""
+    import numpy as np
+
+    from gradscope.rollouts.types import Rollout, RolloutGroup
+
+    rng, vocab = np.random.default_rng(0), policy.vocab_size
+
+    def ids(number: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, vocab, number).tolist())
+
+    groups = []
+    for first in range(0, size, GROUP):
+        shared = ids(prompt)
+        groups.append(
+            RolloutGroup(
+                step=1,
+                group_id=f"g{first}",
+                prompt_id=f"p{first}",
+                rollouts=tuple(
+                    Rollout(
+                        group_id=f"g{first}",
+                        sample=sample,
+                        row=first + sample,
+                        prompt="",
+                        completion="",
+                        prompt_ids=shared,
+                        completion_ids=ids(length - prompt),
+                        reward=float(sample % 2),
+                        advantage=float(rng.normal()),
+                    )
+                    for sample in range(min(GROUP, size - first))
+                ),
+            )
+        )
+    return groups
+
+
+def prepared_step(setting: Setting, policy: Any, size: int, length: int, prompt: int = PROMPT) -> Any:
+    """A step of so many rollouts of so many tokens, ready to measure."""
+    from gradscope.gradients.plan.objective import Objective
+    from gradscope.gradients.plan.prepared_step import prepare_step
+
+    length = setting.size(length)
+    groups = groups_of(policy, setting.size(size), length, min(setting.size(prompt), length // 2))
+    return prepare_step(policy, groups, Objective(loss_type="dapo"))
+
+
+def plain_pass(prepared: Any) -> Callable[[], None]:
+    """Forward and backward passes of a step's rows in the same batches, as training does them."""
+    import torch
+
+    from gradscope.gradients.model.forward import completion_logprobs
+
+    policy, plan = prepared.policy, prepared.plan
+
+    def plain() -> None:
+        for batch in prepared.batches(range(len(plan.rows)), prepared.budget.tokens):
+            logprobs = completion_logprobs(policy.model, batch, 1.0)
+            torch.stack([row.sum() for row in logprobs]).sum().backward()
+        for parameter in policy.trainable.values():
+            parameter.grad = None
+
+    return plain
+
+
+def product_flops(prepared: Any) -> float:
+    """Operations of a step's plain pass in linear layers: forward, backward, and gradients of what is trained."""
+    import torch
+
+    trained = {id(parameter) for parameter in prepared.policy.trainable.values()}
+    sequences = prepared.plan.sequences
+    tokens = sum(sequence.num_tokens for sequence in sequences)
+    predicted = sum(len(sequence.completion_ids) for sequence in sequences)
+    flops = 0.0
+    for layer in (module for module in prepared.policy.model.modules() if isinstance(module, torch.nn.Linear)):
+        positions = predicted if layer.out_features == prepared.policy.vocab_size else tokens
+        flops += 2.0 * (3 if id(layer.weight) in trained else 2) * positions * layer.weight.numel()
+    return flops

@@ -1,0 +1,181 @@
+"""On a GPU, where there is one: the numbers of the CPU, by every engine, in every precision, and how often it waits.
+
+What can be seen without one is in ``test_other_device.py``; figures are made by ``benchmarks/gpu.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradscope.gradients.model.policy import load_measured_policy
+from gradscope.gradients.model.precision import exact_products, without_tf32
+from gradscope.gradients.step.row_error import FLOAT32_ROW_ERROR
+from gradscope.gradients.step.verify import tolerance
+from gradscope.rollouts.run import WeightsRef
+from tests.gradients.end_to_end.test_other_device import LOOKS, OBJECTIVES, logged_groups
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    measured_step,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SAME = 1e-4
+"""Relative distance of two Gram matrices in float32 whose sums went in different orders."""
+
+
+def made(name: str, **options: Any) -> Any:
+    return tiny_experts(name) if "mixtral" in name or "moe" in name else tiny_model(name, **options)
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 24], ids=["one batch", "several"])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_engine_gives_what_the_cpu_gives(name, engine, lora, batch_tokens):
+    on_cpu = measured_step(tiny_policy(name, lora=lora), tiny_groups(), DAPO, engine=engine)
+    policy = policy_of(tiny_model(name, lora=lora).cuda(), lora=lora)
+    found = measured_step(policy, tiny_groups(), DAPO, engine=engine, batch_tokens=batch_tokens, verify="all")
+    assert relative(found.gram, on_cpu.gram) < SAME
+    assert (found.coverage, found.engine, found.device) == (1.0, engine, str(policy.device))
+    assert found.batch_tokens == (batch_tokens or found.batch_tokens) > 0
+    for one, other in zip(found.logprobs, on_cpu.logprobs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=SAME, atol=SAME)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_half_precision_is_within_what_it_says_of_its_rows(name, engine, dtype):
+    exact = measured_step(tiny_policy(name), tiny_groups(), DAPO, engine=engine)
+    found = measured_step(policy_of(tiny_model(name, dtype=dtype).cuda()), tiny_groups(), DAPO, engine=engine)
+    assert 0 < found.relative_row_error < tolerance(dtype) * 5
+    assert relative(found.gram, exact.gram) < max(3 * found.relative_row_error, tolerance(dtype))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen3_moe_normalized"])
+def test_experts(name):
+    on_cpu = measured_step(policy_of(made(name)), tiny_groups(), DAPO, engine="stream")
+    found = measured_step(policy_of(made(name).cuda()), tiny_groups(), DAPO, engine="stream")
+    assert relative(found.gram, on_cpu.gram) < SAME
+    assert found.slow_parameters == on_cpu.slow_parameters
+
+
+@pytest.mark.parametrize("kept", [2**30, 2000], ids=["memory", "disk"])
+def test_pairs_that_wait_come_back_as_they_were(kept):
+    policy = policy_of(tiny_model("qwen3_gqa_norms").cuda())
+    whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+    found = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_kept_bytes=kept)
+    assert relative(found.gram, whole.gram) < 1e-5
+
+
+@pytest.mark.parametrize("case", OBJECTIVES)
+def test_every_weight_of_a_loss(case):
+    grams = []
+    for place in ("cpu", "cuda"):
+        reference = tiny_model("qwen3_gqa_norms").requires_grad_(False)
+        reference.lm_head.weight.data.mul_(1.3)
+        policy = policy_of(tiny_model("qwen3_gqa_norms").to(place), reference=reference.to(place))
+        grams.append(measured_step(policy, logged_groups(), OBJECTIVES[case], engine="stream").gram)
+    assert relative(*grams) < SAME
+
+
+@pytest.mark.parametrize("case", LOOKS)
+def test_tokens_weights_signals_and_norms(case):
+    name, look = LOOKS[case]
+    expected, found = look(made(name)), look(made(name).cuda())
+    assert relative(np.asarray(found), np.asarray(expected)) < SAME
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_weights_are_loaded_onto_the_device_in_their_own_precision(device, tmp_path):
+    tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16).save_pretrained(tmp_path)
+    policy = load_measured_policy(WeightsRef(num_updates=0, path=tmp_path, kind="full"), device=device)
+    assert (policy.device.type, policy.dtype) == ("cuda", torch.bfloat16)
+    high = load_measured_policy(WeightsRef(num_updates=0, path=tmp_path, kind="full"), device=device, dtype="float32")
+    assert measured_step(high, tiny_groups(), DAPO).precision == "high"
+
+
+def test_an_adapter_on_a_base_in_bfloat16(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny_model("qwen3_gqa_norms", lora=True).save_pretrained(tmp_path / "adapter")
+    tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16).save_pretrained(tmp_path / "base")
+    weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
+    rough, exact = (load_measured_policy(weights, dtype=dtype) for dtype in ("auto", "float32"))
+    assert (rough.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
+    found, expected = (measured_step(policy, tiny_groups(), DAPO) for policy in (rough, exact))
+    assert relative(found.gram, expected.gram) < max(3 * found.relative_row_error, tolerance(torch.bfloat16))
+
+
+def test_tf32_raises_the_noise_floor_and_is_said():
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
+        with without_tf32():
+            exact = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert (found.precision, exact.precision) == ("reduced", "high")
+    assert relative(found.gram, exact.gram) < 3 * max(found.relative_row_error, FLOAT32_ROW_ERROR)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_tensor_cores_multiply_half_precision_as_exactly_as_float32(dtype):
+    torch.manual_seed(0)
+    first, second = (torch.randn(512, 512, device="cuda").to(dtype) for _ in "ab")
+    exact = first.double() @ second.double()
+    with exact_products(dtype, dtype):
+        found = first.float() @ second.float()
+    assert float((found - exact).norm() / exact.norm()) < 2e-6
+    unlike = torch.randn(512, 512, device="cuda")
+    torch.set_float32_matmul_precision("high")
+    try:
+        rounded = unlike @ unlike
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    exact = unlike.double() @ unlike.double()
+    assert float((rounded - exact).norm() / exact.norm()) > 1e-5  # numbers that TF32 does not hold
+
+
+def test_memory_that_runs_out_on_cuda_is_halved():
+    policy = policy_of(tiny_policy("qwen3_gqa_norms").model.cuda())
+    whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+
+    def refuse(module, arguments, keywords):
+        if keywords["input_ids"].numel() > 24:
+            torch.empty(2**50, device="cuda", dtype=torch.uint8)
+
+    policy.model.register_forward_pre_hook(refuse, with_kwargs=True)
+    found = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+    assert found.notes
+    assert relative(found.gram, whole.gram) < 1e-5
+
+
+def test_what_is_waited_for_does_not_grow_with_the_rollouts():
+    """PyTorch warns of every wait; a step of four groups has as many as one of two, where all fit one batch."""
+    policy, seen = policy_of(tiny_model("qwen3_gqa_norms").cuda()), []
+    for num_groups in (2, 2, 4):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                measured_step(policy, tiny_groups(num_groups), DAPO, engine="stream")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        seen.append(sum("synchroniz" in str(each.message) for each in found))
+    assert 0 < seen[1] == seen[2], "the first step of all loads kernels, which is no wait of ours"

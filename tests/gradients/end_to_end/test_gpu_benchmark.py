@@ -1,0 +1,101 @@
+"""`benchmarks/gpu.py` on a machine without a GPU: every section runs, and nothing that was measured is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import REPOSITORY
+
+SCRIPT = REPOSITORY / "benchmarks" / "gpu.py"
+
+
+def start(output: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--output", str(output), *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def gpu_setting(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmarks import each other by their bare names, as scripts do."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import gpu_setting
+
+    return gpu_setting
+
+
+@pytest.mark.slow
+def test_a_dry_run_does_every_section(tmp_path: Path, gpu_setting: Any) -> None:
+    from gpu_sections import SECTIONS
+
+    running = start(tmp_path / "gpu.md", "--dry-run")
+    printed, errors = running.communicate(timeout=600)
+    assert running.returncode == 0, printed + errors
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("| ")][1:]
+    assert list(dict.fromkeys(row[0].strip() for row in rows)) == [section.name for section in SECTIONS]
+    assert {len(row) for row in rows} == {7}
+    assert all(any(cell.strip() for cell in row[2:]) for row in rows)
+    assert (tmp_path / "gpu.md").read_text() == printed
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    running = start(tmp_path / "gpu.md", "--dry-run", "--only", "rates", "steps")
+    while "| steps |" not in ((tmp_path / "gpu.md").read_text() if (tmp_path / "gpu.md").exists() else ""):
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    printed, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Stopped by Ctrl-C" in printed
+    assert (tmp_path / "gpu.md").read_text() == printed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_it_names_the_dry_run(tmp_path: Path) -> None:
+    running = start(tmp_path / "gpu.md")
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 2
+    assert "--dry-run" in errors
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out of memory"),
+        (OSError("no space left"), "failed: OSError: no space left"),
+        (TimeoutError(), "out of time"),
+    ],
+)
+def test_a_case_that_fails_is_a_row(error: Exception, said: str, tmp_path: Path, gpu_setting: Any, capsys: Any) -> None:
+    table = gpu_setting.Table(tmp_path / "gpu.md", "heading")
+    with table.says_what_went_wrong("steps", "8B"):
+        raise error
+    table.add("steps", "4B", gpu_setting.Row([2.0, 1.0, 4.0], plain=1.0, floor=0.5, peak=3e9))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith(f"| steps | 8B |  |  |  |  | {said}")
+    assert lines[-1] == "| steps | 4B | 2 (1-4) | 2.00 | 4.00 | 3.00 |  |"
+    assert (table.num_rows, table.failed) == (2, 1)
+    assert (tmp_path / "gpu.md").read_text().splitlines() == lines
+
+
+def test_a_case_has_so_much_time(gpu_setting: Any) -> None:
+    with pytest.raises(TimeoutError), gpu_setting.at_most(0.05):
+        time.sleep(5)
+    with gpu_setting.at_most(0.05):
+        pass
+    time.sleep(0.1)

@@ -1,0 +1,297 @@
+"""Everything that computes gradients, on a device that is not the CPU: the same numbers, and where the program waits.
+
+Nothing may stay behind on the CPU, and an engine may wait for its device once a batch, whatever the number of layers
+and rollouts. ``tests/gradients/other_device.py`` is such a device for machines that have none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.model.embedding import longest_sequence
+from gradscope.gradients.model.padding import TrainerPadding
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
+from gradscope.gradients.step.group_weights import Combinations, measure_group_weights
+from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.weight_spectra import measure_weight_spectra
+from gradscope.gradients.tokens.measure import measure_tokens
+from gradscope.gradients.tokens.rollout_tokens import measure_rollout_tokens
+from gradscope.gradients.tokens.signals import measure_signals
+from gradscope.gradients.trained.norms import TrainerArithmetic, tensor_squares, trained_norms
+from gradscope.gradients.trained.output_layer import is_own_output
+from gradscope.gradients.trained.randomness import is_random
+from tests.gradients.models import (
+    ARCHITECTURES,
+    DAPO,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+)
+from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
+
+CHECKS = {"asked: gradients/model/backward.squared_norm": 2, "down: gradients/step/measure.gram": 1}
+"""What any engine waits for: the self-check's two norms, and the matrix."""
+ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}
+"""And all log-probabilities at once."""
+KEPT = {f"{way}: gradients/layers/factors.{name}" for way in ("down", "up") for name in ("to", "<genexpr>")}
+"""Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
+OF_EXPERTS = {
+    *("asked: gradients/layers/experts._pairs", "down: gradients/layers/experts._pairs"),
+    *("asked: gradients/layers/factors.add_to", "down: gradients/layers/factors.add_to"),
+}
+"""Which experts a token goes to is a number, and how many tokens an expert has is the size of a tensor."""
+
+
+def prepared(model: Any, objective: Objective = DAPO, *, reference: Any = None, tokens: int = 4096) -> PreparedStep:
+    policy = replace(policy_of(model, reference=reference), kind="adapter" if hasattr(model, "peft_config") else "full")
+    return prepare_step(policy, logged_groups(), objective, TokenBudget(tokens, fixed=True))
+
+
+def logged_groups() -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [
+        replace(
+            group,
+            rollouts=tuple(replace(r, logprobs=tuple(-rng.random(len(r.completion_ids)))) for r in group.rollouts),
+        )
+        for group in tiny_groups()
+    ]
+
+
+def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
+    """What is found on the CPU and on the other device, and the waits of the latter that are not the model's own."""
+    expected = look(make())
+    model = make()
+    with other_device() as device:
+        found = look(moved(model))
+    return (
+        np.asarray(found),
+        np.asarray(expected),
+        Counter({w: n for w, n in device.waits.items() if "gradients/" in w}),
+    )
+
+
+@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize(
+    ("name", "lora"),
+    [
+        pytest.param(
+            name,
+            lora,
+            id=f"{name}-{'lora' if lora else 'full'}",
+            marks=[pytest.mark.slow] * (name != "qwen3_gqa_norms"),
+        )
+        for name in ARCHITECTURES
+        for lora in (False, True)
+    ],
+)
+def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
+    found, expected, waits = both(
+        lambda: tiny_model(name, lora=lora), lambda model: measure_step(prepared(model), engine=engine).gram
+    )
+    assert relative(found, expected) < 1e-5
+    if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
+        waits = Counter({wait: number for wait, number in waits.items() if wait not in KEPT})
+        assert waits.pop("up: gradients/engines/prefix.__init__") == 2
+    settled = waits.pop("down: gradients/layers/coverage.settle", 0)
+    assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
+    assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
+    waits.pop("asked: gradients/engines/accumulator._renumber", None)  # a table's ids, once a table
+    assert dict(waits) == ONCE
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
+    def make() -> Any:
+        torch.manual_seed(0)
+        shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+        return Qwen3ForCausalLM(Qwen3Config(vocab_size=23, num_hidden_layers=layers, head_dim=8, **shape)).eval()
+
+    found, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
+    assert relative(found, expected) < 1e-5
+    waits.pop("asked: gradients/engines/accumulator._renumber")
+    assert dict(waits) == {**ONCE, "down: gradients/layers/coverage.settle": 1}
+
+
+def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
+    found, expected, waits = both(
+        lambda: tiny_model("qwen3_gqa_norms"),
+        lambda model: measure_step(prepared(model, tokens=24), engine="stream").gram,
+    )
+    assert relative(found, expected) < 1e-5
+    assert waits.pop("down: gradients/layers/coverage.settle") == 2  # once in each of two batches
+    assert {wait for wait in waits if wait not in ONCE} == KEPT
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3_moe_normalized", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mixtral", "qwen3_moe"))]
+)
+def test_experts_are_where_their_tokens_are(name: str) -> None:
+    found, expected, waits = both(
+        lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
+    )
+    assert relative(found, expected) < 1e-5
+    assert set(waits) - set(ONCE) <= {
+        *OF_EXPERTS,
+        "down: gradients/layers/coverage.settle",
+        "asked: gradients/engines/accumulator._renumber",
+    }
+
+
+OBJECTIVES = {
+    "kl": Objective(loss_type="grpo", beta=0.4),
+    "entropy bonus": Objective(loss_type="grpo", entropy_coef=0.3),
+    "reused": Objective(loss_type="grpo", importance_ratio=True, epsilon_low=0.1, epsilon_high=0.1),
+    "quantile": Objective(loss_type="grpo", top_entropy_quantile=0.5),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTIVES)
+def test_every_weight_of_a_loss_goes_to_the_device(case: str) -> None:
+    references = [tiny_model("qwen3_gqa_norms").requires_grad_(False) for _ in range(2)]
+    for reference in references:
+        reference.lm_head.weight.data.mul_(1.3)
+
+    def look(model: Any) -> Any:
+        reference = references.pop()
+        reference = moved(reference) if isinstance(next(model.parameters()), Elsewhere) else reference
+        step = measure_step(prepared(model, OBJECTIVES[case], reference=reference), engine="stream")
+        return np.concatenate([step.gram.ravel(), *step.logprobs])
+
+    found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
+    assert relative(found, expected) < 1e-5
+    assert set(waits) - set(ONCE) <= {"down: gradients/layers/coverage.settle", "down: gradients/plan/rows.<listcomp>"}
+
+
+def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
+    def look(model: Any) -> Any:
+        step = measure_step(prepared(model), engine="stream")
+        return [step.relative_row_error, *step.gram.ravel()]
+
+    found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
+    assert found[0] == pytest.approx(expected[0], rel=0.2)
+    assert relative(found[1:], expected[1:]) < 3 * found[0]
+    assert waits.pop("asked: gradients/step/row_error.<genexpr>") == 4  # two numbers of each of two rows
+    assert waits.pop("down: gradients/layers/coverage.settle") == 1
+    assert dict(waits) == ONCE
+
+
+def tokens_of(**options: Any) -> Callable[[Any], Any]:
+    def look(model: Any) -> Any:
+        step = prepared(model)
+        grams = measure_tokens(step, measure_step(step), **options)
+        return np.concatenate([gram.gram.ravel() for gram in grams])
+
+    return look
+
+
+def rollout_tokens(model: Any) -> Any:
+    step = prepared(model)
+    rows = measure_rollout_tokens(step, measure_step(step), [4, 0])
+    return np.concatenate([part for row in rows for part in (row.norms, row.entropies)])
+
+
+def weights(model: Any) -> Any:
+    return np.concatenate([one.singular_values for one in measure_weight_spectra(prepared(model))])
+
+
+def group_weights(model: Any) -> Any:
+    step = prepared(model)
+    factors = np.array([[1.0, -0.5, -0.5], [1.0, 1.0, 1.0]])
+    null = np.array([True, False])
+    group = Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
+    return np.concatenate([one.counts.ravel() for one in measure_group_weights(step, measure_step(step), [group])])
+
+
+def signal(kind: Any) -> Callable[[Any], Any]:
+    def look(model: Any) -> Any:
+        step = prepared(model)
+        return measure_signals(step, measure_step(step), kind, most=None, seed=0).logged_gram
+
+    return look
+
+
+def norms(model: Any) -> Any:
+    arithmetic = TrainerArithmetic(micro_batch=2, fused_head=False)
+    step = prepared(model)
+    return [*trained_norms(step, arithmetic).norms, *tensor_squares(step).values()]
+
+
+def answers(model: Any) -> Any:
+    """Questions that are asked of a model before anything is measured."""
+    step = prepared(model)
+    policy = replace(step.policy, padding=TrainerPadding(multiple=4))
+    sampled = step_logprobs(policy, step.groups, DAPO, TokenBudget(4096))
+    random = is_random(policy, step.shortest, without_dropout=False)
+    numbers = [longest_sequence(model), is_own_output(model, step.shortest), random]
+    return [*map(float, numbers), *torch.cat(sampled).tolist()]
+
+
+LOOKS = {
+    "token rows": ("qwen3_gqa_norms", tokens_of()),
+    "token rows, tied": ("gpt2_tied_conv1d", tokens_of()),
+    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=64)),
+    "token rows of a sample": ("llama_untied_biases", tokens_of(most=4)),
+    "token rows of experts": ("mixtral", tokens_of()),
+    "tokens of rollouts": ("qwen3_gqa_norms", rollout_tokens),
+    "weights": ("qwen3_gqa_norms", weights),
+    "weights of groups": ("qwen3_gqa_norms", group_weights),
+    "hidden": ("gemma3_scaled", signal("hidden")),
+    "logits": ("gemma3_scaled", signal("logit")),
+    "norms": ("qwen3_gqa_norms", norms),
+    "answers": ("gpt2_tied_conv1d", answers),
+}
+LONG = ("token rows of a sketch", "token rows of a sample", "token rows of experts", "weights of groups", "hidden")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG)) for case in LOOKS])
+def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # of autocast PyTorch knows only devices of its own
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    name, look = LOOKS[case]
+    found, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
+    assert np.isfinite(expected).all()
+    assert expected.any()
+    assert relative(found, expected) < 1e-5
+
+
+@pytest.fixture
+def device() -> Iterator[Any]:
+    with other_device() as mode:
+        yield mode
+
+
+def test_the_device_refuses_a_tensor_of_the_cpu(device: Any) -> None:
+    there = torch.ones(3, device=THERE)
+    for here in (torch.ones(3), torch.tensor([1.0])):
+        with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
+            _ = there + here
+    assert (there + torch.tensor(2.0)).device == THERE  # one number alone may come from anywhere, as on CUDA
+    assert device.waits == {}
+
+
+def test_the_device_says_what_is_waited_for(device: Any) -> None:
+    there = torch.arange(3.0).to(THERE, non_blocking=True)
+    assert device.waits == {}
+    assert there.tolist() == [0.0, 1.0, 2.0]
+    assert float(there.sum()) == 3.0
+    assert there[there > 0].shape == (2,)
+    there.to("cpu")
+    torch.arange(3.0).to(THERE)
+    assert sum(device.waits.values()) == 5
+    with pytest.raises(RuntimeError, match="goes on before the numbers have come"):
+        there.to("cpu", non_blocking=True)

@@ -1,0 +1,131 @@
+"""The source of `gradients/`: tensors are made where they are needed, and inner loops ask the device for nothing.
+
+``test_other_device.py`` sees what runs; this sees what does not run there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+GRADIENTS = REPOSITORY / "gradscope" / "gradients"
+MAKERS = {
+    *("arange", "as_tensor", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
+    *("randperm", "scalar_tensor", "tensor", "zeros", "Generator"),
+}
+"""Functions of torch that make a tensor on the CPU where no device is named."""
+ON_THE_CPU = {
+    "engines/spill._read": "what was on disk; the caller moves it",
+    "layers/trace.ForwardTrace": "a placeholder without elements",
+    "model/batches.pad_batch": "filled row by row, and copied to the device at once",
+    "model/checkpoint_tensors.changed_in_bfloat16": "weights of a file, which never see a model",
+    "plan/rows._logged_logprobs": "logged numbers, which are sent where they are used",
+    "plan/rows._token_advantages": "likewise",
+    "plan/rows.plan_rows": "likewise",
+    "plan/slopes.factors_out": "two numbers that stand for any completion",
+    "tokens/count_sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
+    "tokens/table._weights": "one number a token, for numpy",
+    "trained/norms._nudged": "the weights that it nudges are logged numbers",
+    "trained/norms.trained_norms": "likewise",
+}
+"""Function -> why what it makes is on the CPU."""
+
+INNER = (
+    *("engines/", "layers/", "model/backward", "model/batches", "model/forward", "plan/kl_terms", "plan/losses"),
+    *("plan/sampler", "plan/slopes", "tokens/common_basis", "tokens/count_sketch", "tokens/lockstep", "tokens/loop"),
+    *("tokens/rows", "tokens/sketched"),
+)
+"""Where passes run: what is asked here is asked for every batch, layer or row."""
+WAITS = {"all", "any", "cpu", "item", "numpy", "tolist"}
+"""Methods that a GPU is waited for; ``any`` and ``all`` where they decide."""
+ASKED = {
+    "engines/spill._bytes": "what goes to disk is on the CPU by then",
+    "engines/spill._write": "what goes to disk goes through the CPU",
+    "layers/coverage.settle": "whether rules fit, once a batch",
+    "layers/experts._pairs": "which experts have tokens, and how many",
+    "layers/factors.add_to": "likewise",
+    "model/backward.squared_norm": "the self-check's number, once a check",
+    "tokens/count_sketch._hash": "a number of numpy",
+    "tokens/count_sketch._touched": "which ids occur, once a table and chunk",
+}
+"""Function -> why it waits, or does not."""
+
+
+def places(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every node, with the function that it is in, or the class where it is in no method of it."""
+    for child in ast.iter_child_nodes(tree):
+        inside = child.name if isinstance(child, ast.ClassDef | ast.FunctionDef) and not name.islower() else name
+        yield inside, child
+        yield from places(child, inside)
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted(GRADIENTS.rglob("*.py")):
+        module = path.relative_to(GRADIENTS).with_suffix("").as_posix()
+        for name, node in places(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{module}.{name}", node
+
+
+def is_made_on_the_cpu(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func) in {f"torch.{name}" for name in MAKERS}
+        and not any(keyword.arg == "device" for keyword in node.keywords)
+    )
+
+
+def is_a_wait(node: ast.AST) -> bool:
+    """Whether a node may ask a device for a number: a copy to the CPU, a cast of what is computed, a decision."""
+    if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+        return any(is_method(part, {"all", "any"}) for part in ast.walk(node.test))
+    if is_method(node, WAITS - {"all", "any"}):
+        return True
+    if is_method(node, {"to"}) and any(isinstance(a, ast.Constant) and a.value == "cpu" for a in node.args):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("bool", "float", "int"):
+        text = ast.unparse(node.args[0])
+        return not isinstance(node.args[0], ast.Constant) and ".shape[" not in text and not text.endswith(".numel()")
+    return False
+
+
+def is_method(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def test_every_tensor_is_made_on_a_device_that_is_named() -> None:
+    found = {place for place, node in nodes() if is_made_on_the_cpu(node)}
+    assert found - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
+    assert ON_THE_CPU.keys() - found == set(), "no longer so"
+
+
+def test_inner_loops_ask_the_device_for_nothing() -> None:
+    found = {place for place, node in nodes() if place.startswith(INNER) and is_a_wait(node)}
+    assert found - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
+    assert ASKED.keys() - found == set(), "no longer so"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("x.item()", "x.cpu()", "x.tolist()", "x.numpy()", "x.to('cpu')", "float(x.sum())", "bool(x)", "int(x.max())"),
+        *("if x.any(): pass", "y = 1 if (x > 0).all() else 2", "assert x.any()", "torch.zeros(3)", "torch.tensor([x])"),
+    ],
+)
+def test_what_is_looked_for_is_found(line: str) -> None:
+    assert any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("int(x.shape[0])", "float('inf')", "x.to(y)", "any(x for x in y)", "if x: pass"),
+        *("torch.zeros(3, device=d)", "torch.zeros_like(x)", "x.new_zeros(3)"),
+    ],
+)
+def test_what_is_harmless_is_not(line: str) -> None:
+    assert not any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))

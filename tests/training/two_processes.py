@@ -1,0 +1,49 @@
+"""Two processes under torchrun, and a trainer that shards its model between them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+
+def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+    """Two processes under torchrun; localhost is all the network they use."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(
+        [*launcher, *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def shard_on_the_cpu() -> None:
+    """Let accelerate shard models by FSDP2 here too, which it does by itself on GPUs alone and torch does anywhere."""
+    from accelerate import DistributedType, state
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    started, plugins = state.AcceleratorState.__init__, []
+
+    def start_sharded(self, *arguments, **options):
+        started(self, *arguments, **options)
+        if not plugins:
+            plugins.append(
+                FullyShardedDataParallelPlugin(
+                    fsdp_version=2,
+                    auto_wrap_policy="transformer_based_wrap",
+                    transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+                    state_dict_type="FULL_STATE_DICT",
+                )
+            )
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugins[0]
+
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
+    state.AcceleratorState.__init__ = start_sharded
