@@ -36,7 +36,7 @@ from gradscope.rollouts.types import RolloutGroup
 from gradscope.training.recording.live_gradients import measure_live
 from gradscope.training.recording.manifest import check_same_run, plain_arguments, recorded_manifest
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
-from gradscope.training.recording.weights import forget_after, gathered, is_sharded, save_weights, saves_shards
+from gradscope.training.recording.weights import forget_after, gathered_weights, is_sharded, save_weights, saves_shards
 from gradscope.training.run_checks import check_free
 
 _LOGGER = logging.getLogger("gradscope")
@@ -206,7 +206,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             self._tell(self._degeneracy(self._groups(done + 1, rows, rewards)))
         if self._gradients_every is not None and self._last_measured < (turn := done // self._gradients_every):
             self._last_measured = turn
-            with gathered(self._trainer, self._run) as saved:
+            with gathered_weights(self._trainer, self._run) as saved:
                 if self._trainer.is_world_process_zero():
                     self._measure(done, self._groups(done + 1, *self._staged[done + 1]), saved)
                 self._trainer.accelerator.wait_for_everyone()

@@ -46,7 +46,7 @@ def saves_shards(trainer: Trainer) -> bool:
 
 
 @contextmanager
-def gathered(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
+def gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
     """Have the weights of a sharded model in one place for a while. Every process calls it.
 
     Yields:
