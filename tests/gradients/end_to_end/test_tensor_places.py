@@ -20,6 +20,8 @@ MAKERS = {
 """Functions of torch that make a tensor on the CPU where no device is named."""
 ON_THE_CPU = {
     "engines/spill._read": "what was on disk; the caller moves it",
+    "exchange/letters._pack": "nothing to send",
+    "exchange/letters.exchange_letters": "sizes, which processes tell each other on the CPU",
     "layers/trace.ForwardTrace": "a placeholder without elements",
     "model/batches.pad_batch": "filled row by row, and copied to the device at once",
     "model/checkpoint_tensors.changed_in_bfloat16": "weights of a file, which never see a model",
@@ -27,6 +29,7 @@ ON_THE_CPU = {
     "plan/rows._token_advantages": "likewise",
     "plan/rows.plan_rows": "likewise",
     "plan/slopes.factors_out": "two numbers that stand for any completion",
+    "step/measure.coverage": "a count, which processes add on the CPU",
     "tokens/count_sketch._hash": "drawn by numpy, so that a sketch is the same on every device",
     "tokens/table._weights": "one number a token, for numpy",
     "trained/norms._nudged": "the weights that it nudges are logged numbers",
