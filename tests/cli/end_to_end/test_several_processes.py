@@ -52,8 +52,8 @@ def test_other_commands_and_rows_say_what_one_process_says(cli: Cli, tiny_run: P
     for command in (
         ("replay", tiny_run, "--step", "1"),
         ("claims", tiny_run, "--step", "1,2"),
-        ("rank", tiny_run, "--step", "1", "--rows", "weight"),
-        ("rank", tiny_run, "--step", "1", "--rows", "hidden"),
+        ("rank", tiny_run, "--step", "1", "--rows", "weight", "--engine", "stream"),
+        ("rank", tiny_run, "--step", "1", "--rows", "hidden", "--engine", "stream"),
     ):
         alone, (main, other) = cli(*command), by_two(*command)
         assert (main[0], other) == (alone.code, (alone.code, "", ""))
