@@ -24,7 +24,7 @@ from gradscope.gradients.engines.shared_prompts import is_worth_sharing
 from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import stream_gram
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide
-from gradscope.gradients.model.budget import names_out_of_memory
+from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
@@ -82,7 +82,11 @@ def measure_step(
         return started
 
     # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
-    finished = attempt(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, attempt)
+    finished = (
+        attempt(budget.tokens)
+        if chosen == "loop"
+        else budget.fit(plan.lengths, attempt, recomputed=recomputed_tokens(policy))
+    )
     coverage, gram = finished.coverage(), finished.gram()
     # the checks, and the answer with all that explains it
     verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
@@ -121,6 +125,7 @@ class _Attempt:
             progress,
             max_row_bytes,
         )
+        self._budget = prepared.budget
         self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
         self.slow: frozenset[str] = frozenset()
@@ -130,12 +135,30 @@ class _Attempt:
 
     def stream(self, batches: Sequence[PaddedBatch], max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
+        slow = stream_gram(
+            model,
+            trainable,
+            plan,
+            batches,
+            total,
+            self._done,
+            max_kept_bytes=max_kept_bytes,
+            recompute=self._budget.recompute,
+        )
         self._add_slowly(slow)
 
     def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = prompt_gram(model, trainable, plan, batch_tokens, total, self._done, max_kept_bytes=max_kept_bytes)
+        slow = prompt_gram(
+            model,
+            trainable,
+            plan,
+            batch_tokens,
+            total,
+            self._done,
+            max_kept_bytes=max_kept_bytes,
+            recompute=self._budget.recompute,
+        )
         self._add_slowly(slow)
 
     def _add_slowly(self, slow: frozenset[str]) -> None:
