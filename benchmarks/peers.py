@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from workload import summed_logprobs
+
 PACKAGES = {"vmap": "torch", "opacus": "opacus", "bergson": "bergson"}
 """Method -> package that it needs."""
 
@@ -34,14 +36,6 @@ def _accumulator(batch: Any) -> Any:
     from gradscope.gradients.engines.accumulator import GramAccumulator
 
     return GramAccumulator(len(batch.rows), torch.device("cpu"))
-
-
-def _loss(model: Any, batch: Any) -> Any:
-    import torch
-
-    from gradscope.gradients.model.forward import completion_logprobs
-
-    return torch.stack([row.sum() for row in completion_logprobs(model, batch, 1.0)]).sum()
 
 
 def _vmap(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], Any]:
@@ -90,7 +84,7 @@ def _opacus(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], A
         total = _accumulator(batch)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _loss(wrapped, batch).backward()
+            summed_logprobs(wrapped, batch).backward()
         for parameter in trainable.values():
             total.add_rows(parameter.grad_sample.flatten(1))
             parameter.grad_sample = parameter.grad = None
@@ -127,7 +121,7 @@ def _bergson(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], 
     def work() -> Any:
         total = _accumulator(batch)
         with collector:
-            _loss(model, batch).backward()
+            summed_logprobs(model, batch).backward()
         for name in list(found):
             total.add_rows(found.pop(name))
         for parameter in trainable.values():

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from workload import build_model, peak_bytes, reset_peak, seconds
+from workload import build_model, peak_bytes, reset_peak, seconds, summed_logprobs
 
 PROMPT, COMPLETION = 32, 96
 METHODS = ("lockstep", "rows kept")
@@ -63,7 +63,6 @@ def build(model: Any, trainable: dict[str, Any], method: str) -> tuple[Callable[
 
     from gradscope.gradients.engines.accumulator import GramAccumulator
     from gradscope.gradients.model.batches import pad_batch
-    from gradscope.gradients.model.forward import completion_logprobs
     from gradscope.gradients.model.token_sequence import TokenSequence
     from gradscope.gradients.tokens.lockstep import lockstep_gram
     from gradscope.gradients.tokens.loop import token_loop_rows
@@ -83,7 +82,7 @@ def build(model: Any, trainable: dict[str, Any], method: str) -> tuple[Callable[
     chunks, batch = chunks_of(rows, [sequence]), pad_batch([0], [sequence], cpu)
 
     def plain() -> None:
-        completion_logprobs(model, batch, 1.0)[0].sum().backward()
+        summed_logprobs(model, batch).backward()
         for parameter in trainable.values():
             parameter.grad = None
 

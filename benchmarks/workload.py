@@ -75,15 +75,26 @@ def build_plan(lengths: str, size: int) -> Any:
     return plan_rows(sequences, rollouts, Objective())
 
 
-def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], None]:
-    """One forward and backward pass of a padded batch, as training does it."""
+def summed_logprobs(model: Any, batch: Any) -> Any:
+    """The sum of a batch's log-probabilities, all completions, by plain operations on their logits."""
     import torch
 
-    from gradscope.gradients.model.forward import completion_logprobs
+    starts = [stop - num for num, (_, stop) in zip(batch.num_completion, batch.spans, strict=True)]
+    kept = batch.length - min(starts) + 1
+    counted = torch.zeros_like(batch.input_ids, dtype=torch.bool)
+    for row, start, (_, stop) in zip(counted, starts, batch.spans, strict=True):
+        row[start:stop] = True
+    given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "use_cache": False}
+    logits = model(**given, position_ids=batch.position_ids, logits_to_keep=kept).logits[:, :-1]
+    chosen = logits.gather(2, batch.input_ids[:, 1 - kept :, None]).squeeze(2) - torch.logsumexp(logits, 2)
+    return chosen[counted[:, 1 - kept :]].sum()
+
+
+def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], None]:
+    """One forward and backward pass of a padded batch, as training does it with logits formed whole."""
 
     def plain() -> None:
-        logprobs = completion_logprobs(model, batch, 1.0)
-        torch.stack([row.sum() for row in logprobs]).sum().backward()  # type: ignore[no-untyped-call]
+        summed_logprobs(model, batch).backward()
         for parameter in trainable.values():
             parameter.grad = None
 

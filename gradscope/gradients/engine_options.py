@@ -92,7 +92,7 @@ class EngineOptions:
             metavar="first|all",
         ),
     ] = "first"
-    """One batch a step costs little and catches a wrong layer rule; ``all`` doubles the time."""
+    """Two rows of a step cost little and catch a wrong layer rule; ``all`` doubles the time."""
     notice: NoticeCallback = no_notice
     """Told what a person should know at once, such as that a batch did not fit."""
     unfinished: Annotated[

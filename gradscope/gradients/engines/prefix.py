@@ -19,7 +19,8 @@ from transformers import DynamicCache
 from gradscope.errors import UsageError
 from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.trace import TracedCall, Tracer, decoder_layers
-from gradscope.gradients.model.forward import Past, activations_kept, forward_arguments
+from gradscope.gradients.model.calls import activations_kept, forward_arguments
+from gradscope.gradients.model.forward import Past
 
 _NEEDS = (
     "The engine `prompt` needs a model that keeps the keys and values of all tokens for each decoder layer; this one "

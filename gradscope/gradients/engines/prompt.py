@@ -47,11 +47,13 @@ def prompt_gram(
     on_sequence: OnSequence,
     *,
     max_kept_bytes: int = KEPT_BYTES,
+    recompute: bool = False,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
         max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
+        recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
 
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
@@ -64,7 +66,8 @@ def prompt_gram(
             "The engine `prompt` runs each prompt once, and this model sees the padding before it.",
             hint="Use --engine stream.",
         )
-    capture, tracer = Capture(model, trainable), Tracer(model, trainable, plan.objective.temperature)
+    capture = Capture(model, trainable, recompute=recompute)
+    tracer = Tracer(model, trainable, plan.objective.temperature)
     groups = group_by_prompt(plan)
     with PendingParts(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as pending:
         for group in groups:

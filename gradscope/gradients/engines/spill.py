@@ -6,11 +6,13 @@ numbers; where they are and what they were stays in memory.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
@@ -18,7 +20,7 @@ import torch
 
 from gradscope.gradients.layers.factors import GradientFactor, Part
 
-KEPT_BYTES = 4 * 2**30
+KEPT_BYTES = 2**29
 """Memory for what waits, where nothing else is said."""
 
 
@@ -34,16 +36,6 @@ class _Place:
     """Its dtype."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spilled:
-    """A factor in the file."""
-
-    kind: Callable[..., GradientFactor]
-    """Its class."""
-    values: dict[str, Any]
-    """Its fields, with places for tensors."""
-
-
 class PartStore:
     """Factors by parameter, on the CPU or on disk.
 
@@ -53,7 +45,7 @@ class PartStore:
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._left = max_bytes
-        self._parts: dict[str, list[tuple[tuple[int, ...], list[GradientFactor | _Spilled]]]] = defaultdict(list)
+        self._parts: dict[str, list[Part]] = defaultdict(list)
         self._open = ExitStack()
         self._file: BinaryIO | None = None
 
@@ -65,6 +57,7 @@ class PartStore:
     ) -> None:
         self._parts.clear()
         self._open.close()
+        _trim_heap()
 
     @property
     def names(self) -> list[str]:
@@ -78,21 +71,16 @@ class PartStore:
     def take(self, name: str, device: torch.device) -> list[Part]:
         """Hand out what was kept of a parameter, one part per batch, and forget it."""
         return [
-            (rows, [self._loaded(factor).to(device) for factor in factors]) for rows, factors in self._parts.pop(name)
+            (rows, [_mapped(factor, self._read).to(device) for factor in factors])
+            for rows, factors in self._parts.pop(name)
         ]
 
-    def _stored(self, factor: GradientFactor) -> GradientFactor | _Spilled:
+    def _stored(self, factor: GradientFactor) -> GradientFactor:
         size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(factor))
         if size <= self._left:
             self._left -= size
             return factor.to(torch.device("cpu"))
-        values = {name: _mapped(value, self._write) for name, value in _values(factor).items()}
-        return _Spilled(kind=type(factor), values=values)
-
-    def _loaded(self, factor: GradientFactor | _Spilled) -> GradientFactor:
-        if not isinstance(factor, _Spilled):
-            return factor
-        return factor.kind(**{name: _mapped(value, self._read) for name, value in factor.values.items()})
+        return cast(GradientFactor, _mapped(factor, self._write))
 
     def _write(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -114,20 +102,30 @@ class PartStore:
         return tensor
 
 
+def _trim_heap() -> None:
+    """Hand free memory back to the system: glibc keeps what many small tensors held, more than a gigabyte was seen."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def _bytes(tensor: torch.Tensor) -> Any:
     """The memory of a tensor on the CPU, in any dtype."""
     return tensor.flatten().view(torch.uint8).numpy()
 
 
-def _values(factor: GradientFactor) -> dict[str, Any]:
-    return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
-
-
-def _tensors(factor: GradientFactor) -> list[torch.Tensor]:
-    values = [part for value in _values(factor).values() for part in (value if isinstance(value, tuple) else (value,))]
-    return [value for value in values if isinstance(value, torch.Tensor)]
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors of a factor."""
+    found: list[torch.Tensor] = []
+    _mapped(value, lambda part: found.append(part) if isinstance(part, torch.Tensor) else None)
+    return found
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A field's tensor or each of its tensors, changed."""
-    return tuple(change(part) for part in value) if isinstance(value, tuple) else change(value)
+    """A factor with everything that it holds changed, in records and tuples too."""
+    if isinstance(value, tuple):
+        return tuple(_mapped(part, change) for part in value)
+    if is_dataclass(value) and not isinstance(value, (type, _Place)):
+        return replace(value, **{field.name: _mapped(getattr(value, field.name), change) for field in fields(value)})
+    return change(value)

@@ -38,16 +38,18 @@ def stream_gram(
     on_sequence: OnSequence,
     *,
     max_kept_bytes: int = KEPT_BYTES,
+    recompute: bool = False,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
         max_kept_bytes: Memory for what waits for other batches; more of it goes to a temporary file.
+        recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
 
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
     """
-    capture, waits = Capture(model, trainable), len(batches) > 1
+    capture, waits = Capture(model, trainable, recompute=recompute), len(batches) > 1
     with PendingParts(trainable, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
         for batch in batches:
 
@@ -80,7 +82,14 @@ def capture_batch(
     """
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
-        outputs = completion_logprobs(model, batch, plan.objective.temperature, past=past, entropies=plan.has_entropies)
+        outputs = completion_logprobs(
+            model,
+            batch,
+            plan.objective.temperature,
+            past=past,
+            entropies=plan.has_entropies,
+            watch=capture.watch,
+        )
         weights = [plan.cotangent(row, each.detach()) for row, each in zip(rows, outputs, strict=True)]
         if any(row.requires_grad for row in outputs):  # nothing does where no layer has a rule
             backpropagate(outputs, weights)

@@ -17,10 +17,14 @@ from torch import nn
 
 from gradscope.gradients.layers.coverage import CoveredLayers
 from gradscope.gradients.layers.experts import returned_by
-from gradscope.gradients.layers.factors import GradientFactor
+from gradscope.gradients.layers.factors import GradientFactor, HeadProduct
 from gradscope.gradients.layers.layer_call import ForwardCall, LayerCall, Verdict, begin_graph
+from gradscope.gradients.layers.recompute import recomputed
 from gradscope.gradients.layers.rules import looks_up
+from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.head.plain import plain_head
+from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead, Watch
 
 Answer = TypeVar("Answer")
 
@@ -33,31 +37,45 @@ class Capture:
 
     Args:
         trainable: Name -> parameter, tied parameters once.
+        recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
     """
 
-    def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter], *, recompute: bool = False) -> None:
         self._layers = CoveredLayers(model, trainable)
+        self._head = self._sliced_head(model)
         self._batch: PaddedBatch | None = None
         self._expected: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[GradientFactor]] = defaultdict(list)
         self._sink: Sink | None = None
         self._asking = False
+        self.recompute = recompute
+        """Whether decoder layers run again."""
+        self._again = decoder_layers(model) if recompute else ()
+        self._is_counted = False
 
     @property
     def uncovered(self) -> set[str]:
         """Names of the parameters that must be computed another way."""
         return self._layers.uncovered
 
+    @property
+    def watch(self) -> Watch | None:
+        """What a pass over a batch tells of an output layer in slices; None where that layer is hooked as any other."""
+        return None if self._head is None else self._join_head
+
     @contextmanager
     def hooks(self) -> Iterator[None]:
         """Keep the hooks on."""
         handles = []
         for module in self._layers.owned:
+            if module is self._head:
+                continue
             if looks_up(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
         try:
-            yield
+            with recomputed(self._again, self._run):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -77,6 +95,8 @@ class Capture:
         self._batch, self._sink = batch, sink
         self._expected.clear()
         self._arrived.clear()
+        for name in self._layers.owned[self._head].values() if self._head is not None else ():
+            self._expected[name] += 1
         try:
             yield
             self._layers.settle()
@@ -104,19 +124,36 @@ class Capture:
         if not owned:
             return None
         output = returned_by(module, returned)
+        if not self._is_counted and not self._count(module, arguments, output):
+            return None
+        if not torch.is_grad_enabled():
+            return None  # the layer around it will run again
+        handed_on = begin_graph(output, returned)
+        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
+        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
+        return handed_on
+
+    def _count(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> bool:
+        """Expect the gradient of a call that its rule is exact for; without one its parameters are uncovered."""
+        owned = self._layers.covered_by(module)
         if (
             not arguments
             or not all(isinstance(part, torch.Tensor) for part in (*arguments, output))
             or not self._layers.assume(self._fits(module, arguments, output), owned.values())
         ):
             self.uncovered.update(owned.values())
-            return None
+            return False
         for name in owned.values():
             self._expected[name] += 1
-        handed_on = begin_graph(output, returned)
-        batch, inputs = self._batch, tuple(part.detach() for part in arguments)
-        output.register_hook(lambda grad: self._join(module, owned, inputs, grad, batch))
-        return handed_on
+        return True
+
+    def _run(self, layer: Callable[[], Any]) -> Any:
+        """One run of a layer that has two: the first counts its calls, the second, with a graph, takes them."""
+        before, self._is_counted = self._is_counted, torch.is_grad_enabled()
+        try:
+            return layer()
+        finally:
+            self._is_counted = before
 
     def _join(
         self,
@@ -138,7 +175,17 @@ class Capture:
             spans=((0, batch.length),) * len(batch.rows) if batch.position_ids is None else batch.spans,
             length=batch.length,
         )
-        factors = self._ask(lambda: self._layers.rules[module].factors(call))
+        self._deliver(owned, self._ask(lambda: self._layers.rules[module].factors(call)))
+
+    def _join_head(self, head: PlainHead, tokens: HeadTokens) -> None:
+        assert self._batch is not None, "only told of batches"
+        assert self._head is not None, "only told of a layer in slices"
+        rows = tokens.split(self._batch.num_completion)
+        weight, bias = (HeadProduct(head=head, tokens=rows, is_bias=is_bias) for is_bias in (False, True))
+        self._deliver(self._layers.covered_by(self._head), {"weight": weight, "bias": bias})
+
+    def _deliver(self, owned: Mapping[str, str], factors: Mapping[str, GradientFactor]) -> None:
+        """Take what one call adds to some parameters; hand on those of which nothing more will come."""
         for local, name in owned.items():
             self._arrived[name].append(factors[local])
             self._expected[name] -= 1
@@ -146,6 +193,11 @@ class Capture:
                 self._expected[name] = -1
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
+
+    def _sliced_head(self, model: nn.Module) -> nn.Module | None:
+        """The output layer where it runs in slices and a rule covers it."""
+        head = plain_head(model)
+        return head.module if head is not None and head.module in self._layers.owned else None
 
     def _fits(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> Verdict:
         assert self._batch is not None, "only called while a batch is collected"

@@ -8,11 +8,12 @@ Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead
 from gradscope.gradients.model.precision import exact_products
 
 
@@ -52,6 +53,30 @@ class OuterProduct:
         return OuterProduct(
             left=tuple(part.to(device) for part in self.left), right=tuple(part.to(device) for part in self.right)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadProduct:
+    """sum_t d_t a_t^T of an output layer, d_t formed anew for each slice of the vocabulary; for its bias a_t is 1."""
+
+    head: PlainHead
+    """The layer, which stays where it is."""
+    tokens: tuple[HeadTokens, ...]
+    """Its tokens per row, [B][T]."""
+    is_bias: bool = False
+    """Whether the parameter is the bias, [V], and not the weight, [V, H]."""
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        """Add the gradients of ids ``start:start + len(out)`` to ``out``, [slice, H] or [slice, 1]."""
+        tokens = self.tokens[row]
+        inputs = tokens.hidden.new_ones(len(tokens.ids), 1) if self.is_bias else tokens.hidden
+        inputs = inputs.to(out)
+        for first, last in self.head.slices(len(inputs), start, start + len(out)):
+            out[first - start : last - start].addmm_(tokens.cotangents(self.head, first, last).t().to(out), inputs)
+
+    def to(self, device: torch.device) -> HeadProduct:
+        """The same tokens on another device."""
+        return replace(self, tokens=tuple(tokens.to(device) for tokens in self.tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from gradscope.gradients.processes.sharding import put_together
 
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
+_PART = 2**20
+"""Elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes."""
 
 
 @contextmanager
@@ -106,10 +108,13 @@ def squared_norm(
     entropies: bool = False,
 ) -> float:
     """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
-    squares: list[torch.Tensor] = []
+    totals: dict[torch.device, torch.Tensor] = {}
 
     def add(_: str, grad: torch.Tensor) -> None:
-        squares.append(grad.double().square().sum())
+        # one number in place: many small tensors between large ones keep the C library from reusing their memory
+        total = totals.setdefault(grad.device, torch.zeros((), dtype=torch.float64, device=grad.device))
+        for part in torch.split(grad.flatten(), _PART):
+            total += part.double().square().sum()
 
     backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
-    return float(torch.stack(squares).sum()) if squares else 0.0
+    return sum(float(total) for total in totals.values())

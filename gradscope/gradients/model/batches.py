@@ -49,16 +49,17 @@ def default_batch_tokens(vocab_size: int) -> int:
     """Padded tokens of one forward pass where nothing else is said.
 
     Args:
-        vocab_size: V; a large vocabulary makes logits the largest tensor of all.
+        vocab_size: V; where logits are formed whole, a large vocabulary makes them the largest tensor of all. 0 where
+            the output layer is taken in slices.
 
     Returns:
         The budget.
 
     Example:
-        >>> default_batch_tokens(8192), default_batch_tokens(151936)
-        (4096, 883)
+        >>> default_batch_tokens(0), default_batch_tokens(8192), default_batch_tokens(151936)
+        (4096, 4096, 883)
     """
-    return min(MAX_BATCH_TOKENS, max(1, LOGIT_BYTES // (4 * vocab_size)))
+    return min(MAX_BATCH_TOKENS, max(1, LOGIT_BYTES // (4 * max(1, vocab_size))))
 
 
 def split_rows(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...]]:

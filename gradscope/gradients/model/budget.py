@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
+from gradscope.gradients.model.head.plain import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.processes.group import from_all, num_connected
 from gradscope.progress import NoticeCallback, no_notice
@@ -19,9 +21,11 @@ LAYER_VALUES = 34
 """Numbers that a layer's backward pass keeps, per token and unit of width: twice the 17 of Korthikanti et al. 2022
 (dropout masks in, attention scores out), for gated layers and the inputs that ``stream`` takes."""
 LOGIT_COPIES = 5
-"""Float32 copies of a token's logits that exist at one time."""
+"""Float32 copies of a token's logits that exist at one time, where they are formed whole."""
 MOST_CUDA_TOKENS = 65536
 """The largest guess."""
+CPU_BYTES = 2**30
+"""Memory for a batch's activations on a CPU, where larger batches are hardly faster and free memory is hard to tell."""
 
 _HINT = "Use a machine with more memory (--device cpu where the GPU has less), or --dtype bfloat16."
 
@@ -45,12 +49,20 @@ class TokenBudget:
     def __init__(self, tokens: int, *, fixed: bool = False, notice: NoticeCallback = no_notice) -> None:
         self.tokens = tokens
         """Most padded tokens of a batch, as of now; a longer row is a batch of its own."""
+        self.recompute = False
+        """Whether decoder layers run again in the backward pass instead of keeping their activations."""
         self.notes: list[str] = []
         """What was halved, in sentences."""
         self._fixed, self._notice = fixed, notice
 
-    def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made]) -> Made:
+    def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made], *, recomputed: int | None = None) -> Made:
         """The result of an attempt that fits; each begins anew, so nothing of one that did not fit is left.
+
+        Args:
+            lengths: Tokens of each row.
+            attempt: Told the tokens of a batch; it looks at ``recompute`` too.
+            recomputed: Where layers can run again: the most tokens for which one batch of that kind is better than
+                several of the other. None: they cannot.
 
         Returns:
             What the first attempt that fits returns.
@@ -59,65 +71,117 @@ class TokenBudget:
             InputError: One row alone does not fit, or the budget is fixed.
         """
         longest, whole = max(lengths), max(lengths) * len(lengths)
+        if not self._fixed and self.tokens < whole <= (recomputed or 0):
+            self.tokens, self.recompute = whole, True
         while True:
             try:
                 return attempt(self.tokens)
             except _ERRORS as error:
                 if not is_out_of_memory(error):
                     raise
-                if self.tokens <= longest:
+                alone = self.tokens <= longest
+                if alone and (self.recompute or recomputed is None):
                     raise InputError(f"Memory ran out on one rollout of {longest} tokens alone.", hint=_HINT) from error
-                if self._fixed:
+                if self._fixed and not alone:
                     raise InputError(
                         f"Memory ran out at {self.tokens} tokens a batch.",
                         hint=f"Use {_AUTO if num_connected() == 1 else _GIVEN} below {min(self.tokens, whole)}.",
                     ) from error
-            self._halve(longest, whole)  # outside, where the error and the frames that it held are gone
+            self._shrink(longest, whole)  # outside, where the error and the frames that it held are gone
 
-    def _halve(self, longest: int, whole: int) -> None:
+    def _shrink(self, longest: int, whole: int) -> None:
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
-        before, self.tokens = self.tokens, max(longest, min(self.tokens, whole) // 2)
-        self.notes.append(f"Memory ran out at {before} tokens a batch; went on with {self.tokens}.")
+        before, self.recompute = self.tokens, self.tokens <= longest
+        self.tokens = max(longest, min(self.tokens, whole) // 2)
+        went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
+        self.notes.append(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
         self._notice(self.notes[-1])
 
 
 def first_batch_tokens(policy: MeasuredPolicy) -> int:
     """The first guess: on CUDA from the memory that is free, in the process that has least; on the CPU a constant."""
+    shape = _shape(policy)
+    if shape is None:  # a model of several stacks
+        return default_batch_tokens(policy.vocab_size)
     if policy.device.type != "cuda":
-        return default_batch_tokens(policy.vocab_size)
-    free, _ = torch.cuda.mem_get_info(policy.device)
-    cached = torch.cuda.memory_reserved(policy.device) - torch.cuda.memory_allocated(policy.device)
-    config = policy.model.config.get_text_config()
-    num_layers, width = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size"))
-    if num_layers is None or width is None:  # a model of several stacks
-        return default_batch_tokens(policy.vocab_size)
-    return tokens_that_fit(
-        min(from_all(free + cached)),
-        vocab_size=policy.vocab_size,
-        num_layers=num_layers,
-        width=width,
-        itemsize=policy.dtype.itemsize,
-    )
+        most = default_batch_tokens(shape.vocab_size)
+        return min(most, max(1, CPU_BYTES // shape.activations))
+    return tokens_that_fit(min(from_all(_free_bytes(policy.device))), **asdict(shape))
 
 
-def tokens_that_fit(free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int) -> int:
+def recomputed_tokens(policy: MeasuredPolicy) -> int:
+    """Most tokens of a batch whose decoder layers had better run again than wait, in several batches, for each other.
+
+    What waits leaves a GPU for the CPU, and forward passes are cheap there: as many as its memory holds. On a CPU pairs
+    that wait cost a few percent of a pass and layers that run again a quarter, so they do only where nothing else fits.
+
+    Returns:
+        A rough count; 0 on a CPU.
+    """
+    shape = _shape(policy)
+    if shape is None or policy.device.type != "cuda":
+        return 0
+    return tokens_that_fit(_free_bytes(policy.device), **asdict(shape), recompute=True)
+
+
+def tokens_that_fit(
+    free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
+) -> int:
     """Tokens whose forward and backward pass takes about half of the free memory.
 
     Args:
-        vocab_size: V.
+        vocab_size: V; 0 where the output layer is taken in slices.
         itemsize: Bytes of a number of the model.
+        recompute: Whether layers keep their inputs alone, but for the one that runs again.
 
     Returns:
         A rough count, for :class:`TokenBudget` to correct.
 
     Example:
-        >>> tokens_that_fit(120 * 2**30, vocab_size=151936, num_layers=36, width=2560, itemsize=2)
-        6923
+        >>> tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2)
+        6425
+        >>> tokens_that_fit(120 * 2**30, vocab_size=0, num_layers=36, width=4096, itemsize=2, recompute=True)
+        65536
     """
-    per_token = LOGIT_COPIES * 4 * vocab_size + LAYER_VALUES * num_layers * width * itemsize
+    values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers
+    per_token = LOGIT_COPIES * 4 * vocab_size + values * width * itemsize
     return min(MOST_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """What decides how much a token takes."""
+
+    vocab_size: int
+    """V; 0 where the output layer is taken in slices."""
+    num_layers: int
+    """Decoder layers."""
+    width: int
+    """Of the hidden state."""
+    itemsize: int
+    """Bytes of a number."""
+
+    @property
+    def activations(self) -> int:
+        """Bytes that the backward pass keeps of a token, logits left out."""
+        return LAYER_VALUES * self.num_layers * self.width * self.itemsize
+
+
+def _shape(policy: MeasuredPolicy) -> _Shape | None:
+    """The shape of a model that is one stack; None for others."""
+    config = policy.model.config.get_text_config()
+    num_layers, width = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    if num_layers is None or width is None:
+        return None
+    vocab_size = policy.vocab_size if plain_head(policy.model) is None else 0
+    return _Shape(vocab_size=vocab_size, num_layers=num_layers, width=width, itemsize=policy.dtype.itemsize)
+
+
+def _free_bytes(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

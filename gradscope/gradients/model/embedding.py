@@ -5,13 +5,14 @@ A model with rotary positions runs, and trains, beyond the ``max_position_embedd
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+from gradscope.gradients.model.calls import call_on
 
 _PROBE = 3
 """Tokens enough to see what is counted up."""
@@ -88,9 +89,5 @@ class _Lookups(TorchFunctionMode):
 def _run(model: Any) -> None:
     """One token several times, which is not the padding token: some models do not count that."""
     token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
-    device = model.get_input_embeddings().weight.device
-    ids = torch.full((1, _PROBE), token, device=device)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    options = {"use_cache": False} if "use_cache" in inspect.signature(type(base).forward).parameters else {}
     with torch.no_grad():
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+        call_on(model, torch.full((1, _PROBE), token, device=model.get_input_embeddings().weight.device))

@@ -5,18 +5,16 @@ Shapes: B rows, S padded length, T tokens of a completion, V vocabulary, Q token
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from gradscope.gradients.model.batches import PaddedBatch
-
-_CHECKPOINTING = "gradient_checkpointing"
+from gradscope.gradients.model.calls import activations_kept, forward_arguments
+from gradscope.gradients.model.head.plain import input_of, plain_head
+from gradscope.gradients.model.head.sliced import Watch, sliced_outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +35,51 @@ def completion_logprobs(
     past: Past | None = None,
     *,
     entropies: bool = False,
+    watch: Watch | None = None,
 ) -> list[torch.Tensor]:
     """Log pi of each completion token.
 
-    Logits are formed only from the last prompt token on, where the model allows that.
+    The output layer is taken in slices of the vocabulary where it can be, so that the logits of all tokens never exist;
+    elsewhere the model forms them, from the last prompt token on where it can be asked to.
 
     Args:
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
-            which float32 keeps few digits; they matter where that token is a row of its own.
+            which whole float32 logits keep few digits; they matter where that token is a row of its own.
         entropies: Whether each row's entropies follow its log-probabilities.
+        watch: Told, within the backward pass, what a sliced output layer's own parameters get.
 
     Returns:
         Per row its log-probabilities with their graph, [B][T], or [B][2 T] with entropies behind them.
     """
-    return [
-        torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
-        for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
-    ]
+    head = plain_head(model)
+    if head is None:
+        return [
+            torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
+            for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
+        ]
+    with input_of(head) as given:
+        _run(model, batch, past)
+    (hidden,) = given
+    rows = list(_predicting(hidden, batch))
+    logprobs, beside = sliced_outputs(
+        head.at(temperature),
+        torch.cat([states for states, _ in rows]),
+        torch.cat([ids for _, ids in rows]).to(hidden.device),
+        torch.promote_types(hidden.dtype, softmax_dtype),
+        entropies=entropies,
+        watch=watch,
+    )
+    lengths = [len(ids) for _, ids in rows]
+    if not entropies:
+        return list(torch.split(logprobs, lengths))
+    return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(beside, lengths), strict=True)]
+
+
+def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
+    """Entropy of the policy where it sampled each completion token, in nats, [B][T]."""
+    with torch.no_grad():
+        outputs = completion_logprobs(model, batch, temperature, entropies=True)
+    return [row[num:] for row, num in zip(outputs, batch.num_completion, strict=True)]
 
 
 def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -65,27 +91,23 @@ def _entropies(scaled: torch.Tensor) -> torch.Tensor:
     return -(logs.exp() * logs).sum(dim=1)
 
 
-def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
-    """Entropy of the policy where it sampled each completion token, in nats, [B][T]."""
-    with torch.no_grad():
-        logs = [
-            torch.log_softmax(scaled, 1) for scaled, _ in _completion_logits(model, batch, temperature, torch.float32)
-        ]
-    return [torch.special.entr(each.exp()).sum(dim=1) for each in logs]
-
-
 def _completion_logits(
-    model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None = None
+    model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Row by row the logits that predict its completion, [T, V], over the temperature, and its tokens, [T]."""
-    starts = [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]
-    first = min(starts)
+    logits = _run(model, batch, past)
+    for row, ids in _predicting(logits, batch):
+        yield row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature, ids
+
+
+def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:
+    """The logits of a batch, [B, at most S, V], aligned at its end: only those that predict something, if possible."""
     accepted = forward_arguments(model)
     arguments: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if "position_ids" in accepted and batch.position_ids is not None:
         arguments["position_ids"] = batch.position_ids
     if "logits_to_keep" in accepted:
-        arguments["logits_to_keep"] = batch.length - first
+        arguments["logits_to_keep"] = batch.length - min(_starts(batch))
     if "use_cache" in accepted:
         arguments["use_cache"] = False
     if past is not None:
@@ -95,40 +117,20 @@ def _completion_logits(
         arguments["position_ids"] = batch.position_ids + past.length
         arguments.update(past_key_values=past.cache, use_cache=True)
     with activations_kept(model):
-        logits = model(**arguments).logits
-    offset = batch.length - logits.shape[1]
+        logits: torch.Tensor = model(**arguments).logits
+    return logits
+
+
+def _predicting(outputs: torch.Tensor, batch: PaddedBatch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Row by row what stands where its completion is predicted, [T, ...], and its tokens, [T]."""
+    offset = batch.length - outputs.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
-    for row, ids, start, num in zip(logits.unbind(0), batch.input_ids, starts, batch.num_completion, strict=True):
-        chosen = row[start - offset : start - offset + num].to(torch.promote_types(logits.dtype, softmax_dtype))
-        yield chosen / temperature, ids[start + 1 : start + 1 + num]
+    for row, ids, start, num in zip(
+        outputs.unbind(0), batch.input_ids, _starts(batch), batch.num_completion, strict=True
+    ):
+        yield row[start - offset : start - offset + num], ids[start + 1 : start + 1 + num]
 
 
-@contextmanager
-def activations_kept(model: Any) -> Iterator[None]:
-    """Switch off gradient checkpointing, which transformers does in training mode.
-
-    A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
-    knows no gradients of chosen tensors. Batches are small enough without.
-
-    Yields:
-        Nothing.
-    """
-    switched = [module for module in model.modules() if module.training and getattr(module, _CHECKPOINTING, False)]
-    for module in switched:
-        setattr(module, _CHECKPOINTING, False)
-    try:
-        yield
-    finally:
-        for module in switched:
-            setattr(module, _CHECKPOINTING, True)
-
-
-def forward_arguments(model: Any) -> frozenset[str]:
-    """Names of what a model's forward pass can be given."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return _parameters(type(base).forward)
-
-
-@lru_cache
-def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(forward).parameters)
+def _starts(batch: PaddedBatch) -> list[int]:
+    """Position of each row's last prompt token."""
+    return [stop - num - 1 for (_, stop), num in zip(batch.spans, batch.num_completion, strict=True)]

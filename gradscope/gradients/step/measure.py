@@ -25,7 +25,7 @@ from gradscope.gradients.engines.spill import KEPT_BYTES
 from gradscope.gradients.engines.stream import stream_gram
 from gradscope.gradients.exchange.gram import add_slowly, exchanged_gram
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide
-from gradscope.gradients.model.budget import names_out_of_memory
+from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
@@ -86,7 +86,11 @@ def measure_step(
         return started
 
     # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
-    finished = attempt(budget.tokens) if chosen == "loop" else budget.fit(plan.lengths, attempt)
+    if chosen == "loop":
+        finished = attempt(budget.tokens)
+    else:  # layers in parts are put together twice already
+        recomputed = None if num_connected() > 1 else recomputed_tokens(policy)
+        finished = budget.fit(plan.lengths, attempt, recomputed=recomputed)
     coverage, gram = finished.coverage(), finished.gram()
     # the checks, and the answer with all that explains it
     verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
@@ -120,7 +124,7 @@ class _Attempt:
 
     def __init__(self, prepared: PreparedStep, progress: ProgressCallback, max_row_bytes: int) -> None:
         self._prepared, self._policy, self._plan = prepared, prepared.policy, prepared.plan
-        self._progress, self._max_bytes = progress, max_row_bytes
+        self._progress, self._max_bytes, self._budget = progress, max_row_bytes, prepared.budget
         self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
         self.slow: frozenset[str] = frozenset()
@@ -130,7 +134,16 @@ class _Attempt:
 
     def stream(self, batches: Sequence[PaddedBatch], max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = stream_gram(model, trainable, plan, batches, total, self._done, max_kept_bytes=max_kept_bytes)
+        slow = stream_gram(
+            model,
+            trainable,
+            plan,
+            batches,
+            total,
+            self._done,
+            max_kept_bytes=max_kept_bytes,
+            recompute=self._budget.recompute,
+        )
         self._add_slowly(slow)
 
     def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_kept_bytes: int) -> None:
@@ -145,7 +158,16 @@ class _Attempt:
 
     def prompt(self, batch_tokens: int, max_kept_bytes: int) -> None:
         model, trainable, plan, total = self._policy.model, self._policy.trainable, self._plan, self._accumulator
-        slow = prompt_gram(model, trainable, plan, batch_tokens, total, self._done, max_kept_bytes=max_kept_bytes)
+        slow = prompt_gram(
+            model,
+            trainable,
+            plan,
+            batch_tokens,
+            total,
+            self._done,
+            max_kept_bytes=max_kept_bytes,
+            recompute=self._budget.recompute,
+        )
         self._add_slowly(slow)
 
     def _add_slowly(self, slow: frozenset[str]) -> None:

@@ -9,7 +9,7 @@ Shapes: N rows, R rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import Verify
+from gradscope.gradients.layers.recompute import recomputed, share_nothing
+from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.backward import squared_norm
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.forward import completion_logprobs
 from gradscope.gradients.model.precision import uses_tf32
 from gradscope.gradients.plan.prepared_step import PreparedStep
+from gradscope.gradients.processes.group import num_connected
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest relative difference of squared norms by dtype. float32's is ten times below the smallest bug seen (a dropped
@@ -78,8 +81,9 @@ def verify_gram(
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
     limit = tolerance(policy.dtype, tf32=uses_tf32(policy.device))
-    errors = [_error(prepared, gram, batch) for batch in (batches if verify == "all" else batches[:1])]
-    row_error = _error(prepared, gram, _one_row(prepared, batches[0]))
+    checked = batches if verify == "all" else [_rows(prepared, {*batches[0].rows[:1], *batches[0].rows[-1:]})]
+    errors = [_error(prepared, gram, batch) for batch in checked]
+    row_error = _error(prepared, gram, _rows(prepared, batches[0].rows[-1:]))
     for part, error in (*(("a batch", error) for error in errors), ("one row", row_error)):
         if not error <= limit:
             _require_independent_rows(prepared, batches[0], limit)
@@ -106,9 +110,13 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
         return plan.cotangent(plan.rows[rows[position]], logprobs)
 
-    expected = squared_norm(
-        policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
-    )
+    # a pass with weight gradients holds these beside the activations
+    is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
+    layers = decoder_layers(policy.model) if num_connected() == 1 else ()
+    with recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer()):
+        expected = squared_norm(
+            policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
+        )
     scale = max(expected, float(np.trace(block)) / len(rows))
     return abs(float(block.sum()) - expected) / scale if scale > 0 else 0.0
 
@@ -131,7 +139,9 @@ def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit:
         )
 
 
-def _one_row(prepared: PreparedStep, batch: PaddedBatch) -> PaddedBatch:
-    """The first row of a batch alone."""
-    (row,) = prepared.batches(batch.rows[:1], batch.length)
-    return row
+def _rows(prepared: PreparedStep, rows: Iterable[int]) -> PaddedBatch:
+    """Some rows of a batch without the others."""
+    chosen = sorted(rows)
+    longest = max(prepared.plan.lengths[row] for row in chosen)
+    (batch,) = prepared.batches(chosen, len(chosen) * longest)
+    return batch

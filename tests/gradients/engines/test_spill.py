@@ -8,6 +8,7 @@ import torch
 
 from gradscope.gradients.engines.spill import PartStore
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
+from gradscope.gradients.model.head.plain import plain_head
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_experts, tiny_groups, tiny_policy
 
 CPU = torch.device("cpu")
@@ -80,6 +81,7 @@ def test_the_gram_is_the_same_from_disk(kind, files):
 def test_the_file_is_gone_after_an_interruption(error, files, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     policy, passes = tiny_policy("llama_untied_biases"), []
+    plain_head(policy.model)  # it runs the model, once and for all
 
     def stop(*arguments):
         passes.append(1)

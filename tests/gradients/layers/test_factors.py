@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from gradscope.gradients.layers.factors import OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.model.head import sliced
+from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead
 
 
 def test_factors_move_together():
@@ -46,3 +49,28 @@ def test_a_slice_holds_its_part_of_each_kind_of_factor():
     out = torch.ones(1, 1)
     Summed(rows=torch.tensor([[7.0, 8.0]])).add_to(0, 1, out)
     assert out.tolist() == [[9.0]]
+
+
+def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Linear(4, 11).double()
+    hidden, ids = torch.randn(3, 4, dtype=torch.float64), torch.tensor([10, 0, 6])
+    logs = torch.log_softmax(module(hidden), dim=1)
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    expected = torch.autograd.grad(weights @ logs[range(3), ids], list(module.parameters()))
+    own = logs.detach()[range(3), ids]
+    tokens = HeadTokens(
+        hidden=hidden,
+        ids=ids,
+        log_total=module(hidden).detach().logsumexp(1),
+        rest=-own.expm1(),
+        entropy=torch.zeros_like(own),
+        weights=weights,
+    )
+    monkeypatch.setattr(sliced, "SLICE_BYTES", 4 * 3 * 2)  # two columns at a time
+    head = PlainHead(module=module, scale=1.0, cap=None)
+    for is_bias, grad in zip((False, True), expected, strict=True):
+        factor = HeadProduct(head=head, tokens=(tokens, tokens), is_bias=is_bias).to(torch.device("cpu"))
+        out = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
+        factor.add_to(1, 3, out)
+        torch.testing.assert_close(out, grad.view(11, -1)[3:10])

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
+from gradscope.gradients.engines import stream
 from gradscope.gradients.model.budget import (
     TokenBudget,
     first_batch_tokens,
     is_out_of_memory,
     names_out_of_memory,
+    recomputed_tokens,
     tokens_that_fit,
 )
 from gradscope.gradients.plan.objective import Objective
@@ -143,7 +145,7 @@ def test_what_a_failed_attempt_held_is_free_before_the_next():
 
 def test_the_guess_on_cuda_follows_from_what_is_free(monkeypatch):
     policy = tiny_policy("llama_untied_biases")
-    shape = {"vocab_size": policy.vocab_size, "num_layers": 2, "width": 16, "itemsize": 4}
+    shape = {"vocab_size": 0, "num_layers": 2, "width": 16, "itemsize": 4}
     assert first_batch_tokens(policy) == 4096
     there = SimpleNamespace(
         device=torch.device("cuda"), model=policy.model, vocab_size=policy.vocab_size, dtype=torch.float32
@@ -160,3 +162,54 @@ def test_models_of_every_family_say_their_width():
     for name in ("gpt2_tied_conv1d", "gemma3_scaled"):
         config = tiny_model(name).config.get_text_config()
         assert (config.hidden_size, config.num_hidden_layers) == (16, 2)
+
+
+def limit_kept(monkeypatch, most: int) -> None:
+    """Let passes fail that keep the activations of more tokens than this."""
+    whole = stream.capture_batch
+
+    def refuse(model, plan, batch, capture, *arguments):
+        if not capture.recompute and batch.input_ids.numel() > most:
+            raise ERRORS[0]
+        return whole(model, plan, batch, capture, *arguments)
+
+    monkeypatch.setattr(stream, "capture_batch", refuse)
+
+
+def test_one_rollout_that_does_not_fit_has_its_layers_run_again(monkeypatch):
+    policy, groups, said = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
+    whole = measured_step(policy, groups, DAPO, engine="stream")
+    limit_kept(monkeypatch, 3)
+    found = measured_step(policy, groups, DAPO, engine="stream", notice=said.append)
+    assert relative(found.gram, whole.gram) < 1e-6
+    assert said[-1].endswith("went on with layers that run again in the backward pass.")
+    fixed = measured_step(policy, groups, DAPO, engine="stream", batch_tokens=1)
+    assert relative(fixed.gram, whole.gram) < 1e-6
+
+
+def test_one_batch_of_layers_that_run_again_is_better_than_several_where_that_is_said():
+    tried = []
+    budget = TokenBudget(20)
+    budget.fit([5] * 8, lambda tokens: tried.append((tokens, budget.recompute)), recomputed=40)
+    assert tried == [(40, True)]
+    for limit, fixed in ((39, False), (40, True)):
+        other = TokenBudget(20, fixed=fixed)
+        other.fit([5] * 8, lambda tokens, of=other: tried.append((tokens, of.recompute)), recomputed=limit)
+    assert tried[1:] == [(20, False), (20, False)]
+
+
+def test_only_a_gpu_would_rather_run_layers_again():
+    policy = tiny_policy("llama_untied_biases")
+    assert recomputed_tokens(policy) == 0
+    shape = {"vocab_size": 0, "num_layers": 36, "width": 4096, "itemsize": 2}
+    kept, again = (tokens_that_fit(20 * 2**30, **shape, recompute=each) for each in (False, True))
+    assert again > 10 * kept
+
+
+def test_whole_logits_bound_a_batch_and_so_do_activations(monkeypatch):
+    policy = tiny_policy("llama_untied_biases")
+    monkeypatch.setattr("gradscope.gradients.model.budget.CPU_BYTES", 100 * 34 * 2 * 16 * 4)
+    assert first_batch_tokens(policy) == 100
+    monkeypatch.setattr("gradscope.gradients.model.budget.plain_head", lambda model: None)
+    monkeypatch.setattr("gradscope.gradients.model.batches.LOGIT_BYTES", 30 * 4 * policy.vocab_size)
+    assert first_batch_tokens(policy) == 30

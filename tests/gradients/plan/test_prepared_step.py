@@ -11,6 +11,7 @@ import torch
 from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.errors import InputError
 from gradscope.gradients.model.budget import TokenBudget
+from gradscope.gradients.model.head.plain import plain_head
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
@@ -24,6 +25,7 @@ WITH_KL = dataclasses.replace(DAPO, beta=0.1)
 @pytest.mark.parametrize("question", [TokenQuestion(most=512), SignalQuestion(signal="hidden", most=512)])
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
+    plain_head(reference)  # it runs the model, once and for all
     reference.register_forward_hook(lambda *_: passes.append(1))
     prepared = prepare_step(policy_of(tiny_model("gpt2_tied_conv1d"), reference=reference), tiny_groups(), WITH_KL)
     gram = measure_step(prepared)

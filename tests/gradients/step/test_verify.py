@@ -5,7 +5,7 @@ import pytest
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.accumulator import GramAccumulator
-from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
+from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Scatter, Summed
 from tests.gradients.models import DAPO, break_rule, measured_step, tiny_groups, tiny_model, tiny_policy
 
 
@@ -57,6 +57,21 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
         measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
     monkeypatch.undo()
     assert measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream").coverage == 1.0
+
+
+@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms"])
+def test_a_wrong_output_layer_is_caught(monkeypatch, name):
+    """Of a layer in slices, which has no rule: its rows are one way to its gradient, an ordinary pass takes another."""
+
+    def larger(self, row, start, out):
+        before = out.clone()
+        honest(self, row, start, out)
+        out.add_(out - before, alpha=1e-3)
+
+    honest = HeadProduct.add_to
+    monkeypatch.setattr(HeadProduct, "add_to", larger)
+    with pytest.raises(VerificationError, match="disagrees"):
+        measured_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
 
 
 def test_a_wrong_embedding_scale_is_caught(monkeypatch):

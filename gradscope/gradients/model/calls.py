@@ -1,0 +1,55 @@
+"""How a model of any class is called: the arguments that it takes, and what it must not do meanwhile."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+_CHECKPOINTING = "gradient_checkpointing"
+
+
+def forward_arguments(model: Any) -> frozenset[str]:
+    """Names of what a model's forward pass can be given."""
+    return _parameters(type(without_adapter(model)).forward)
+
+
+def without_adapter(model: Any) -> Any:
+    """The model inside PEFT's wrapper, where there is one."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def call_on(model: Any, ids: torch.Tensor) -> Any:
+    """What a model returns for whole rows of ids, [B, S], nothing cached."""
+    options = {"use_cache": False} if "use_cache" in forward_arguments(model) else {}
+    with activations_kept(model):
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+
+
+@contextmanager
+def activations_kept(model: Any) -> Iterator[None]:
+    """Switch off gradient checkpointing, which transformers does in training mode.
+
+    A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
+    knows no gradients of chosen tensors.
+
+    Yields:
+        Nothing.
+    """
+    switched = [module for module in model.modules() if module.training and getattr(module, _CHECKPOINTING, False)]
+    for module in switched:
+        setattr(module, _CHECKPOINTING, False)
+    try:
+        yield
+    finally:
+        for module in switched:
+            setattr(module, _CHECKPOINTING, True)
+
+
+@lru_cache
+def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)

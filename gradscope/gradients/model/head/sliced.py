@@ -1,0 +1,306 @@
+"""The output layer in slices of the vocabulary: log-probabilities and entropies without logits of all tokens.
+
+Where the last layer is a linear one, and a model makes no more of its output than a scale and a soft cap, nothing of
+tokens x vocabulary has to exist. One pass over slices of the weight gives the log-sum-exp and, as attention gives its
+output, what the softmax pulls each hidden state by: sum_v p_v W_v, the token itself left out. With it the gradient by
+a hidden state needs no second pass,
+
+    d log p_y / dh = (1 - p_y) W_y - sum_{v != y} p_v W_v
+
+and because 1 - p_y is a sum of other tokens' shares it keeps its digits where p_y is near 1. The weight's own gradient
+takes the logits again, slice by slice.
+
+TRL and Liger have the same for the sum over tokens that training needs. Here each rollout is a row of its own, so the
+cotangents of a slice can be had for some tokens alone, and weight gradients need not be on.
+
+Shapes: N tokens, H width, V vocabulary, C columns of a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+SLICE_BYTES = 2**24
+"""Memory for one tensor of a slice's logits on a CPU, where the few that exist at one time should stay in the cache."""
+DEVICE_SLICE_BYTES = 2**28
+"""The same on a GPU, where small products leave it idle; not measured."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlainHead:
+    """A linear output layer, and what the model makes of its output z: cap tanh(scale z / cap), or scale z."""
+
+    module: nn.Linear
+    """The layer."""
+    scale: float
+    """What the output is multiplied by."""
+    cap: float | None
+    """What it is soft-capped at; None without one."""
+    temperature: float = 1.0
+    """What the logits are divided by."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return int(self.module.weight.shape[0])
+
+    def at(self, temperature: float) -> PlainHead:
+        """The same head at a temperature."""
+        return replace(self, temperature=temperature)
+
+    def slices(self, num_tokens: int, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
+        """First and last-plus-one column of each slice of the vocabulary, or of a part of it, for so many tokens."""
+        most = SLICE_BYTES if self.module.weight.device.type == "cpu" else DEVICE_SLICE_BYTES
+        width = max(1, most // (4 * max(1, num_tokens)))
+        end = self.vocab_size if last is None else last
+        for start in range(first, end, width):
+            yield start, min(start + width, end)
+
+    def logits(self, hidden: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Logits of a slice, [N, C], over the temperature, and their derivative by the layer's output."""
+        weight, bias = self.module.weight.detach()[start:stop], self.module.bias
+        return self._scaled(_product(hidden, weight), None if bias is None else bias.detach()[start:stop])
+
+    def own_logits(self, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """The logit of one id a token, [N], and its derivative by the layer's output."""
+        weight, bias = self.module.weight.detach()[ids], self.module.bias
+        return self._scaled((hidden * weight.to(hidden)).sum(1), None if bias is None else bias.detach()[ids])
+
+    def _scaled(self, output: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | float]:
+        output = output if bias is None else output + bias.to(output)
+        if self.cap is None:
+            factor = self.scale / self.temperature
+            return (output if factor == 1.0 else output * factor), factor
+        bent = torch.tanh(output * (self.scale / self.cap))
+        return bent * (self.cap / self.temperature), (1 - bent * bent) * (self.scale / self.temperature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTokens:
+    """What is kept of tokens so that the gradient of each slice of their logits can be had again."""
+
+    hidden: torch.Tensor
+    """What the layer was given, [N, H]."""
+    ids: torch.Tensor
+    """The tokens, [N]."""
+    log_total: torch.Tensor
+    """Log-sum-exp of the logits over the temperature, [N]."""
+    rest: torch.Tensor
+    """1 - p of the token itself, [N]."""
+    entropy: torch.Tensor
+    """Entropy, [N]."""
+    weights: torch.Tensor
+    """What the log-probabilities are weighed by, [N]."""
+    entropy_weights: torch.Tensor | None = None
+    """What the entropies are weighed by, [N]; None: not at all."""
+
+    def split(self, lengths: Sequence[int]) -> tuple[HeadTokens, ...]:
+        """The tokens row by row."""
+        parts = {name: torch.split(value, list(lengths)) for name, value in self._tensors().items()}
+        return tuple(HeadTokens(**{name: rows[row] for name, rows in parts.items()}) for row in range(len(lengths)))
+
+    def to(self, device: torch.device) -> HeadTokens:
+        """The same on another device."""
+        return HeadTokens(**{name: value.to(device) for name, value in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def cotangents(self, head: PlainHead, start: int, stop: int) -> torch.Tensor:
+        """The gradient of the weighed sum by the layer's output, [N, C]."""
+        hidden = self.hidden.to(self.log_total.dtype)
+        logits, slope = head.logits(hidden, start, stop)
+        logs = logits.sub_(self.log_total.unsqueeze(1)) if head.cap is None else logits - self.log_total.unsqueeze(1)
+        local, inside = _places(self.ids, start, stop)
+        own_log = logs.gather(1, local).squeeze(1)
+        share = logs.exp()
+        own = self.weights * self.rest
+        grad = share * -self.weights.unsqueeze(1)
+        if self.entropy_weights is not None:
+            grad -= share * (logs + self.entropy.unsqueeze(1)) * self.entropy_weights.unsqueeze(1)
+            own = own - self.entropy_weights * (1 - self.rest) * (own_log + self.entropy)
+        grad.scatter_(1, local, torch.where(inside, own.unsqueeze(1), grad.gather(1, local)))
+        return grad.mul_(slope)
+
+
+Watch = Callable[[PlainHead, HeadTokens], None]
+"""Told, within the backward pass, what the tokens of a pass add to the layer's parameters."""
+
+
+def sliced_outputs(
+    head: PlainHead,
+    hidden: torch.Tensor,
+    ids: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    entropies: bool,
+    watch: Watch | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of tokens and the entropies of the policy there.
+
+    Args:
+        head: The output layer, at a temperature.
+        hidden: What it is given where each token is predicted, [N, H].
+        ids: The tokens, [N].
+        dtype: What is added up in, float32 or float64.
+        entropies: Whether entropies get a gradient too.
+        watch: Told what the layer's own parameters get, which autograd is not asked for then.
+
+    Returns:
+        Log-probabilities and entropies with their graph, [N] each.
+    """
+    if watch is not None and not hidden.requires_grad:
+        hidden = hidden.detach().requires_grad_(True)  # nothing trainable led to it, as with weight gradients off
+    parameters: tuple[torch.Tensor | None, ...] = (head.module.weight, head.module.bias)
+    if watch is not None:
+        parameters = tuple(None if each is None else each.detach() for each in parameters)
+    result: tuple[torch.Tensor, torch.Tensor] = _Sliced.apply(  # type: ignore[no-untyped-call]
+        hidden, *parameters, ids, head, dtype, entropies, watch, torch.is_grad_enabled()
+    )
+    return result
+
+
+class _Sliced(torch.autograd.Function):
+    """Log-probabilities and entropies of tokens; both passes in slices of the vocabulary."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        ids: torch.Tensor,
+        head: PlainHead,
+        dtype: torch.dtype,
+        entropies: bool,
+        watch: Watch | None,
+        graph: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = hidden.to(dtype)
+        pulls = (1 + entropies) if graph and hidden.requires_grad else 0
+        top, rest, moment, pull = _scan(head, wide, ids, pulls)
+        own, slope = head.own_logits(wide, ids)
+        behind = own - top
+        own_share = behind.exp()
+        total = rest + own_share
+        log_total = top + total.log()
+        entropy = total.log() - (moment + own_share * behind) / total
+        if not entropies:
+            ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *_by(pull, total))
+        ctx.head, ctx.watch, ctx.slope, ctx.top = head, watch, slope, top - log_total
+        return behind - total.log(), entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None) -> Any:
+        hidden, ids, log_total, rest, entropy, own_log, *pulls = ctx.saved_tensors
+        head: PlainHead = ctx.head
+        weights = torch.zeros_like(log_total) if grad is None else grad.to(log_total)
+        tokens = HeadTokens(
+            hidden=hidden.detach(),
+            ids=ids,
+            log_total=log_total,
+            rest=rest,
+            entropy=entropy.detach(),
+            weights=weights,
+            entropy_weights=None if entropy_grad is None else entropy_grad.to(log_total),
+        )
+        if ctx.watch is not None:
+            ctx.watch(head, tokens)
+        to_hidden = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            own, pulled = weights * rest, weights.unsqueeze(1) * pulls[0]
+            if tokens.entropy_weights is not None:
+                of = tokens.entropy_weights
+                own = own - of * (1 - rest) * (own_log + entropy)
+                pulled += of.unsqueeze(1) * (pulls[1] + (ctx.top + entropy).unsqueeze(1) * pulls[0])
+            rows = head.module.weight.detach()[ids].to(pulled)
+            to_hidden = ((own * ctx.slope).unsqueeze(1) * rows - pulled).to(hidden.dtype)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            to_weight, to_bias = _of_parameters(head, tokens)
+        return to_hidden, to_weight, to_bias, None, None, None, None, None, None
+
+
+def _scan(
+    head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor, pulls: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """One pass over the vocabulary, each token's own id left out.
+
+    Returns:
+        The largest logit z of all, m; the sums of exp(z - m) and of (z - m) exp(z - m), [N]; and the sums of
+        exp(z - m) W and (z - m) exp(z - m) W over the columns, times the slope of z, as many as were asked for, [N, H].
+    """
+    top, _ = head.own_logits(hidden, ids)
+    rest, moment = torch.zeros_like(top), torch.zeros_like(top)
+    pull = [torch.zeros_like(hidden) for _ in range(pulls)]
+    for start, stop in head.slices(len(hidden)):
+        logits, slope = head.logits(hidden, start, stop)
+        local, inside = _places(ids, start, stop)
+        raised = torch.maximum(top, logits.amax(1))
+        drop, top = top - raised, raised
+        scale = drop.exp()
+        behind = logits.sub_(raised.unsqueeze(1))
+        share = behind.exp()
+        share.scatter_(1, local, share.gather(1, local).masked_fill(inside, 0.0))
+        moment = scale * (moment + drop * rest)
+        moment += torch.linalg.vecdot(share, behind)
+        rest = scale * rest + share.sum(1)
+        if not pulls:
+            continue
+        weight = head.module.weight.detach()[start:stop]
+        if pulls == 2:
+            pull[1].add_(drop.unsqueeze(1) * pull[0]).mul_(scale.unsqueeze(1))
+            _add_product(pull[1], share * behind * slope, weight)
+        pull[0].mul_(scale.unsqueeze(1))
+        _add_product(pull[0], share.mul_(slope), weight)
+    return top, rest, moment, pull
+
+
+def _of_parameters(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradient of the layer's weight, [V, H], and of its bias, [V]."""
+    weight, bias = head.module.weight, head.module.bias
+    to_weight, to_bias = torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
+    wide = tokens.hidden.to(tokens.log_total.dtype)
+    for start, stop in head.slices(len(wide)):
+        grad = tokens.cotangents(head, start, stop)
+        to_weight[start:stop] = grad.t() @ wide
+        if to_bias is not None:
+            to_bias[start:stop] = grad.sum(0)
+    return to_weight, to_bias
+
+
+def _places(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each id's column within a slice, any where it is outside, and whether it is inside, [N, 1]; nothing waits."""
+    return (ids - start).clamp(0, stop - start - 1).unsqueeze(1), ((ids >= start) & (ids < stop)).unsqueeze(1)
+
+
+def _by(parts: list[torch.Tensor], total: torch.Tensor) -> list[torch.Tensor]:
+    return [part.div_(total.unsqueeze(1)) for part in parts]
+
+
+def _product(wide: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Hidden states times a slice of the weight, [N, C], added up in the precision of the first."""
+    if _multiplies_wide(wide, weight):
+        return torch.mm(wide.to(weight.dtype), weight.t(), out_dtype=wide.dtype)  # they came from that dtype
+    return wide @ weight.to(wide).t()
+
+
+def _add_product(total: torch.Tensor, shares: torch.Tensor, weight: torch.Tensor) -> None:
+    """Add [N, C] times a slice of the weight, [C, H], to a sum in its own precision."""
+    if _multiplies_wide(total, weight):
+        torch.addmm(total, shares.to(weight.dtype), weight, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(shares, weight.to(total))
+
+
+def _multiplies_wide(wide: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether products of half precision can be had in float32: the GPU's fast ones, not rounded (PyTorch 2.8)."""
+    half = weight.dtype in (torch.bfloat16, torch.float16) and wide.dtype == torch.float32
+    return half and wide.device.type == "cuda" and torch.__version__ >= "2.8"
