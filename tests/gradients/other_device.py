@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -197,5 +198,10 @@ def moved(model: Any) -> Any:
 @contextmanager
 def other_device() -> Iterator[OtherDevice]:
     """Let the other device exist for a while."""
-    with _Constructors(), OtherDevice() as mode:
-        yield mode
+    # where PyTorch looks for the state of a device's random numbers, of which this one has none
+    vars(torch)[THERE.type] = ModuleType(THERE.type)
+    try:
+        with _Constructors(), OtherDevice() as mode:
+            yield mode
+    finally:
+        del vars(torch)[THERE.type]

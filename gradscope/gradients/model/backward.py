@@ -108,13 +108,12 @@ def squared_norm(
     entropies: bool = False,
 ) -> float:
     """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
-    totals: dict[torch.device, torch.Tensor] = {}
+    # one number in place: many small tensors between large ones keep the C library from reusing their memory
+    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
 
     def add(_: str, grad: torch.Tensor) -> None:
-        # one number in place: many small tensors between large ones keep the C library from reusing their memory
-        total = totals.setdefault(grad.device, torch.zeros((), dtype=torch.float64, device=grad.device))
         for part in torch.split(grad.flatten(), _PART):
-            total += part.double().square().sum()
+            total.add_(part.double().square().sum())
 
     backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
-    return sum(float(total) for total in totals.values())
+    return float(total)
