@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gradscope import processes
 from gradscope.cli.output.streams import say, show, show_line, write_data
 from tests.cli.conftest import Cli
 
@@ -28,6 +29,7 @@ def test_quiet_says_errors_only(cli: Cli, log: Path) -> None:
 def test_of_several_processes_the_main_one_prints(
     rank: str, prints: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(processes, "_told", [])
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
     say("note: a")
