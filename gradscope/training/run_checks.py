@@ -13,7 +13,7 @@ from gradscope.errors import OutputExistsError, UsageError
 from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import is_sharded, raise_once
+from gradscope.training.setup.processes import raise_once, shards_model
 from gradscope.training.tasks.task import Task
 
 
@@ -59,7 +59,7 @@ def check_settings(config: TrainConfig) -> None:
                 hint="Call gradscope itself, or leave out --sampling.",
             )
         )
-    if is_sharded() and (config.reward == "answer_probability" or config.match_grad_norm is not None):
+    if shards_model() and (config.reward == "answer_probability" or config.match_grad_norm is not None):
         raise_once(
             UsageError(
                 "--reward answer_probability and --match-grad-norm need the whole model in every process, and FSDP "

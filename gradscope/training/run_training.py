@@ -38,7 +38,7 @@ from gradscope.training.setup.checkpoints import (
 )
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.process_state import own_random_state
-from gradscope.training.setup.processes import gather, is_sharded, run_on_main
+from gradscope.training.setup.processes import gather, run_on_main, shards_model
 from gradscope.training.setup.trl_arguments import grpo_config, lora_config
 from gradscope.training.tasks.task import Problem, Task, prompt_order
 
@@ -85,7 +85,7 @@ def fit(
         if online.remembers:
             recall_memory(folder, online)
         trainer.train(resume_from_checkpoint=str(folder))
-    elif not is_sharded():
+    elif not shards_model():
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
     # What the trained policy makes of prompts that it never saw.
     hold_out("after")
@@ -188,7 +188,7 @@ def _sample_heldout(
     path = heldout_path(run, when)
     if not task.heldout or path.exists():
         return
-    if is_sharded():
+    if shards_model():
         folder = checkpoint_path(run, 0 if when == "before" else config.steps)
         with own_random_state():
             policy = load_saved_policy(policy, config, folder, PartialState().device)

@@ -1,7 +1,7 @@
 """train: one reference run from its configuration to its folder, resumable at every moment.
 
 The folder's layout is that of :mod:`gradscope.rollouts.run_folder`. The same configuration gives the same rollouts and
-weights on one machine, whether or not the run was interrupted.
+weights on one machine, whether or not the run was interrupted, unless vLLM samples.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gradscope.training.setup.processes import (
     SHARDED_LAUNCH,
     check_launch,
     end_group,
-    is_sharded,
     run_everywhere,
     run_on_main,
+    shards_model,
     start_group,
 )
 from gradscope.training.setup.trl_arguments import check_vllm, trainer_arguments
@@ -106,7 +106,7 @@ def resume_command(run: Path) -> str:
     """
     size = num_processes()
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
-    if is_sharded():
+    if shards_model():
         program = [*SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
     return shlex.join([*program, "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
 

@@ -25,7 +25,7 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
 )
 from gradscope.rollouts.store import step_files
-from gradscope.training.setup.processes import is_sharded
+from gradscope.training.setup.processes import shards_model
 
 MARKER = "gradscope_checkpoint.json"
 MEMORY = "gradscope_advantage.json"
@@ -98,7 +98,7 @@ def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
     """
     folder = checkpoint_path(run, num_updates)
     several = [f"rng_state_{index}.pth" for index in range(num_processes)]
-    optimizer = _SHARDED_ONLY if is_sharded() else ("optimizer.pt",)
+    optimizer = _SHARDED_ONLY if shards_model() else ("optimizer.pt",)
     needed = (*optimizer, "scheduler.pt", *(several if num_processes > 1 else ["rng_state.pth"]))
     absent = [name for name in needed if not (folder / name).is_file()]
     if absent:

@@ -61,7 +61,7 @@ def raise_once(error: GradscopeError) -> None:
     raise SystemExit(_USAGE)
 
 
-def is_sharded() -> bool:
+def shards_model() -> bool:
     """Whether accelerate was told to shard the model (FSDP), so that no process has it whole."""
     return os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
@@ -84,7 +84,7 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
                 hint=f"Shard the model by FSDP: {shlex.join(SHARDED_LAUNCH)} -m gradscope train ...",
             )
         )
-    if is_sharded() and any(os.environ.get(name) != value for name, value in _FSDP.items()):
+    if shards_model() and any(os.environ.get(name) != value for name, value in _FSDP.items()):
         raise_once(
             UsageError(
                 "FSDP is told to shard in its first version, or to save a piece of the model in each process.",

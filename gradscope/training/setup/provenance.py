@@ -16,7 +16,7 @@ from typing import Any
 from gradscope import version
 from gradscope.rollouts.run_folder import RunManifest
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import is_sharded
+from gradscope.training.setup.processes import shards_model
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 
@@ -64,7 +64,7 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         notes=(
             LOGPROBS_NOTE if config.vllm is None else VLLM_NOTE,
             *([DENSE_REWARD_NOTE] if config.reward == "answer_probability" else []),
-            *([SHARDED_NOTE] if is_sharded() else []),
+            *([SHARDED_NOTE] if shards_model() else []),
             *notes,
         ),
     )
