@@ -25,6 +25,7 @@ SCRIPT = """
 import os, sys
 from tests.training.two_processes import shard_on_the_cpu
 shard_on_the_cpu()
+os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"  # as accelerate launch sets it
 from gradscope.__main__ import main
 from gradscope.training.grpo.trainer import StepCallback
 logged, last = StepCallback.on_log, int(sys.argv[1])
