@@ -13,7 +13,7 @@ from gradscope.errors import OutputExistsError, UsageError
 from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import raise_once
+from gradscope.training.setup.processes import raise_once, shards_model
 from gradscope.training.tasks.task import Task
 
 
@@ -21,8 +21,8 @@ def check_settings(config: TrainConfig) -> None:
     """Refuse a formulation that does not exist, or that this run cannot have.
 
     Raises:
-        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, or
-            the sampling needs one process.
+        UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, the
+            sampling needs one process, or the reward or the control a whole model in each.
     """
     chosen = formulation(config.advantage)
     if chosen.scope == "gram":
@@ -57,6 +57,14 @@ def check_settings(config: TrainConfig) -> None:
                 f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
                 f"{num_processes()}.",
                 hint="Call gradscope itself, or leave out --sampling.",
+            )
+        )
+    if shards_model() and (config.reward == "answer_probability" or config.match_grad_norm is not None):
+        raise_once(
+            UsageError(
+                "--reward answer_probability and --match-grad-norm need the whole model in every process, and FSDP "
+                "shards it.",
+                hint="Leave them out, or launch plain data parallelism: accelerate launch --multi_gpu ...",
             )
         )
 

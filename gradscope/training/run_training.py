@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from accelerate import PartialState
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
 from gradscope.advantages.online import OnlineAdvantage, online_advantage
+from gradscope.errors import InputError
 from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training.grpo.answer_probability import AnswerProbability
 from gradscope.training.grpo.heldout import sample, write_heldout
 from gradscope.training.grpo.match_grad_norm import NormMatch
-from gradscope.training.grpo.policy import TrainedPolicy
+from gradscope.training.grpo.policy import TrainedPolicy, load_saved_policy
 from gradscope.training.grpo.recorder import Recorder
 from gradscope.training.grpo.reward_functions import RewardFunctions
 from gradscope.training.grpo.token_critic import TokenCritic
@@ -35,7 +37,8 @@ from gradscope.training.setup.checkpoints import (
     write_memory,
 )
 from gradscope.training.setup.config import TrainConfig
-from gradscope.training.setup.processes import gather, run_on_main
+from gradscope.training.setup.process_state import own_random_state
+from gradscope.training.setup.processes import gather, run_on_main, shards_model
 from gradscope.training.setup.trl_arguments import grpo_config, lora_config
 from gradscope.training.tasks.task import Problem, Task, prompt_order
 
@@ -64,6 +67,10 @@ def fit(
     online = trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
+
+    def hold_out(when: Literal["before", "after"]) -> None:
+        run_on_main(lambda: _sample_heldout(when, run, config, task, policy, arguments, progress))
+
     # The weights before the first update, unless an earlier start has kept them.
     newest = run_on_main(lambda: _newest(run))
     if newest is None:
@@ -71,17 +78,17 @@ def fit(
         run_on_main(lambda: mark_complete(run, 0))
     # The updates: all of them, those that are missing, or none.
     if not newest:
-        run_on_main(lambda: _sample_heldout("before", run, config, task, policy, arguments, progress))
+        hold_out("before")
         trainer.train()
     elif newest < config.steps:
         folder = resumable(run, newest, num_processes())
         if online.remembers:
             recall_memory(folder, online)
         trainer.train(resume_from_checkpoint=str(folder))
-    else:
+    elif not shards_model():
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
     # What the trained policy makes of prompts that it never saw.
-    run_on_main(lambda: _sample_heldout("after", run, config, task, policy, arguments, progress))
+    hold_out("after")
 
 
 def trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
@@ -129,18 +136,21 @@ def _make_trainer(
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
     rows = [_row(policy, problem) for problem in task.train]
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
-    trainer = RecordingTrainer(
-        online=online,
-        rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
-        recorder=recorder,
-        sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
-        model=policy.model,
-        processing_class=policy.tokenizer,
-        args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
-        train_dataset=Dataset.from_list([rows[index] for index in order]),
-        peft_config=lora_config(config),
-        callbacks=callbacks,
-    )
+    try:
+        trainer = RecordingTrainer(
+            online=online,
+            rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
+            recorder=recorder,
+            sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
+            model=policy.model,
+            processing_class=policy.tokenizer,
+            args=grpo_config(arguments, output_dir=str(checkpoints_path(run)), on_cpu=on_cpu),
+            train_dataset=Dataset.from_list([rows[index] for index in order]),
+            peft_config=lora_config(config),
+            callbacks=callbacks,
+        )
+    except ConnectionError as error:
+        raise InputError(str(error).strip(), hint="Start it by `trl vllm-serve`, or name it in --vllm.") from error
     # TRL puts the tokenizer's padding token there, but the embedding was made without: checkpoints must not name it.
     policy.model.config.get_text_config().pad_token_id = padding
     trainer.remove_callback(PrinterCallback)  # it prints each log entry to stdout
@@ -178,6 +188,10 @@ def _sample_heldout(
     path = heldout_path(run, when)
     if not task.heldout or path.exists():
         return
+    if shards_model():
+        folder = checkpoint_path(run, 0 if when == "before" else config.steps)
+        with own_random_state():
+            policy = load_saved_policy(policy, config, folder, PartialState().device)
     completions = sample(
         policy,
         task.heldout,

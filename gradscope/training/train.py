@@ -1,7 +1,7 @@
 """train: one reference run from its configuration to its folder, resumable at every moment.
 
 The folder's layout is that of :mod:`gradscope.rollouts.run_folder`. The same configuration gives the same rollouts and
-weights on one machine, whether or not the run was interrupted.
+weights on one machine, whether or not the run was interrupted, unless vLLM samples.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from gradscope.training.run_checks import check_apart, check_free, check_setting
 from gradscope.training.setup.checkpoints import complete_checkpoints
 from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.setup.processes import (
+    SHARDED_LAUNCH,
     check_launch,
     end_group,
     run_everywhere,
     run_on_main,
+    shards_model,
     start_group,
 )
+from gradscope.training.setup.trl_arguments import check_vllm, trainer_arguments
 from gradscope.training.tasks.load import load_task, max_completion_length
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ def train(
     run = Path(config.output)
     if num_processes() > 1:
         start_group(on_cpu=_on_cpu(config.device))
+    run_everywhere(lambda: check_vllm(config))
     if not resume:
         run_on_main(lambda: _check_output(run, config, force=force))
     if not (resume and run_on_main(lambda: is_finished(run, config))):
@@ -102,27 +106,26 @@ def resume_command(run: Path) -> str:
     """
     size = num_processes()
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
+    if shards_model():
+        program = [*SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
     return shlex.join([*program, "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
     """Load and check everything, and only then touch the folder."""
     from gradscope.training.grpo.answer_probability import most_answer_tokens
-    from gradscope.training.grpo.policy import check_prompts, load_trained_policy
+    from gradscope.training.grpo.policy import check_prompts, load_trained_policy, weights_dtype
     from gradscope.training.run_training import fit
     from gradscope.training.setup.process_state import own_random_state, quiet_libraries, torch_threads
     from gradscope.training.setup.provenance import make_manifest
-    from gradscope.training.setup.trl_arguments import trainer_arguments
 
     on_cpu = _on_cpu(config.device)
     with quiet_libraries(), own_random_state():
-        # What is trained: weights stay in float32, only the frozen base of an adapter may be in half precision.
-        half = config.dtype == "bfloat16" and config.lora_rank is not None
         length = max_completion_length(config)
         arguments = trainer_arguments(config, length, num_processes())
 
         def load() -> TrainedPolicy:
-            policy = load_trained_policy(config.model, dtype="bfloat16" if half else "float32", chat=task.chat)
+            policy = load_trained_policy(config.model, dtype=weights_dtype(config), chat=task.chat)
             problems = (*task.train, *task.heldout)
             check_prompts(policy, problems, length + most_answer_tokens(policy, task, problems, config))
             return policy

@@ -45,5 +45,5 @@ def shard_on_the_cpu() -> None:
             )
         self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugins[0]
 
-    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
+    os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
     state.AcceleratorState.__init__ = start_sharded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,6 +99,9 @@ def train(
     sampling: Annotated[
         str | None, _option("sampling", f"What becomes of dead groups: {_either(SAMPLINGS)}.", "Optimization", "NAME")
     ] = None,
+    vllm: Annotated[
+        str | None, _option("vllm", "Sample by vLLM: TRL's vllm_* arguments without vllm_.", "Optimization", "JSON")
+    ] = None,
     max_resampling: Annotated[
         int | None, _option("max_resampling", "Rounds of dynamic sampling; 4 by default.", "Optimization")
     ] = None,
@@ -135,6 +139,8 @@ def train(
     Under `torchrun` or `accelerate launch -m gradscope train ...` several processes make one run.
     """
     given = {name: value for name, value in context.params.items() if value is not None and name not in _NOT_FIELDS}
+    if vllm is not None:
+        given["vllm"] = _read_json("--vllm", vllm)
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
     varied: dict[str, Any] = {
         "advantages": parse_names("--advantage", advantage),
@@ -153,6 +159,14 @@ def train(
     folder = _train(chosen, **how)
     if not how["quiet"]:
         _say_done(folder, chosen)
+
+
+def _read_json(option: str, text: str) -> Any:
+    """The value of an option that is typed as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{option} is not JSON: {error}.", hint='For example: {"mode": "colocate"}') from error
 
 
 def _say_done(folder: Path, config: TrainConfig) -> None:

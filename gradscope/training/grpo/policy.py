@@ -8,14 +8,14 @@ that do not fit its positions. Weights are read from safetensors only and code f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.hub import require_hub
 from gradscope.training.protocols import Tokenizer
-from gradscope.training.setup.config import EMBEDDED_MODEL
+from gradscope.training.setup.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.tasks.task import Problem
 
 EMBEDDED_FOLDER = Path(__file__).parent.parent / "embedded"
@@ -109,6 +109,33 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
         chat = False
         notes.append("The tokenizer has no chat template; prompts are put as plain text.")
     return TrainedPolicy(model=model, tokenizer=tokenizer, chat=chat, notes=tuple(notes))
+
+
+def load_saved_policy(policy: TrainedPolicy, config: TrainConfig, folder: Path, device: Any) -> TrainedPolicy:
+    """A policy with the weights of one of its run's checkpoints, whole in this process alone.
+
+    Args:
+        policy: The policy as the run has it, whose model may be sharded.
+        config: The run's configuration.
+        folder: The checkpoint's folder, of a whole model or of an adapter.
+        device: Where it goes.
+
+    Returns:
+        The policy.
+    """
+    from peft import PeftModel
+
+    if config.lora_rank is None:
+        model = load_trained_policy(str(folder), dtype="float32", chat=policy.chat).model
+    else:
+        base = load_trained_policy(config.model, dtype=weights_dtype(config), chat=policy.chat).model
+        model = PeftModel.from_pretrained(base, folder)
+    return replace(policy, model=model.to(device))
+
+
+def weights_dtype(config: TrainConfig) -> str:
+    """What a model is loaded in: float32 where it is trained; only the frozen base of an adapter may be half."""
+    return "bfloat16" if config.dtype == "bfloat16" and config.lora_rank is not None else "float32"
 
 
 def check_prompts(policy: TrainedPolicy, problems: Sequence[Problem], max_completion_length: int) -> None:

@@ -33,7 +33,9 @@ class SampledRow:
     completion_ids: tuple[int, ...]
     """Exact ids of the completion, end of sequence included, [T]."""
     logprobs: tuple[float, ...]
-    """Log-probability of each completion token, [T]."""
+    """Log-probability of each completion token by the trainer's model, [T]."""
+    sampler_logprobs: tuple[float, ...] | None = None
+    """Those of the engine that sampled, where it gives them, [T]."""
     rewards: Mapping[str, float]
     """Reward per reward function."""
     reward: float
@@ -129,7 +131,8 @@ class Recorder:
             token_rewards=sampled.token_rewards,
             advantage=None if isinstance(sampled.advantage, tuple) else sampled.advantage,
             token_advantages=per_token,
-            logprobs=sampled.logprobs,
+            logprobs=sampled.logprobs if sampled.sampler_logprobs is None else sampled.sampler_logprobs,
+            trainer_logprobs=None if sampled.sampler_logprobs is None else sampled.logprobs,
             status="completed" if sampled.completion_ids[-1] in self._eos_ids else "truncated",
         )
 

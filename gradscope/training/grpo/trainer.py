@@ -66,10 +66,12 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
         own_completions = _unpad(output["completion_ids"], output["completion_mask"])
         own_logprobs, own_max_logprobs, own_states = self._sampler_logprobs(own_prompts, own_completions)
+        engine = output.get("sampling_per_token_logps")  # vLLM's
         # 2. The whole step in every process: a group may lie in several, and a formulation may look at all groups.
         prompt_ids, completion_ids = gather(own_prompts), gather(own_completions)
         logprobs, max_logprobs = gather(own_logprobs), gather(own_max_logprobs)
         states = None if own_states is None else gather(own_states)
+        sampler = None if engine is None else gather(_unpad(engine, output["completion_mask"]))
         problems = gather(problems_of(**{name: [row[name] for row in scored.rows] for name in _COLUMNS}))
         totals = np.asarray(gather(scored.totals.tolist()), dtype=np.float64)
         per_function = {name: gather(values) for name, values in scored.rewards.items()}
@@ -104,6 +106,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                     prompt_ids=prompt_ids[index],
                     completion_ids=completion_ids[index],
                     logprobs=logprobs[index],
+                    sampler_logprobs=None if sampler is None else sampler[index],
                     rewards={name: values[index] for name, values in per_function.items()},
                     reward=float(totals[index]),
                     token_rewards=None if token_rewards is None else token_rewards[index],
@@ -153,8 +156,8 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]], list[NDArray[np.float32]] | None]:
         """The log-probability of each sampled token and of the most likely one, by the weights that sampled it.
 
-        Hugging Face's generation returns none. Rows are padded on the right, so that each token has the position it
-        was sampled at whatever kind of positions the model has.
+        Hugging Face's generation returns none, and another engine's are of its own arithmetic. Rows are padded on the
+        right, so that each token has the position it was sampled at whatever kind of positions the model has.
 
         Args:
             prompt_ids: Exact ids of the prompts, [R].
@@ -244,5 +247,6 @@ def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> tor
     return padded
 
 
-def _unpad(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:
-    return [tuple(row[keep.bool()].tolist()) for row, keep in zip(ids, mask, strict=True)]
+def _unpad(rows: torch.Tensor, mask: torch.Tensor) -> list[tuple[Any, ...]]:
+    """Ids or numbers of tokens, [R][T], without what pads them."""
+    return [tuple(row[keep.bool()].tolist()) for row, keep in zip(rows, mask, strict=True)]

@@ -25,13 +25,19 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
 )
 from gradscope.rollouts.store import step_files
+from gradscope.training.setup.processes import shards_model
 
 MARKER = "gradscope_checkpoint.json"
 MEMORY = "gradscope_advantage.json"
 """What an advantage formulation remembers of the steps before: its numbers."""
 MEMORY_ARRAYS = "gradscope_advantage.safetensors"
 """The arrays among it, where there are some."""
-_RESUME_ONLY = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", MEMORY, MEMORY_ARRAYS)
+_SHARDED_ONLY = ("optimizer.bin", "pytorch_model_fsdp.bin")
+"""What accelerate writes of a sharded model, both whole: the optimizer, and the weights once more."""
+_RESUME_ONLY = (
+    *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    *(MEMORY, MEMORY_ARRAYS),
+)
 _UNUSED = "training_args.bin"
 """A pickle that nothing needs: the manifest holds the arguments as JSON."""
 
@@ -92,7 +98,8 @@ def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
     """
     folder = checkpoint_path(run, num_updates)
     several = [f"rng_state_{index}.pth" for index in range(num_processes)]
-    needed = ("optimizer.pt", "scheduler.pt", *(several if num_processes > 1 else ["rng_state.pth"]))
+    optimizer = _SHARDED_ONLY if shards_model() else ("optimizer.pt",)
+    needed = (*optimizer, "scheduler.pt", *(several if num_processes > 1 else ["rng_state.pth"]))
     absent = [name for name in needed if not (folder / name).is_file()]
     if absent:
         raise InputError(

@@ -101,6 +101,8 @@ class TrainConfig:
     """Samples of each held-out prompt."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs; ``auto`` takes a GPU where there is one."""
+    vllm: dict[str, Any] | None = None
+    """TRL's ``vllm_*`` arguments, by their names without that prefix; null samples by transformers."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
 
@@ -147,6 +149,11 @@ class TrainConfig:
             raise UsageError(
                 f"max_resampling is given, and {self.sampling} sampling has no rounds of replacing.",
                 hint="Give --sampling dynamic too.",
+            )
+        if self.sampling == "reallocated" and self.vllm is not None:
+            raise UsageError(
+                "Reallocated sampling asks for groups of different sizes, and TRL asks vLLM for groups of one size.",
+                hint="Choose another --sampling, or leave out --vllm.",
             )
         if self.sampling == "reallocated" and (self.group_size % 2 or self.group_size < 4 or self.num_prompts < 2):
             raise UsageError(
@@ -252,7 +259,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if isinstance(value, bool):
         return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)
+    return isinstance(value, (int, float) if hint is float else get_origin(hint) or hint)
 
 
 def _spell(hint: Any) -> str:
@@ -260,4 +267,6 @@ def _spell(hint: Any) -> str:
         return " or ".join(map(repr, get_args(hint)))
     if get_origin(hint) is types.UnionType:
         return " or ".join(_spell(part) for part in get_args(hint))
-    return {int: "a whole number", float: "a number", str: "a text", types.NoneType: "null"}[hint]
+    return {int: "a whole number", float: "a number", str: "a text", dict: "an object", types.NoneType: "null"}[
+        get_origin(hint) or hint
+    ]

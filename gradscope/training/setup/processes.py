@@ -9,6 +9,7 @@ the group at exit may abort a process in place of its exit code.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -18,7 +19,13 @@ from gradscope.processes import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for the main one, which samples the held-out prompts alone."""
-_SHARDING = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+_FSDP = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
+"""What accelerate tells a process of FSDP, as a run needs it: FSDP2, and checkpoints that are whole."""
+SHARDED_LAUNCH = (
+    *("accelerate", "launch", "--use_fsdp", "--fsdp_version", "2", "--fsdp_state_dict_type", "FULL_STATE_DICT"),
+    *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+)
+"""How a run is started that shards its model, before the number of processes."""
 _USAGE = 2
 """The exit code of unusable input."""
 
@@ -54,20 +61,34 @@ def raise_once(error: GradscopeError) -> None:
     raise SystemExit(_USAGE)
 
 
+def shards_model() -> bool:
+    """Whether accelerate was told to shard the model (FSDP), so that no process has it whole."""
+    return os.environ.get("ACCELERATE_USE_FSDP") == "true"
+
+
 def check_launch(num_rollouts: int, num_parts: int) -> None:
-    """Refuse a launch whose processes shard the model, or do not divide a step's rollouts.
+    """Refuse a launch that shards the model in another way than FSDP2, or does not divide a step's rollouts.
 
     Args:
         num_rollouts: Rollouts of a step.
         num_parts: Parts in which they go through the model.
+
+    Raises:
+        UsageError: In the main process; the others end without a word.
     """
     size = num_processes()
-    sharding = next((name for variable, name in _SHARDING.items() if os.environ.get(variable) == "true"), None)
-    if sharding is not None:
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         raise_once(
             UsageError(
-                f"A run needs the whole model in every process, and {sharding} shards it.",
-                hint="Launch plain data parallelism: accelerate launch --multi_gpu -m gradscope train ...",
+                "DeepSpeed keeps weights and optimizer in checkpoints of its own form, which a run does not read.",
+                hint=f"Shard the model by FSDP: {shlex.join(SHARDED_LAUNCH)} -m gradscope train ...",
+            )
+        )
+    if shards_model() and any(os.environ.get(name) != value for name, value in _FSDP.items()):
+        raise_once(
+            UsageError(
+                "FSDP is told to shard in its first version, or to save a piece of the model in each process.",
+                hint="Set fsdp_version: 2 and fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
             )
         )
     if num_rollouts % (num_parts * size):

@@ -16,6 +16,7 @@ from typing import Any
 from gradscope import version
 from gradscope.rollouts.run_folder import RunManifest
 from gradscope.training.setup.config import TrainConfig
+from gradscope.training.setup.processes import shards_model
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 
@@ -23,9 +24,17 @@ LOGPROBS_NOTE = (
     "The log-probabilities in the rollouts are recomputed, by one forward with the weights that sampled: "
     "Hugging Face's generation returns none."
 )
+VLLM_NOTE = (
+    "The log-probabilities in the rollouts are vLLM's, of sampling; trainer_logprobs are recomputed, by one forward "
+    "with the weights that sampled. Held-out prompts were sampled by transformers."
+)
 DENSE_REWARD_NOTE = (
     "The reward is the probability of the true answer after the sampled reasoning; the outcome is recorded beside it, "
     "with a weight of zero, and grades the held-out samples."
+)
+SHARDED_NOTE = (
+    "The model was sharded among processes by FSDP; held-out prompts were sampled by the main process alone, with the "
+    "weights of the first and the last checkpoint."
 )
 
 
@@ -52,7 +61,12 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         commit=checkout_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
-        notes=(LOGPROBS_NOTE, *([DENSE_REWARD_NOTE] if config.reward == "answer_probability" else []), *notes),
+        notes=(
+            LOGPROBS_NOTE if config.vllm is None else VLLM_NOTE,
+            *([DENSE_REWARD_NOTE] if config.reward == "answer_probability" else []),
+            *([SHARDED_NOTE] if shards_model() else []),
+            *notes,
+        ),
     )
 
 

@@ -6,9 +6,13 @@ where a diagnosis finds what the loss was made of.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
+from dataclasses import fields
+from importlib import util
 from typing import Any
 
+from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.training.setup.config import TrainConfig
 
 _FIXED: dict[str, Any] = {
@@ -31,7 +35,6 @@ _FIXED: dict[str, Any] = {
     "top_k": 0,
     "min_p": None,
     "repetition_penalty": 1.0,
-    "use_vllm": False,
     "shuffle_dataset": False,  # the rows come in our order: TRL's own does not survive a resume after the first epoch
     # The optimizer.
     "optim": "adamw_torch",
@@ -61,6 +64,11 @@ _SINCE_LATER: dict[str, Any] = {
     "use_transformers_continuous_batching": False,
 }
 """Options that younger releases of TRL know, set to what older ones do."""
+_VLLM: dict[str, Any] = {
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+}
+"""What bears on the loss where vLLM samples; a configuration may say otherwise."""
 
 
 def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
@@ -75,31 +83,63 @@ def trainer_arguments(config: TrainConfig, max_completion_length: int, num_proce
         Argument -> value.
     """
     rollouts = config.num_prompts * config.group_size
-    return _FIXED | {
-        "seed": config.seed,
-        "data_seed": config.seed,
-        "max_steps": config.steps,
-        "save_steps": config.checkpoint_every,
-        "num_generations": config.group_size,
-        "generation_batch_size": rollouts,
-        "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps // num_processes,
-        "gradient_accumulation_steps": config.gradient_accumulation_steps,
-        "steps_per_generation": config.gradient_accumulation_steps,
-        "max_completion_length": max_completion_length,
-        "temperature": config.temperature,
-        "learning_rate": config.learning_rate,
-        "max_grad_norm": config.max_grad_norm,
-        "beta": config.beta,
-        "loss_type": config.loss_type,
-        "bf16": config.dtype == "bfloat16",
-        "reward_weights": [0.0, 1.0] if config.reward == "answer_probability" else None,  # the outcome counts nothing
-    }
+    sampler = {} if config.vllm is None else _VLLM | {f"vllm_{name}": value for name, value in config.vllm.items()}
+    return (
+        _FIXED
+        | sampler
+        | {
+            "use_vllm": config.vllm is not None,
+            "seed": config.seed,
+            "data_seed": config.seed,
+            "max_steps": config.steps,
+            "save_steps": config.checkpoint_every,
+            "num_generations": config.group_size,
+            "generation_batch_size": rollouts,
+            "per_device_train_batch_size": rollouts // config.gradient_accumulation_steps // num_processes,
+            "gradient_accumulation_steps": config.gradient_accumulation_steps,
+            "steps_per_generation": config.gradient_accumulation_steps,
+            "max_completion_length": max_completion_length,
+            "temperature": config.temperature,
+            "learning_rate": config.learning_rate,
+            "max_grad_norm": config.max_grad_norm,
+            "beta": config.beta,
+            "loss_type": config.loss_type,
+            "bf16": config.dtype == "bfloat16",
+            "reward_weights": [0.0, 1.0]
+            if config.reward == "answer_probability"
+            else None,  # the outcome counts nothing
+        }
+    )
+
+
+def check_vllm(config: TrainConfig) -> None:
+    """Refuse vLLM where it is not installed, and arguments of it that TRL does not have. TRL is installed.
+
+    Raises:
+        MissingDependencyError: There is no vLLM.
+        UsageError: An argument has no counterpart in TRL's ``GRPOConfig``.
+    """
+    if config.vllm is None:
+        return
+    from trl import GRPOConfig
+
+    known = [field.name.removeprefix("vllm_") for field in fields(GRPOConfig) if field.name.startswith("vllm_")]
+    for name in config.vllm:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            raise UsageError(
+                f"TRL's GRPOConfig has no argument vllm_{name}.",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known names: {', '.join(known)}.",
+            )
+    if util.find_spec("vllm") is None:
+        raise MissingDependencyError(
+            "--vllm samples by vLLM, which is not installed.",
+            hint="pip install 'trl[vllm]', or leave out --vllm to sample by transformers.",
+        )
 
 
 def grpo_config(arguments: Mapping[str, Any], *, output_dir: str, on_cpu: bool) -> Any:
     """TRL's ``GRPOConfig`` of :func:`trainer_arguments`, with checkpoints in ``output_dir``."""
-    from dataclasses import fields
-
     from trl import GRPOConfig
 
     trl_fields = {field.name for field in fields(GRPOConfig)}

@@ -33,6 +33,14 @@ def test_one_of_each_is_one_run(cli: Cli, asked: list[Any]) -> None:
     assert asked == [TrainConfig(output="x", advantage="sign", learning_rate=1e-4, seed=3)]
 
 
+def test_arguments_of_vllm_are_json(cli: Cli, asked: list[Any]) -> None:
+    assert cli("train", "--vllm", '{"mode": "server", "server_port": 8001}').code == 0
+    assert asked == [TrainConfig(vllm={"mode": "server", "server_port": 8001})]
+    done = cli("train", "--vllm", "mode=server")
+    assert (done.code, done.err.startswith("error: --vllm is not JSON: ")) == (2, True)
+    assert cli("train", "--vllm", "8001").err.startswith("error: the configuration has vllm = 8001, which does not fit")
+
+
 def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
     for arguments in (
         ("--advantage", "grpo", "--advantage", "sign"),

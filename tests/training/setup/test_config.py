@@ -49,6 +49,8 @@ def test_whole_number_where_a_fraction_may_stand() -> None:
         ({"sampling": "adaptive"}, "sampling = 'adaptive', which does not fit"),
         ({"max_resampling": 2}, "max_resampling is given, and fixed sampling has no rounds of replacing"),
         ({"sampling": "dynamic", "max_resampling": 0}, "max_resampling is 0; the least is 1"),
+        ({"vllm": "server"}, "vllm = 'server', which does not fit"),
+        ({"sampling": "reallocated", "vllm": {}}, "TRL asks vLLM for groups of one size"),
         ({"sampling": "reallocated", "group_size": 5}, "16 prompts x 5 rollouts do not allow that"),
         ({"sampling": "reallocated", "group_size": 2}, "16 prompts x 2 rollouts do not allow that"),
         ({"sampling": "reallocated", "num_prompts": 1}, "1 prompts x 8 rollouts do not allow that"),
