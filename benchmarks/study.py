@@ -32,7 +32,7 @@ Place = tuple[str, str]
 """A block and a condition."""
 LEVEL = 0.05
 """A corrected p-value below this decides."""
-_QUICK: Settings = {"steps": 6, "checkpoint_every": 6}
+_QUICK: Settings = {"steps": 4, "checkpoint_every": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

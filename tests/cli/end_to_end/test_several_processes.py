@@ -45,7 +45,8 @@ def test_rank_prints_and_writes_once_what_one_process_does(cli: Cli, tiny_run: P
     one, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main[1]))
     assert len(one) == len(two) > 0
     for values, expected in zip(two, one, strict=True):
-        np.testing.assert_allclose(values, expected, atol=1e-6 * max([*expected, 0.0]))
+        # logits in slices and whole ones round differently
+        np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
 
 
 def test_other_commands_and_rows_say_what_one_process_says(cli: Cli, tiny_run: Path) -> None:
@@ -58,7 +59,9 @@ def test_other_commands_and_rows_say_what_one_process_says(cli: Cli, tiny_run: P
         alone, (main, other) = cli(*command), by_two(*command)
         assert (main[0], other) == (alone.code, (alone.code, "", ""))
         texts = [text.partition("The gradient of a group has")[0].splitlines() for text in (main[1], alone.out)]
-        lines = [[line.split()[:2] for line in text if "tokens" not in line] for text in texts]
+        lines = [
+            [line.split()[:2] for line in text if "tokens" not in line and "at most" not in line] for text in texts
+        ]
         assert lines[0] == lines[1]
         assert len(lines[0]) > 5
 

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +123,16 @@ def count_traffic() -> Counter[str]:
     return sent
 
 
-def main(folder: Path) -> None:
-    """Measure every case with all processes; each writes what it found."""
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Measure some cases with all processes; each writes what it found."""
     with connected_processes():
         sent = count_traffic()
         found = {}
-        for name in CASES:
+        for name in names:
             before = sent["exchange"]
             found[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
     (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -16,7 +16,17 @@ from tests.gradients.exchange.cases import CASES, LONG, measured, save_models
 from tests.gradients.launched import finish, start_processes
 from tests.gradients.models import DAPO, prepared, tiny_groups, tiny_policy
 
-SIZES = (2, 4)
+FOUR = (
+    "llama_untied_biases",
+    "qwen3_gqa_norms",
+    "qwen3_moe",
+    "lora with kl",
+    "fewer rollouts than processes",
+    "traffic",
+)
+SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 4: FOUR}
+"""Number of processes -> the cases that they measure."""
+_MODULE = ("-m", "tests.gradients.exchange.cases")
 REFUSED = {
     "adapter dora": "DoRA takes norms of whole weights",
     "adapter saved head": "it trains copies of whole modules (modules_to_save)",
@@ -36,23 +46,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_several(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """What each process of a launch found, by the number of processes."""
     found = {}
-    for size in SIZES:
-        for code, _, said in finish(start_processes(size, "-m", "tests.gradients.exchange.cases", str(folder))):
+    for size, names in SIZES.items():
+        for code, _, said in finish(start_processes(size, *_MODULE, str(folder), *names)):
             assert code == 0, said
         found[size] = [json.loads((folder / f"{size}_{rank}.json").read_text()) for rank in range(size)]
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size, names in SIZES.items() for name in names if name not in REFUSED]
+)
 def test_several_processes_find_what_one_finds(
-    name: str, size: int, folder: Path, by_several: dict[int, list[dict[str, Any]]]
+    size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
 ) -> None:
     one, (main, *others) = measured(folder, name), [found[name] for found in by_several[size]]
     assert main["coverage"] == one["coverage"] == 1.0
     values, expected = np.array(main["singular_values"]), np.array(one["singular_values"])
-    assert np.abs(values - expected).max() <= 1e-6 * expected.max()
+    # one process takes the output layer in slices, which rounds no logits; several form them whole, as the model does
+    assert np.abs(values - expected).max() <= (2e-3 if name == "bfloat16" else 1e-6) * expected.max()
     assert main["relative_row_error"] == pytest.approx(one["relative_row_error"], rel=1e-3)
     assert main["slow"] == one["slow"]
     assert main["squares"] == pytest.approx(one["squares"], rel=1e-2 if name == "bfloat16" else 1e-4, abs=1e-12)
