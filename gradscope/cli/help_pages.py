@@ -67,8 +67,9 @@ class _Command(_PlainSwitches, TyperCommand):
     common: ClassVar[tuple[str, ...]] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Notes which page is asked for, before the help option prints it."""
+        """Notes which page is asked for, before the help option prints it, and what was typed."""
         ctx.meta["help_all"] = "--help-all" in args
+        ctx.meta["typed"] = tuple(args)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -23,8 +23,8 @@ def rank_findings(
     comparisons: Sequence[RankComparison] = (),
 ) -> tuple[str, ...]:
     """Ranks by group size, over time and by formulation, dead groups, cancellation, and the trainer's own norm."""
-    ranks = [*_by_size(curve), *_over_time(curve), *_compared(comparisons)]
-    sentences = [*ranks, *_dead(curve), *_cancellation(steps), *_against_log(steps)]
+    ranks = [*_by_size(curve), *time_findings(curve), *_compared(comparisons)]
+    sentences = [*ranks, *dead_findings(curve), *_cancellation(steps), *norm_findings(steps)]
     if not curve and spectra:
         sentences.insert(0, _of_matrices(spectra))
     return tuple(sentences)
@@ -34,7 +34,7 @@ def _rank(estimate: Estimate) -> str:
     return with_interval(estimate, ".2f")
 
 
-def _preferred(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
+def preferred_points(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
     """The logged advantage where there is one, else the first that was asked for."""
     names = [point.advantage for point in curve]
     name = LOGGED if LOGGED in names else (names[0] if names else None)
@@ -43,7 +43,7 @@ def _preferred(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
 
 def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
     """Effective rank beside the number of rows: a low number that is just a small group is no finding."""
-    points = [point for point in _preferred(curve) if point.effective_rank.value is not None]
+    points = [point for point in preferred_points(curve) if point.effective_rank.value is not None]
     if not points:
         return []
     last = max(points, key=lambda point: (point.step, point.group_size))
@@ -98,9 +98,9 @@ def _energy(point: RankCurvePoint) -> list[str]:
     ]
 
 
-def _over_time(curve: Sequence[RankCurvePoint]) -> list[str]:
+def time_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
     """First against last step at one group size, and whether the intervals keep them apart."""
-    points = [point for point in _preferred(curve) if point.effective_rank.interval is not None]
+    points = [point for point in preferred_points(curve) if point.effective_rank.interval is not None]
     size = max((point.group_size for point in points), default=0)
     points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
     if len(points) < 2:
@@ -161,9 +161,9 @@ def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
     return sentences
 
 
-def _dead(curve: Sequence[RankCurvePoint]) -> list[str]:
+def dead_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
     """Groups that have no gradient at all, and hence no rank."""
-    points = [point for point in _preferred(curve) if point.advantage == LOGGED]
+    points = [point for point in preferred_points(curve) if point.advantage == LOGGED]
     dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
     if not dead:
         return []
@@ -179,7 +179,7 @@ def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
     return [f"On average {mean:.0%} of the summed row norms survives in the step's gradient; the rest cancels."]
 
 
-def _against_log(steps: Sequence[StepGeometry]) -> list[str]:
+def norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
     """The engine's total beside the trainer's own number: what the spectra rest on."""
     if not steps:
         return []

@@ -37,7 +37,8 @@ class ResultSpec:
     name: str
     """The command, which is also the schema's name and the stem of its files."""
     table: str
-    """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints."""
+    """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints; names of further tables
+    are a second argument where there are any."""
     csv: Callable[[Any], Mapping[str, Iterable[Any]]]
     """From the result to its CSV tables: name -> records."""
     figures: str | None = None
@@ -138,9 +139,18 @@ def metrics_of(command: str) -> list[str]:
     return [entry.name for entry in CATALOG.values() if entry.command == command]
 
 
-def render_table(result: object) -> Group:
-    """A result for a terminal, right at 80 columns."""
-    table: Group = load(spec_of(result).table)(result)
+def render_table(result: object, show: Sequence[str] = ()) -> Group:
+    """A result for a terminal, right at 80 columns.
+
+    Args:
+        result: What a command found.
+        show: Names of further tables, of those that the command's table function takes.
+
+    Returns:
+        What rich prints.
+    """
+    draw = load(spec_of(result).table)
+    table: Group = draw(result, show) if show else draw(result)
     return table
 
 

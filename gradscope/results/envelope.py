@@ -23,6 +23,8 @@ SCHEMA_VERSION = 1
 
 FLATTENED = {"flattened": True}
 """Metadata of a field whose own fields stand in its place in the document."""
+NOT_IN_DOCUMENT = {"in_document": False}
+"""Metadata of a field that repeats in other words what the document holds, for people alone."""
 
 
 def to_jsonable(value: Any) -> Any:
@@ -40,6 +42,8 @@ def to_jsonable(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         document: dict[str, Any] = {}
         for field in dataclasses.fields(value):
+            if not field.metadata.get("in_document", True):
+                continue
             item = to_jsonable(getattr(value, field.name))
             document |= item if field.metadata.get("flattened") else {field.name: item}
         return document

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.envelope import FLATTENED
+from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.rank_curves import RankCurvePoint, SizeChange, TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
@@ -234,3 +234,5 @@ class RankReport:
     """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
     findings: tuple[str, ...] = ()
     """What the numbers say, in sentences for people."""
+    headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
+    """What to read first: the verdict, then at most three findings."""

@@ -457,6 +457,7 @@ def rank_report() -> RankReport:
         gram={"1": "gram_step_00001.safetensors"},
         engine={"engine": "loop", "dtype": "float32", "device": "cpu", "num_parameters": 99_264},
         findings=("A group of 8 spans 5.6 of 8 directions.",),
+        headline=("A group of 8 spans 5.6 of 8 directions.", "The norms match."),
     )
 
 

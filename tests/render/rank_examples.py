@@ -6,7 +6,7 @@ import dataclasses
 
 from gradscope.estimate import Estimate
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
-from gradscope.results.rank_curves import WeightRankPoint
+from gradscope.results.rank_curves import TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
 from tests.render import examples
@@ -172,4 +172,24 @@ def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
         participation_ratio=rank,
         two_direction_energy=Estimate.exact(0.9),
         nulls=nulls if rank.is_defined else {},
+    )
+
+
+def token_point() -> TokenRankPoint:
+    """Token rows of a group of 8 at step 41."""
+    rank = Estimate.exact(12.5)
+    return TokenRankPoint(
+        step=41,
+        advantage="logged",
+        group_size=8,
+        method="sampled",
+        num_groups=16,
+        num_dead=4,
+        num_rows=Estimate.exact(512),
+        frac_seen=0.5,
+        effective_rank=rank,
+        stable_rank=rank,
+        participation_ratio=rank,
+        two_direction_energy=Estimate.exact(0.9),
+        nulls=examples.rank_report().curve[0].nulls,
     )

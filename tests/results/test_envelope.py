@@ -34,6 +34,13 @@ def test_an_undefined_number_is_null_with_its_reason_beside_it() -> None:
     }
 
 
+def test_what_repeats_the_document_for_people_is_not_in_it() -> None:
+    report = examples.rank_report()
+    assert report.headline
+    assert "headline" not in to_jsonable(report)
+    assert "findings" in to_jsonable(report)
+
+
 def test_mappings_sequences_and_paths_become_plain_json() -> None:
     assert to_jsonable({1: (Path("a/b"), [True, None, 0.1])}) == {"1": ["a/b", [True, None, 0.1]]}
 

@@ -41,6 +41,31 @@ def parse_names(option: str, words: Words) -> tuple[str, ...]:
     return _parts(option, words, _COMMA)
 
 
+def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[str, ...]:
+    """Names between commas, each one of a few.
+
+    Args:
+        option: The option as it is typed, for the message.
+        words: Its values.
+        choices: The names that there are.
+
+    Returns:
+        The names in the order given.
+
+    Raises:
+        UsageError: A name is none of them.
+
+    Example:
+        >>> parse_choices("--show", ["steps,signal"], ("steps", "signal", "all"))
+        ('steps', 'signal')
+    """
+    names = parse_names(option, words)
+    unknown = [name for name in names if name not in choices]
+    if unknown:
+        raise UsageError(f"{option} knows no {unknown[0]!r}.", hint=f"Write {option} with any of {', '.join(choices)}")
+    return names
+
+
 def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
     """Metrics between commas, each with its steps.
 

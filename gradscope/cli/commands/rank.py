@@ -8,22 +8,25 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_counts, parse_names
+from gradscope.cli.arguments.lists import parse_choices, parse_counts, parse_names
 from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import show_next, typed_again
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.render.terminal.rank.names import ALL, TABLES
 from gradscope.results.rank import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope rank my-run --step 1,40",
     "gradscope rank my-run --step 1:10 --advantage all --group-size 2,4 -o ranks",
+    "gradscope rank my-run --step 40 --show formulations,signal",
     "gradscope rank my-run --step 40 --rows token --max-tokens 256",
     "gradscope rank outputs/trl-run --initial base-model --run-config args.json --rows weight",
 )
-COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--output", "--json")
+COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show", "--output", "--json")
 
 RowsOption = Annotated[
     RowKind,
@@ -83,10 +86,20 @@ SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
 ]
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
+ShowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--show",
+        metavar="NAME,...",
+        help=f"Further tables in the terminal. Any of {', '.join(TABLES)}, or {ALL}.",
+        rich_help_panel="Output",
+    ),
+]
 
 
 @with_records(leave_out=("columns",))
 def rank(
+    context: typer.Context,
     run: options.RunArgument,
     step: StepsOption = None,
     rows: RowsOption = "rollout",
@@ -97,6 +110,7 @@ def rank(
     max_tokens: MaxTokensOption = None,
     sketch: SketchOption = None,
     seed: SeedOption = 0,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -110,7 +124,7 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps = parse_steps(step)
+    steps, tables = parse_steps(step), parse_choices("--show", show, (*TABLES, ALL))
     advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
         with result.progress() as progress:
@@ -130,4 +144,7 @@ def rank(
                 output=result.staging,
                 progress=progress,
             )
-        result.deliver(report)
+        result.deliver(report, show=tables)
+        if not out.as_json:
+            more = [] if ALL in tables else [["rank", *typed_again(context.meta["typed"]), "--show", ALL]]
+            show_next(*more, ["explain", "effective_rank"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Annotated
 
 from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import say, show, write_data
+from gradscope.cli.output.streams import say, write_data
+from gradscope.cli.output.streams import show as print_result
 from gradscope.option import Option
 from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
@@ -54,8 +55,8 @@ class Delivery:
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
-    def deliver(self, result: object, *, printed: str | None = None) -> None:
-        """Print and write a result; ``printed`` stands on stdout in place of the table."""
+    def deliver(self, result: object, *, printed: str | None = None, show: Sequence[str] = ()) -> None:
+        """Print and write a result; ``printed`` stands on stdout in place of the table, ``show`` adds tables to it."""
         if not self.quiet:
             for source in spec_of(result).sources(result):
                 _describe(source)
@@ -71,7 +72,7 @@ class Delivery:
         elif printed is not None:
             write_data(printed)
         else:
-            show(render_table(result))
+            print_result(render_table(result, show))
 
     def notice(self, sentence: str) -> None:
         """Say, once, what happened while the work goes on."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps
@@ -25,6 +26,7 @@ from gradscope.diagnostics.rank.weights.updates import update_report
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.formulations import update_findings
 from gradscope.findings.rank import rank_findings, size_findings
+from gradscope.findings.rank_headline import rank_headline
 from gradscope.findings.reliability import reliability_findings
 from gradscope.findings.sparsity import sparsity_findings
 from gradscope.findings.tokens import signal_findings, token_findings
@@ -151,7 +153,7 @@ def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
     comparisons = compare_formulations(collected.spectra)
     beside = gradients_and_updates(run, collected.spectra) if request.rows == "weight" else ()
     changes = compare_sizes(collected.group_ranks) if request.paired else ()
-    return RankReport(
+    report = RankReport(
         source=run.source,
         rows=request.rows,
         spectra=tuple(collected.spectra),
@@ -176,6 +178,7 @@ def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
             *gradient_update_findings(beside),
         ),
     )
+    return replace(report, headline=rank_headline(report))
 
 
 def _sentences(

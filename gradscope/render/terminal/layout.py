@@ -64,11 +64,12 @@ def document(
     if footnotes:
         parts += [Text(), *(cell(line, style="dim") for line in footnotes)]
     if findings:
-        parts += [Text(), *(_bullet(finding) for finding in findings)]
+        parts += [Text(), *(bullet(finding) for finding in findings)]
     return Group(*parts)
 
 
-def _bullet(finding: str) -> Table:
+def bullet(finding: str) -> Table:
+    """A finding as an item of a list."""
     grid = Table.grid(padding=(0, 1))
     grid.add_row(Text("•"), Text(plain(finding)))
     return grid

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from gradscope.cli.app import command as app
-from gradscope.cli.arguments.lists import parse_counts, parse_files, parse_metrics, parse_names, parse_numbers
+from gradscope.cli.arguments.lists import (
+    parse_choices,
+    parse_counts,
+    parse_files,
+    parse_metrics,
+    parse_names,
+    parse_numbers,
+)
 from gradscope.errors import UsageError
 
 LISTS = {
-    "rank": ("--step", "--advantage", "--group-size"),
+    "rank": ("--step", "--advantage", "--group-size", "--show"),
     "replay": ("--step",),
     "claims": ("--step", "--samples"),
     "report": ("--step", "--samples"),
@@ -40,6 +47,14 @@ def test_commas_and_repetition_give_the_same() -> None:
     assert parse_counts("--k", ["1,4"]) == parse_counts("--k", ["1", "4"]) == (1, 4)
     assert parse_files("--samples", ["a,b"]) == parse_files("--samples", ["a", "b"]) == ("a", "b")
     assert parse_metrics("--track", ["a,b"]) == parse_metrics("--track", ["a", "b"]) == ("a", "b")
+
+
+def test_one_of_a_few_names_is_taken_and_no_other() -> None:
+    assert parse_choices("--show", None, ("steps",)) == ()
+    assert parse_choices("--show", ["signal, steps", "steps"], ("steps", "signal")) == ("signal", "steps", "steps")
+    with pytest.raises(UsageError, match=r"--show knows no 'sginal'\.") as caught:
+        parse_choices("--show", ["steps,sginal"], ("steps", "signal"))
+    assert caught.value.hint == "Write --show with any of steps, signal"
 
 
 def test_a_range_has_both_ends_and_two_spellings() -> None:

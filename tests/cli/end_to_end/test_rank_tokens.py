@@ -20,7 +20,7 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert result["curve"] == []
     assert (tmp_path / "out" / "rank_token_curve.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    table = cli("rank", tiny_run, *arguments, "--max-tokens", "3", "--seed", "1")
+    table = cli("rank", tiny_run, *arguments, "--max-tokens", "3", "--seed", "1", "--show", "engine")
     assert table.code == 0
     assert "A matrix row is the gradient of one token of a group" in table.out
     assert "of the tokens were measured, drawn at random" in " ".join(table.out.split())

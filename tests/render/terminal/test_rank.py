@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 
+from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
+from gradscope.render.terminal.rank.names import TABLES
 from gradscope.results.rank import RankReport
 from tests.render import examples
 from tests.render.printing import printed
@@ -15,14 +18,15 @@ from tests.render.rank_examples import (
     gradient_update_report,
     sparse_weight_report,
     sparsity,
+    token_point,
     token_report,
     update_report,
     weight_rank_report,
 )
 
 
-def words(report: RankReport) -> str:
-    return " ".join(printed(render_table(report)).split())
+def words(report: RankReport, *show: str) -> str:
+    return " ".join(printed(render_table(report, show)).split())
 
 
 @pytest.mark.parametrize(
@@ -38,13 +42,14 @@ def words(report: RankReport) -> str:
     ids=["formulations", "gradients and updates", "sparse weights", "tokens", "updates", "weights by group"],
 )
 def test_every_kind_of_row_fits_80_columns(report: RankReport) -> None:
-    text = printed(render_table(report))
-    assert max(len(line) for line in text.splitlines()) <= 80
-    assert "\x1b" not in text
+    for show in ((), ("all",)):
+        text = printed(render_table(report, show))
+        assert max(len(line) for line in text.splitlines()) <= 80
+        assert "\x1b" not in text
 
 
 def test_formulations_and_baselines_stand_with_their_reasons() -> None:
-    text = words(formulation_report())
+    text = words(formulation_report(), "signal", "baselines")
     assert "its mean over groups is not above its own noise" in text
     assert "0.58 [0.31, 0.86]" in text
     assert "optimal_leave_one_out" in text
@@ -52,30 +57,28 @@ def test_formulations_and_baselines_stand_with_their_reasons() -> None:
 
 def test_formulations_refused_for_one_reason_share_a_note() -> None:
     refused = {"sign": "'sign' needs 0 and 1", "tasa": "'tasa' needs 0 and 1", "max_rl": "needs a group"}
-    text = words(dataclasses.replace(examples.rank_report(), refused=refused))
+    text = words(dataclasses.replace(examples.rank_report(), refused=refused), "formulations")
     assert "left out: sign, tasa. such needs 0 and 1" in text
     assert "left out: max_rl. needs a group" in text
 
 
-def test_sparsity_of_tokens_and_weights_has_its_definitions() -> None:
-    tokens, weights = printed(render_table(token_report())), printed(render_table(sparse_weight_report()))
+def test_sparsity_of_tokens_and_weights_are_told_apart() -> None:
+    tokens, weights = (printed(render_table(of(), ("sparsity",))) for of in (token_report, sparse_weight_report))
     assert "  21  12,345       48%  0.250  0.375  0.500  0.621" in tokens
     assert "every row is zero" in tokens
     assert "0.self_attn.q_proj" in weights
     assert "step 41: entries of" in weights
-    assert "x the norm of each token's row" in " ".join(tokens.split())
-    assert "each entry of a weight's gradient dL/dW" in " ".join(weights.split())
 
 
 def test_a_long_list_of_weights_is_cut_and_says_so() -> None:
     report = sparse_weight_report()
     many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
-    text = printed(render_table(dataclasses.replace(report, sparsity=many)))
+    text = printed(render_table(dataclasses.replace(report, sparsity=many), ("sparsity",)))
     assert "6 more lines of sparsity are in the JSON and the CSV" in " ".join(text.split())
 
 
 def test_changes_of_weights_stand_beside_their_nulls() -> None:
-    text = words(update_report())
+    text = words(update_report(), "updates")
     assert "W_1000 - W_0" in text
     assert "1 more changes" in text
     assert "energy in one direction 0.940 0.820" in text
@@ -83,16 +86,121 @@ def test_changes_of_weights_stand_beside_their_nulls() -> None:
 
 
 def test_a_gradient_stands_beside_the_change_that_followed() -> None:
-    text = printed(render_table(gradient_update_report()))
+    text = printed(render_table(gradient_update_report(), ["updates"]))
     assert "W_60 - W_40: rank" in text
     assert "8.79  0.463              24.98  0.219  51.53" in text
     assert "11 more pairs of a gradient and a change" in " ".join(text.split())
 
 
 def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
-    text = words(weight_rank_report())
+    text = words(weight_rank_report(), "weights")
     assert "logged (1) 2 12/16 2.02 [1.50, 4.00]" in text
     assert "grpo, " in text
     assert ": the same, up to one factor a group" in text
     assert "R = 2 R = 8 R = 32" in text
     assert "more weights are in the JSON and the CSV" in text
+
+
+REPORT = dataclasses.replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
+
+
+def long_run(num_steps: int) -> RankReport:
+    """A rank that rises from 1 by 0.01 a step."""
+    point, geometry = REPORT.curve[0], REPORT.steps[-1]
+    ranks = (Estimate.exact(1 + step / 100) for step in range(num_steps))
+    points = (dataclasses.replace(point, step=step, effective_rank=rank) for step, rank in enumerate(ranks))
+    steps = (dataclasses.replace(geometry, step=step) for step in range(num_steps))
+    return dataclasses.replace(REPORT, curve=tuple(points), steps=tuple(steps))
+
+
+def table_lines(report: RankReport, *show: str) -> list[list[str]]:
+    """The cells of each line of the table of steps."""
+    text = printed(render_table(report, show)).partition("Effective rank of")[2].partition("\n\n")[0]
+    return [line.split() for line in text.splitlines()[3:] if line.split()[0].isdigit() and "steps" not in line]
+
+
+def test_the_answer_is_the_verdict_a_table_and_the_findings_on_one_screen() -> None:
+    lines = printed(render_table(REPORT)).splitlines()
+    assert lines[0].rstrip() == "The verdict."
+    assert len(lines) <= 40
+    text = "\n".join(lines)
+    assert text.index("unrelated rows") < text.index("• One.") < text.index("• Three.") < text.index("--show adds")
+    assert not [word for word in ("cancel.", "2 means", "S/N", "—(", " = ") if word in text]
+    assert "sign" not in [line[0] for line in table_lines(REPORT)]
+
+
+def test_a_line_a_step_has_the_rank_its_ceilings_and_the_norm_at_the_largest_group_size() -> None:
+    first, *_, last = table_lines(REPORT)
+    assert first == ["1", "6.02", "[5.87,", "6.17]", "8", "7.65", "5.90", "not", "logged"]
+    assert (last[0], last[4], last[-1]) == ("41", "8", "0")
+
+
+@pytest.mark.parametrize(
+    ("logged", "cell"), [(float("nan"), "logged NaN"), (0.0, "logged 0"), (0.8246, "5.0e-01"), (0.4123, "0")]
+)
+def test_the_norm_is_off_by_a_share_of_the_logged_one(logged: float, cell: str) -> None:
+    steps = (dataclasses.replace(REPORT.steps[-1], logged_grad_norm=logged),)
+    assert " ".join(table_lines(dataclasses.replace(REPORT, steps=steps))[-1]).endswith(f" {cell}")
+
+
+def test_a_long_run_is_thinned_evenly_and_the_rest_counted() -> None:
+    report = long_run(600)
+    steps = [int(line[0]) for line in table_lines(report)]
+    assert (len(steps), steps[0], steps[-1]) == (12, 0, 599)
+    assert {later - step for step, later in pairwise(steps)} <= {54, 55}
+    assert len(printed(render_table(report)).splitlines()) <= 40
+    assert "12 of 600 steps; --show steps adds the other 588, with ranks from 1.01 to 6.98." in words(report)
+    assert len(table_lines(report, "steps")) == 600
+    assert len(table_lines(long_run(12))) == 12
+    assert "of 12 steps" not in words(long_run(12))
+
+
+def test_steps_without_a_rank_share_a_sentence() -> None:
+    dead = Estimate.undefined_because("every group of this step is dead")
+    points = tuple(dataclasses.replace(p, effective_rank=dead) if p.step in (1, 11) else p for p in REPORT.curve)
+    text = words(dataclasses.replace(REPORT, curve=points))
+    assert "No rank at steps 1,11: every group of this step is dead" in text
+
+
+def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked() -> None:
+    report = dataclasses.replace(REPORT, skipped={2: "no weights", 3: "no ids", 4: "no weights"})
+    assert "Step 2 was left out: no weights So were 3,4; --show steps says why." in words(report)
+    assert "Step 3 was left out: no ids Step 4" in words(report, "steps")
+
+
+def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
+    assert "--show adds formulations, spectra, geometry, signal, baselines, engine; or all." in words(REPORT)
+    assert "There is no table of tokens in this result." in words(REPORT, "tokens")
+    assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]
+    many = dataclasses.replace(REPORT, findings=tuple("ABCDEFG"))
+    assert "baselines, findings, engine" in words(many)
+    assert "• G" in words(many, "findings")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_name_has_a_table_in_some_result(name: str) -> None:
+    token = dataclasses.replace(token_report(), token_curve=(token_point(),))
+    longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
+    reports = (longer, token, weight_rank_report(), update_report(), token_report())
+    shown = [(words(one, name), words(one)) for one in reports]
+    assert any(len(more) > len(less) for more, less in shown if "There is no table" not in more)
+
+
+def test_other_rows_have_their_own_ceiling_or_none() -> None:
+    token = dataclasses.replace(token_report(), token_curve=(token_point(),))
+    assert table_lines(token)[0][:3] == ["41", "12.50", "512"]
+    assert "at most" not in words(weight_rank_report())
+    assert "of dL/dW of a group, mean over weights, advantage logged" in words(weight_rank_report())
+    sums = dataclasses.replace(examples.rank_report(), rows="group", curve=())
+    assert "Effective rank of a step's groups" in words(sums)
+    assert [line[0] for line in table_lines(sums)] == ["1", "21", "41"]
+
+
+def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
+    curve = tuple(point for point in REPORT.curve if point.advantage in ("dr_grpo", "sign"))
+    assert "advantage dr_grpo" in words(dataclasses.replace(REPORT, curve=curve))
+
+
+def test_nothing_found_is_said() -> None:
+    none = dataclasses.replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
+    assert words(none).startswith("No rank could be found.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.findings.rank_headline import rank_headline
 from gradscope.findings.weights import weight_update_findings
 from gradscope.metrics.gram.null_models import gaussian_matrix_values
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, effective_rank, singular_values_from_gram, stable_rank
@@ -29,7 +31,7 @@ _NO_BASE = "the base model of the adapter is not on this disk; name it with --mo
 def update_report(run: Run, progress: ProgressCallback) -> RankReport:
     """The answer of ``rank --rows update``: no rollout is looked at, and no model is run."""
     updates, trajectories = measure_weight_updates(run.weights, progress)
-    return RankReport(
+    report = RankReport(
         source=run.source,
         rows="update",
         spectra=(),
@@ -43,6 +45,7 @@ def update_report(run: Run, progress: ProgressCallback) -> RankReport:
         trajectories=trajectories,
         findings=weight_update_findings(updates, trajectories),
     )
+    return replace(report, headline=rank_headline(report))
 
 
 def measure_weight_updates(

@@ -1,17 +1,19 @@
-"""Effective ranks as tables. Letters: R rollouts, G group size, P parameters, N rows of a matrix."""
+"""What `gradscope rank` prints: the verdict, a line a step, what it means; every other table where it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.text import Text
 
-from gradscope.estimate import Estimate
-from gradscope.render.terminal.layout import Column, add_row, document, formulas, heading, new_table, source_line
+from gradscope.render.terminal.layout import bullet, source_line
 from gradscope.render.terminal.rank.formulations import baselines_table, updates_table
+from gradscope.render.terminal.rank.names import ALL, TABLES
+from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
+from gradscope.render.terminal.rank.step_ranks import step_ranks
 from gradscope.render.terminal.rank.tokens import token_rank_table
 from gradscope.render.terminal.rank.weight_ranks import group_sizes_table, weight_ranks_table
 from gradscope.render.terminal.rank.weight_updates import (
@@ -19,25 +21,13 @@ from gradscope.render.terminal.rank.weight_updates import (
     trajectory_table,
     weight_updates_table,
 )
-from gradscope.render.terminal.sparkline import sparkline
-from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.merge_equal_curves import merge_same
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
-from gradscope.render.words.tensor_names import short_tensor
-from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
+from gradscope.render.words.escape import cell
+from gradscope.render.words.numbers import Footnotes
+from gradscope.results.rank import RankReport
+from gradscope.say import as_ranges
 
-MOST_ROWS = 24
-"""A longer table is cut, and says so; every row is in the JSON and the CSV."""
+Blocks = Iterator[RenderableType]
 
-_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
-"""Columns of the null models: the same matrix without what the rank might be due to. ``signs`` is ``scores`` but for
-rollouts of zero advantage, and stands in the JSON."""
-_RATIO_TITLE = "ratio"
-"""Column of the rank over that of unrelated rows of the same norms."""
-
-_SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
-"""Catalogue names of the last three columns of a step's geometry."""
 _ROW_WORDS = {
     "rollout": "a rollout's gradient",
     "group": "the sum of a group's gradients",
@@ -50,47 +40,138 @@ _ROW_WORDS = {
 }
 
 
-def rank_table(report: RankReport) -> Group:
-    """The rank curve, the spectra of whole steps or weights, each step's geometry, then what it means."""
+def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
+    """The verdict, ranks step by step, at most three findings and the names of further tables.
+
+    Args:
+        report: What was measured.
+        show: Further tables, of :data:`~gradscope.render.terminal.rank.names.TABLES`, or ``all``.
+
+    Returns:
+        What rich prints, at most 40 lines where nothing is asked for.
+    """
+    chosen = TABLES if ALL in show else show
+    verdict, *findings = report.headline or ("No rank could be found.",)
+    parts: list[RenderableType] = [cell(verdict, style="bold"), Text(), cell(source_line(report.source), style="dim")]
+    parts += [Text(), *_answer(report, whole="steps" in chosen)]
+    if "findings" in chosen:
+        findings = list(report.findings)
+    if findings:
+        parts += [Text(), *map(bullet, findings)]
+    parts += _further(report, [name for name in TABLES if name in chosen and (ALL not in show or _has(report, name))])
+    left = [name for name in TABLES if name not in chosen and _has(report, name)]
+    if left:
+        parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style="dim")]
+    return Group(*parts)
+
+
+def _answer(report: RankReport, *, whole: bool) -> Blocks:
+    """The table of the answer, what it leaves out, and what could not be computed."""
+    if report.trajectories:
+        notes = Footnotes()
+        yield trajectory_table(report.trajectories, notes)
+        yield from (cell(line, style="dim") for line in notes.lines())
+    yield from step_ranks(report, whole=whole)
+    skipped = list(report.skipped.items())
+    for step, reason in skipped if whole else skipped[:1]:
+        yield cell(f"Step {step} was left out: {reason}", style="dim")
+    if len(skipped) > 1 and not whole:
+        others = as_ranges([step for step, _ in skipped[1:]])
+        yield cell(f"So were {others}; --show steps says why.", style="dim")
+
+
+def _further(report: RankReport, names: Sequence[str]) -> Blocks:
+    """The tables that were asked for, with one list of footnotes."""
     notes = Footnotes()
-    head = heading(
-        "Effective rank of gradients", source_line(report.source), _matrix(report), *_floor(report), _engine(report)
-    )
-    blocks: list[RenderableType] = []
+    for name in names:
+        blocks = list(_TABLES[name](report, notes)) if name in _TABLES else []
+        for block in blocks:
+            yield from (Text(), block)
+        if name in _TABLES and not blocks:
+            yield from (Text(), cell(f"There is no table of {name} in this result.", style="dim"))
+    if notes.lines():
+        yield from (Text(), *(cell(line, style="dim") for line in notes.lines()))
+
+
+def _has(report: RankReport, name: str) -> bool:
+    """Whether a further table says anything that the answer does not."""
+    if name in _TABLES:
+        return any(True for _ in _TABLES[name](report, Footnotes()))
+    return name == "findings" and len(report.findings) > len(report.headline)
+
+
+def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
     if report.curve:
-        blocks.append(_curve(report.curve, notes))
-    if report.token_curve:
-        blocks.append(token_rank_table(report.token_curve, notes))
-    whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
-    if whole:
-        blocks.append(_weights(whole, notes) if report.rows == "weight" else _spectra(whole, notes))
-    if report.weight_curve:
-        blocks[:0] = [weight_ranks_table(report.weight_curve, notes), group_sizes_table(report.weight_curve, notes)]
-    if report.gradient_updates:
-        blocks += [gradients_and_updates_table(report.gradient_updates, notes), formulas("top_energy")]
-    if report.sparsity:
-        family = "token_sparsity" if report.rows == "token" else "weight_sparsity"
-        blocks += [sparsity_table(report.sparsity, notes), formulas(f"{family}.small", f"{family}.hoyer")]
-    if report.updates:
-        blocks += [trajectory_table(report.trajectories, notes), weight_updates_table(report.updates, notes)]
-    if report.steps:
-        blocks += [_geometry(report.steps, notes), formulas("cancellation", "class_subspace_energy", *_SPARSITY)]
-    if report.formulations:
-        blocks.append(updates_table(report.formulations, notes))
-    if report.baselines:
-        blocks.append(baselines_table(report.baselines, notes))
-    for step, reason in report.skipped.items():
-        notes.mark(f"step {step} was left out: {reason}")
+        yield ranks_table(report.curve, notes)
     for refusal in _refusals(report.refused):
-        notes.mark(f"left out: {', '.join(refusal.names)}. {refusal.kind}")
-    blocks.append(formulas("effective_rank", "stable_rank", "participation_ratio"))
-    if report.rows == "update":
-        blocks.append(formulas("update_size", "top_energy", "linear_growth", "principal_overlap", "bfloat16_changed"))
-    if report.rows not in {"weight", "update"}:
-        blocks.append(formulas(*(f"nulls.{name}" for name in (*_NULL_TITLES, "ratio"))))
+        yield cell(f"left out: {', '.join(refusal.names)}. {refusal.kind}", style="dim")
+
+
+def _spectra(report: RankReport, notes: Footnotes) -> Blocks:
+    whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
+    if whole and report.rows != "weight":
+        yield spectra_table(whole, notes)
+
+
+def _weights(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.weight_curve:
+        yield weight_ranks_table(report.weight_curve, notes)
+        yield group_sizes_table(report.weight_curve, notes)
+    whole = [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
+    if whole and report.rows == "weight":
+        yield matrices_table(whole, notes)
+
+
+def _tokens(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.token_curve:
+        yield token_rank_table(report.token_curve, notes)
+
+
+def _updates(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.gradient_updates:
+        yield gradients_and_updates_table(report.gradient_updates, notes)
+    if report.updates:
+        yield weight_updates_table(report.updates, notes)
+
+
+def _sparsity(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.sparsity:
+        yield sparsity_table(report.sparsity, notes)
+
+
+def _geometry(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.steps:
+        yield geometry_table(report.steps, notes)
+
+
+def _signal(report: RankReport, notes: Footnotes) -> Blocks:
     if report.formulations:
-        blocks.append(formulas("signal_to_noise", "alignment.pass@k", "between_groups", "relative_noise"))
-    return document(head, blocks, notes, report.findings)
+        yield updates_table(report.formulations, notes)
+
+
+def _baselines(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.baselines:
+        yield baselines_table(report.baselines, notes)
+
+
+def _engine(report: RankReport, notes: Footnotes) -> Blocks:
+    lines = (_matrix(report), *_floor(report), _settings(report))
+    yield Text("\n").join(cell(line) for line in lines if line)
+
+
+_TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
+    "formulations": _formulations,
+    "spectra": _spectra,
+    "weights": _weights,
+    "tokens": _tokens,
+    "updates": _updates,
+    "sparsity": _sparsity,
+    "geometry": _geometry,
+    "signal": _signal,
+    "baselines": _baselines,
+    "engine": _engine,
+}
+"""Name -> its tables; none where the result has nothing of it. ``steps`` and ``findings`` make the answer longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,125 +214,8 @@ def _floor(report: RankReport) -> Iterator[str]:
         yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
 
 
-def _engine(report: RankReport) -> str:
+def _settings(report: RankReport) -> str:
     settings = [
         f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
     ]
     return ", ".join(settings)
-
-
-def _curve(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
-    """One row per formulation and group size, at the last step; the same under each null, and the course over steps."""
-    # ranks of two digits need the room of the course over steps, which the figure shows as well
-    many = len({point.step for point in points}) > 1 and max(point.group_size for point in points) < 10
-    last_step = max(point.step for point in points)
-    columns: list[Column] = [
-        ("advantage", "left"),
-        ("G", "right"),
-        ("live", "right"),
-        (f"rank, step {last_step}", "left"),
-        *((title, "right") for title in (*_NULL_TITLES.values(), _RATIO_TITLE)),
-    ]
-    table = new_table([*columns, ("steps", "left")] if many else columns)
-    for (name, *others), curve in merge_same(points):
-        mark = ""
-        if others:
-            same = f"{', '.join(others)}: the same, up to one factor a group"
-            mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
-        for row, group_size in enumerate(sorted({point.group_size for point in curve})):
-            of_size = [point for point in curve if point.group_size == group_size]
-            label = "" if row else plain(name, limit=13 - len(mark)) + mark
-            cells = _curve_cells(of_size, last_step, notes)
-            add_row(table, cell(label, limit=13), *cells[: len(table.columns) - 1])
-    return table
-
-
-def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnotes) -> tuple[str, ...]:
-    last = curve[-1]
-    if last.step != last_step:
-        none = notes.mark(f"no group of {last.group_size} at step {last_step}")
-        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 1), "")
-    nulls = {name: null.effective_rank for name, null in last.nulls.items()}
-    return (
-        str(last.group_size),
-        f"{last.num_groups - last.num_dead}/{last.num_groups}",
-        format_estimate(last.effective_rank, notes, "rank"),
-        *_null_cells(nulls, notes),
-        format_estimate(last.nulls["gaussian"].ratio, notes, "share", interval=False) if last.nulls else UNDEFINED,
-        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(last.group_size), width=5),
-    )
-
-
-def _null_cells(nulls: Mapping[str, Estimate], notes: Footnotes) -> Iterator[str]:
-    for name in _NULL_TITLES:
-        yield format_estimate(nulls[name], notes, "rank", interval=False) if name in nulls else UNDEFINED
-
-
-def _spectra(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
-    """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
-    titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
-    table = new_table([(title, "left" if column == 1 else "right") for column, title in enumerate(titles)])
-    last_step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
-    of_size = [spectrum for spectrum in spectra if spectrum.label.group_size == size]
-    few = len(of_size) <= MOST_ROWS
-    shown = of_size if few else [spectrum for spectrum in of_size if spectrum.label.step == last_step][:MOST_ROWS]
-    for spectrum in shown:
-        ranks = (spectrum.ranks.effective_rank, spectrum.ranks.stable_rank, spectrum.ranks.participation_ratio)
-        add_row(
-            table,
-            str(spectrum.label.step),
-            cell(spectrum.label.advantage, limit=13),
-            *(format_estimate(rank, notes, "rank", interval=False) for rank in ranks),
-            *_null_cells(spectrum.nulls, notes),
-        )
-    _count_the_rest(len(spectra) - len(shown), notes)
-    return table
-
-
-def _weights(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
-    """One row per weight matrix; of many, the last step's."""
-    titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
-    table = new_table([(title, "left" if column in {1, 2} else "right") for column, title in enumerate(titles)])
-    last = max(spectrum.label.step for spectrum in spectra)
-    few = len(spectra) <= MOST_ROWS
-    shown = spectra if few else [spectrum for spectrum in spectra if spectrum.label.step == last][:MOST_ROWS]
-    for spectrum in shown:
-        null = spectrum.nulls.get("gaussian")
-        add_row(
-            table,
-            str(spectrum.label.step),
-            cell(short_tensor(spectrum.label.tensor or ""), limit=22),
-            f"{spectrum.label.shape[0]:,} x {spectrum.label.shape[1]:,}",
-            format_estimate(spectrum.ranks.effective_rank, notes, "rank", interval=False),
-            UNDEFINED if null is None else format_estimate(null, notes, "rank", interval=False),
-            format_estimate(spectrum.ranks.stable_rank, notes, "rank", interval=False),
-            format_estimate(spectrum.ranks.participation_ratio, notes, "rank", interval=False),
-            format_estimate(spectrum.ranks.energy_rank_99, notes, "count", interval=False),
-        )
-    _count_the_rest(len(spectra) - len(shown), notes)
-    return table
-
-
-def _count_the_rest(num_more: int, notes: Footnotes) -> None:
-    if num_more:
-        notes.mark(f"{num_more} more spectra are in the JSON and the CSV")
-
-
-def _geometry(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
-    titles = ["step", "weights", "grad_norm", "logged", "cancel.", "2 means", "dead", "small", "gini"]
-    table = new_table([(title, "left" if title == "weights" else "right") for title in titles])
-    for step in steps[-MOST_ROWS:]:
-        shares = (
-            step.cancellation,
-            step.class_subspace_energy,
-            *(step.sparsity.get(name.removeprefix("sparsity.")) for name in _SPARSITY),
-        )
-        add_row(
-            table,
-            str(step.step),
-            plain(step.weights.rstrip("/").rsplit("/", 1)[-1], limit=16),
-            format_estimate(step.grad_norm, notes, "norm", interval=False),
-            UNDEFINED if step.logged_grad_norm is None else format_number(step.logged_grad_norm, "norm"),
-            *(UNDEFINED if s is None else format_estimate(s, notes, "share", interval=False) for s in shares),
-        )
-    return table

@@ -1,0 +1,50 @@
+"""The commands that a person may paste next, below the answer of the one that ran."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from gradscope.cli.output.streams import show_line
+from gradscope.processes import num_processes
+
+_SWITCHES = frozenset({"--json", "--force"})
+_WITH_VALUE = frozenset({"--output", "-o", "--show"})
+"""What the next command has no use for: it prints, and it does not replace files."""
+
+
+def typed_again(typed: Sequence[str]) -> list[str]:
+    """The arguments of a command for another look at the same: without files, JSON and the tables named then.
+
+    Args:
+        typed: The arguments behind the command's name, as they were typed.
+
+    Returns:
+        Those that decide what is computed, in their order.
+
+    Example:
+        >>> typed_again(["my-run", "--step", "1", "-o", "ranks", "--show=all", "--json"])
+        ['my-run', '--step', '1']
+    """
+    kept: list[str] = []
+    words = iter(typed)
+    for word in words:
+        name, has_value, _ = word.partition("=")
+        if name in _WITH_VALUE:
+            if not has_value:
+                next(words, None)
+        elif word not in _SWITCHES and not (word.startswith("-o") and not word.startswith("--")):
+            kept.append(word)
+    return kept
+
+
+def show_next(*commands: Sequence[str]) -> None:
+    """Print commands, each on a line of its own whatever its length; of several processes none, they have a launcher.
+
+    Args:
+        commands: The words behind ``gradscope``, each command one argument.
+    """
+    if num_processes() == 1:
+        show_line("")
+        for words in commands:
+            show_line(f"$ {shlex.join(['gradscope', *words])}", style="bold")
