@@ -65,7 +65,9 @@ def test_several_processes_find_what_one_finds(
     values, expected = np.array(main["singular_values"]), np.array(one["singular_values"])
     # one process takes the output layer in slices, which rounds no logits; several form them whole, as the model does
     assert np.abs(values - expected).max() <= (2e-3 if name == "bfloat16" else 1e-6) * expected.max()
-    assert main["relative_row_error"] == pytest.approx(one["relative_row_error"], rel=1e-3)
+    assert main["relative_row_error"] == pytest.approx(
+        one["relative_row_error"], rel=5e-2 if name == "bfloat16" else 1e-3
+    )
     assert main["slow"] == one["slow"]
     assert main["squares"] == pytest.approx(one["squares"], rel=1e-2 if name == "bfloat16" else 1e-4, abs=1e-12)
     assert main["trained"] == pytest.approx(one["trained"], rel=2e-2)
