@@ -45,7 +45,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, rows:
             write_lines(folder / f"a_rollouts_00000{number}.jsonl", lines, ended=seed % 2 == 0)
         run = assert_same(folder)
         num_reduced += run is not None and "reduced" in run.source.missing[-1]
-    assert num_reduced > 25
+    assert num_reduced > 15  # else the property holds of nothing
 
 
 def test_proper_traces_are_reduced_with_their_lengths(tmp_path: Path) -> None:
