@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from gradscope.estimate import Estimate
 from gradscope.results.check import CheckReport, Verdict
@@ -444,6 +445,7 @@ def _geometry(step: int) -> StepGeometry:
     )
 
 
+@cache  # others are made of it, hundreds of times
 def rank_report() -> RankReport:
     spectra = [spectrum(step, f"{step:05d}-{g:03d}", 8) for step in (1, 21, 41) for g in range(9)]
     return RankReport(

@@ -284,3 +284,10 @@ def test_a_kl_term_without_its_reference_is_refused():
     with pytest.raises(InputError, match="weights before the first update") as caught:
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), dataclasses.replace(DAPO, beta=0.1))
     assert "--initial" in caught.value.hint
+
+
+@pytest.mark.parametrize("engine", ["loop", "prompt"])
+def test_an_engine_that_needs_the_whole_model_is_refused_where_processes_share_it(engine, monkeypatch):
+    monkeypatch.setattr("gradscope.gradients.step.measure.num_connected", lambda: 2)
+    with pytest.raises(UsageError, match=f"`{engine}` needs the whole model, and 2 processes share this one"):
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine=engine)

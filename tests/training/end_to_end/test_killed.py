@@ -25,7 +25,7 @@ from tests.training.interrupted import LONG, assert_same_run, config_for
 pytestmark = pytest.mark.slow  # whole runs of TRL
 
 PATIENCE = 120.0
-FORMULATIONS = ("grpo", "spo", "token_critic")
+FORMULATIONS = ("spo", "token_critic")  # each keeps more than weights
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 pytestmark = pytest.mark.slow
 
 END = "<!-- end of tables -->"
-STUDIES = {"study_sign": 12, "study_steps": 12, "study_five": 24}
+STUDIES = {"study_sign": 6, "study_steps": 6, "study_five": 16}
 """Study -> runs of its quick version."""
 
 
@@ -41,9 +41,10 @@ def test_the_quick_study_fills_its_page(tmp_path: Path, name: str, num_runs: int
     assert text.endswith(f"{END}\n\nafter\n")
     assert "yesterday" not in text
     assert "paired t tests, 2 seeds each" in text
-    again = run_study(name, *arguments)
-    assert "wrote " not in again.stdout
-    assert page.read_text() == text
+    if name == "study_sign":  # the others measure or train for longer, and go on the same way
+        again = run_study(name, *arguments)
+        assert "wrote " not in again.stdout
+        assert page.read_text() == text
     published = (REPOSITORY / "docs" / f"{name}.md").read_text()
     assert begin(name) in published
     shown = {word.split(")")[0] for word in published.split("](images/")[1:]}

@@ -67,7 +67,7 @@ def lines(draw: st.DrawFn) -> dict[str, Any] | str:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     found=st.lists(st.tuples(lines(), st.integers(1, 3)), min_size=1, max_size=4),
     arguments=st.sampled_from(

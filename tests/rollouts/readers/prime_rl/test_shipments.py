@@ -51,7 +51,7 @@ def assert_same_batches(files: Sequence[Path]) -> Shipments:
 def test_damaged_annotations_tell_what_the_row_reader_finds(tmp_path: Path) -> None:
     rows = [told(name, step) for name in NAMES for step in (1, 2, None)]
     rows += [told("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
-    for seed in range(100):
+    for seed in range(50):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
         files = [write_lines(tmp_path / f"{seed}-{at}.jsonl", found) for at, found in enumerate(lines)]
         assert_same_batches(files)

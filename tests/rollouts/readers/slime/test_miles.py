@@ -133,7 +133,7 @@ ROWS = [
 def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
     plain = [one for one in variants() if None not in (one["tokens"] or ())]
     num_read = 0
-    for seed in range(300):
+    for seed in range(150):
         chance, folder = random.Random(seed), tmp_path / str(seed)
         for step in range(1 + seed % 3):
             rows = ROWS if seed % 2 else ROWS[:-3]
@@ -145,7 +145,7 @@ def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path)
                 (folder / "dashboard_columns").mkdir(exist_ok=True)
                 pq.write_table(pa.Table.from_pylist(found), folder / f"dashboard_columns/rollout_{step}.parquet")
         num_read += isinstance(assert_reduced_alike(folder), Run)
-    assert num_read > 250
+    assert num_read > 120
 
 
 @pytest.mark.usefixtures("every_log_is_large")

@@ -58,7 +58,7 @@ def samples(draw: st.DrawFn) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=st.lists(
         st.tuples(st.sampled_from([0, 0, 1, 1, 2, "2", 5, None, "x"]), st.lists(samples(), max_size=8)),

@@ -26,7 +26,7 @@ ROWS = [row(step, task, sample) for step in (1, 2) for task in (0, "t", 10) for 
 
 @pytest.mark.slow
 def test_damaged_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
-    for seed in range(40):
+    for seed in range(20):
         folder = tmp_path / str(seed)
         for number in range(1 + seed % 3):
             lines = mutated(ROWS, 10 * seed + number)

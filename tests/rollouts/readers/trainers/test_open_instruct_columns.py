@@ -37,7 +37,7 @@ WITHOUT_LOGPROBS = [{name: cell for name, cell in cells.items() if name != "logp
 @pytest.mark.parametrize("rows", [ROWS, WITHOUT_LOGPROBS], ids=["logprobs", "none"])
 def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     num_reduced = 0
-    for seed in range(30):
+    for seed in range(20):
         folder = tmp_path / str(seed)
         write_lines(folder / "a_rollouts_000000.jsonl", [json.dumps(rows[0])])
         for number in range(1, 2 + seed % 3):
@@ -45,7 +45,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, rows:
             write_lines(folder / f"a_rollouts_00000{number}.jsonl", lines, ended=seed % 2 == 0)
         run = assert_same(folder)
         num_reduced += run is not None and "reduced" in run.source.missing[-1]
-    assert num_reduced > 15  # else the property holds of nothing
+    assert num_reduced > 10  # else the property holds of nothing
 
 
 def test_proper_traces_are_reduced_with_their_lengths(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def write(folder: Path, step: int, *lines: str, ended: bool = True) -> None:
 
 @pytest.mark.slow
 def test_damaged_summaries_have_the_answers_of_the_row_reader(tmp_path: Path) -> None:
-    for seed in range(40):
+    for seed in range(20):
         folder = tmp_path / str(seed)
         for step in range(1 + seed % 2):
             lines = mutated(ROWS, 10 * seed + step, within=("trajectory_metrics",))
