@@ -11,7 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.html.scale import Scale, place, widened
 from gradscope.render.html.windows import points_of, windows_of
 from gradscope.render.words.numbers import format_number
-from gradscope.results.report import Chart, NumberStyle, KeyNumber, RunReport, Series, Severity
+from gradscope.results.report import Chart, KeyNumber, NumberStyle, RunReport, Series, Severity
 from gradscope.say import percent
 
 _WIDTH, _HEIGHT = 120.0, 28.0

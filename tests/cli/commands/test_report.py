@@ -24,7 +24,7 @@ def test_json_is_one_document_with_every_section(cli: Cli, log: Path, tmp_path: 
     done = cli("report", log, "--no-gradients", "--output", tmp_path / "a.html", "--json")
     document = json.loads(done.out)
     assert document["schema"] == "gradscope/report"
-    assert len(document["result"]["sections"]) == 15
+    assert len(document["result"]["sections"]) == 16
     assert "projection_share" in document["definitions"]
 
 
