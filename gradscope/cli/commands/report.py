@@ -27,11 +27,11 @@ from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
-    "gradscope report my-run",
-    "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
-    "gradscope report outputs/trl-run --initial base-model --run-config args.json",
-    "gradscope report rollouts.jsonl --no-gradients --open",
+    "gradscope report my-run --open",
     "gradscope report run-a run-b --output beside.html",
+    "gradscope report outputs/trl-run --initial base-model --run-config args.json",
+    "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
+    "gradscope report rollouts.jsonl --no-gradients --figures slides",
 )
 COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--success-threshold", "--force")
 
@@ -39,7 +39,7 @@ RunsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
-        help="A run as every command reads it, several to be set side by side, or a folder of runs for an index.",
+        help="A run, several to be set side by side, or a folder of runs for an index.",
         show_default=False,
     ),
 ]

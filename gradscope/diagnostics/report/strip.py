@@ -51,7 +51,8 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
     title = "directions of a group's gradient"
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
-        return KeyNumber(name=directions.NAME, title=title, value=_undefined(inputs.no_grams.reason), style="rank")
+        reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
+        return KeyNumber(name=directions.NAME, title=title, value=_undefined(reason), style="rank")
     last = points[-1]
     course = [point for point in points if point.group_size == last.group_size]
     return KeyNumber(
@@ -130,7 +131,7 @@ def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
 def _of_groups(report: DegeneracyReport, title: str) -> KeyNumber:
     size = f"{report.group_size}" if report.group_size else "the group's size"
     return KeyNumber(
-        name=signal.NAME,
+        name=coverage.NAME,
         title=title,
         value=report.pass_rate,
         then=report.frac_all_fail.map(lambda share: 1 - share),

@@ -20,8 +20,8 @@ from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
-WIDTH, HEIGHT = 760.0, 230.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 28.0, 40.0
+WIDTH, HEIGHT = 760.0, 250.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 34.0, 46.0
 _MOST_MARKERS = 60
 _NUM_STYLES = 4
 
@@ -119,7 +119,7 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
     )
     label = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
     axis = Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
-    name = Markup('<text class="tick" x="0" y="12">{}</text>').format(plain(chart.y_label))
+    name = Markup('<text class="tick" x="0" y="18">{}</text>').format(plain(chart.y_label))
     return Markup("").join(
         (
             *(
@@ -127,11 +127,11 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(place(across(value)), place(floor + 16), f"{value:g}")
+                label.format(place(across(value)), place(floor + 18), f"{value:g}")
                 for value in _step_ticks(chart, across)
             ),
             axis.format(start, end, y=place(floor)),
-            label.format(place((across.start + across.end) / 2), place(floor + 34), plain(chart.x_label)),
+            label.format(place((across.start + across.end) / 2), place(floor + 40), plain(chart.x_label)),
             name if chart.y_label else "",
         )
     )

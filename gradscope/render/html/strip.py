@@ -52,7 +52,7 @@ def _item(number: KeyNumber, severity: Severity) -> StripItem:
     return StripItem(
         anchor=number.name,
         title=number.title,
-        text=f"{first}{then}",
+        text=f"{first}{then}".replace(" %", "\N{NO-BREAK SPACE}%"),
         interval="" if ends is None else f"[{_number(ends[0], number.style)}, {_number(ends[1], number.style)}]",
         note=number.note if number.value.undefined is None else number.value.undefined,
         severity=severity if number.value.is_defined else "unknown",

@@ -14,7 +14,7 @@ DEAD, REACH = strip_of(run_report())
 
 
 def test_a_share_is_said_in_per_cent_with_its_interval() -> None:
-    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == ("25.0 %", "[10.0 %, 40.0 %]", "look", "signal")
+    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == ("25.0\N{NO-BREAK SPACE}%", "[10.0 %, 40.0 %]", "look", "signal")
 
 
 def test_a_number_that_cannot_be_had_says_why() -> None:
@@ -27,7 +27,7 @@ def test_a_second_number_stands_behind_an_arrow() -> None:
         run_report().strip[1], value=Estimate(value=0.5, low=0.4, high=0.6, num_units=9), then=Estimate.exact(0.75)
     )
     (item,) = strip_of(replace(run_report(), strip=(pair,)))
-    assert (item.text, item.interval) == ("50.0 % → 75.0 %", "")
+    assert (item.text, item.interval) == ("50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%", "")
 
 
 def test_the_line_has_the_course_without_its_gaps() -> None:
