@@ -60,7 +60,7 @@ def _draw(chart: Chart, section: ReportSection) -> Figure:
     height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
     right = 0.5 if chart.kind == "bars" else label_room(names)
     figure, (axes,) = new_figure(
-        name_of(chart.title, limit=80), name_of(section.headline, limit=400), height=height, right=right
+        name_of(chart.title, limit=67), name_of(section.headline, limit=400), height=height, right=right
     )
     draw(axes, chart)
     return figure

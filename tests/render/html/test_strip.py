@@ -14,7 +14,12 @@ DEAD, REACH = strip_of(run_report())
 
 
 def test_a_share_is_said_in_per_cent_with_its_interval() -> None:
-    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == ("25.0\N{NO-BREAK SPACE}%", "[10.0 %, 40.0 %]", "look", "signal")
+    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == (
+        "25.0\N{NO-BREAK SPACE}%",
+        "[10.0 %, 40.0 %]",
+        "look",
+        "signal",
+    )
 
 
 def test_a_number_that_cannot_be_had_says_why() -> None:
