@@ -130,7 +130,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[st
         try:
             runs.append(_read_run(folder) if manifest_path(folder).is_file() else _read_log(folder))
         except GradscopeError as error:
-            left_out[as_named(str(folder))] = error.message.rstrip(".")
+            left_out[as_named(str(folder))] = as_named(error.message.rstrip("."))
     return _told_apart(runs), left_out
 
 
