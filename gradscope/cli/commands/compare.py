@@ -13,6 +13,7 @@ from gradscope.cli.output.delivery import DeliveryOptions, delivery
 EXAMPLES = (
     "gradscope compare grid",
     "gradscope compare run-grpo run-sign --k 1,16 --output comparison",
+    "gradscope compare outputs/trl-a outputs/trl-b",
     "gradscope compare grid --vary advantage --gradients",
 )
 COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
@@ -20,7 +21,7 @@ COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
 RunsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN_OR_DIR...", help="Finished gradscope runs, or folders that hold them.", show_default=False
+        metavar="RUN_OR_DIR...", help="Runs as every command reads them, or folders that hold them.", show_default=False
     ),
 ]
 KOption = Annotated[

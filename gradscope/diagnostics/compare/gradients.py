@@ -39,8 +39,8 @@ def measure_gradients(
     """
     points: dict[Path, list[Point]] = {}
     for done, run in enumerate(runs, start=1):
-        size = int(run.settings["group_size"])
-        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=(size,))
+        sizes = () if run.group_size is None else (run.group_size,)
+        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=sizes)
         points[run.path] = list(_points(report))
         progress(done, len(runs), "gradients of runs")
     common = set.intersection(*({step for step, _, _ in found} for found in points.values()))

@@ -92,9 +92,17 @@ def test_runs_at_a_url_are_compared(cli: Cli, memory: Any, cache: Path, tmp_path
     assert done.code == 0, done.err
     assert json.loads(done.out)["result"]["source"]["path"] == "memory://grid"
     assert str(cache) not in done.out + done.err
-    nothing = cli("compare", "memory://grid/0/heldout")
+    memory.put(str(write_unreadable(tmp_path)), "/grid/notes/notes.md")
+    nothing = cli("compare", "memory://grid/notes")
     assert nothing.code == 2
-    assert "error: memory://grid/0/heldout holds no run of gradscope." in nothing.err
+    assert "A comparison needs two finished runs, and there are 0 (memory://grid/notes: " in nothing.err
+    assert str(cache) not in nothing.err
+
+
+def write_unreadable(folder: Path) -> Path:
+    path = folder / "notes.md"
+    path.write_text("No log.")
+    return path
 
 
 def test_a_log_at_a_url_is_followed(cli: Cli, memory: Any, log: Path) -> None:
