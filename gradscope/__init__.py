@@ -3,13 +3,18 @@
 Each command of the app is one function here that takes paths and returns a result object; nothing prints inside it.
 How to read, compute and resample are records: ``measure_rank(run, read=ReadOptions(...), engine=EngineOptions(...))``.
 They are imported when first used, so ``import gradscope`` stays instant and loads no third-party package.
+
+    report = gradscope.measure_degeneracy("my-run", progress=True)  # a notebook shows the answer with its charts
+    report.to_pandas()  # or to_arrow(); report.table_names has the others
+    report.plot().savefig("dead.png")  # report.figure_names has the others
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from gradscope.shown import show_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
@@ -20,11 +25,14 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
     from gradscope.diagnostics.rank.measure import measure_rank
     from gradscope.diagnostics.replay.measure import replay_run
+    from gradscope.diagnostics.report.index import report_runs
     from gradscope.diagnostics.report.measure import report_run
     from gradscope.gradients.engine_options import EngineOptions
     from gradscope.metrics.uncertainty.resampling import Resampling
     from gradscope.rollouts.read_options import ColumnNames, ReadOptions
     from gradscope.rollouts.readers.detect import read_run
+    from gradscope.shown import Views
+    from gradscope.training.setup.config import TrainConfig
     from gradscope.training.train import train
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "EngineOptions",
     "ReadOptions",
     "Resampling",
+    "TrainConfig",
     "__version__",
     "check_run",
     "compare_runs",
@@ -42,6 +51,7 @@ __all__ = [
     "read_run",
     "replay_run",
     "report_run",
+    "report_runs",
     "train",
 ]
 
@@ -50,6 +60,7 @@ _HOMES = {
     "EngineOptions": "gradscope.gradients.engine_options",
     "ReadOptions": "gradscope.rollouts.read_options",
     "Resampling": "gradscope.metrics.uncertainty.resampling",
+    "TrainConfig": "gradscope.training.setup.config",
     "check_run": "gradscope.diagnostics.check.measure",
     "compare_runs": "gradscope.diagnostics.compare.measure",
     "measure_claims": "gradscope.diagnostics.claims.measure",
@@ -59,6 +70,7 @@ _HOMES = {
     "read_run": "gradscope.rollouts.readers.detect",
     "replay_run": "gradscope.diagnostics.replay.measure",
     "report_run": "gradscope.diagnostics.report.measure",
+    "report_runs": "gradscope.diagnostics.report.index",
     "train": "gradscope.training.train",
 }
 
@@ -75,3 +87,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gradscope' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What TAB and ``help(gradscope)`` list: the public names, imported or not yet."""
+    return sorted(__all__)
+
+
+show_by(lambda: cast("Views", import_module("gradscope.notebook")))

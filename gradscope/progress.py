@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 
 ProgressCallback = Callable[[int, int, str], None]
@@ -18,3 +20,51 @@ NoticeCallback = Callable[[str], None]
 
 def no_notice(sentence: str) -> None:
     """Tell nobody."""
+
+
+Progress = ProgressCallback | bool
+"""What public functions take: a callback, True for a line on stderr, False for silence."""
+
+_REWRITE_EVERY = 0.2
+"""Seconds between two looks of a line that is written over; an eye follows no more."""
+_LINE_EVERY = 30.0
+"""Seconds between two lines in a file, which keeps them all."""
+
+
+def reporter(progress: Progress) -> ProgressCallback:
+    """The callback that work reports to.
+
+    Args:
+        progress: A callback stays what it is. True: a line on stderr, written over in a terminal and in a notebook and
+            gone when the work is done; where stderr goes into a file, a line every 30 seconds. False: nobody.
+
+    Returns:
+        The callback.
+
+    Example:
+        >>> reporter(False) is no_progress and reporter(print) is print
+        True
+    """
+    if not isinstance(progress, bool):
+        return progress
+    return _line_on_stderr() if progress else no_progress
+
+
+def _line_on_stderr() -> ProgressCallback:
+    live = sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    begun = said = time.monotonic()
+    width = 0
+
+    def report(done: float, total: int, label: str) -> None:
+        nonlocal said, width
+        now, finished = time.monotonic(), done >= total
+        if live and finished:
+            sys.stderr.write(f"\r{' ' * width}\r")
+            width, said = 0, now
+        elif now - said >= (_REWRITE_EVERY if live else _LINE_EVERY):
+            text = f"{done:.0f} of {total} {label}, {now - begun:.0f} s"
+            sys.stderr.write(f"\r{text:<{width}}" if live else f"{text}\n")
+            width, said = len(text), now
+        sys.stderr.flush()
+
+    return report

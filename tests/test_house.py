@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import pydoc
 import re
 import subprocess
 import sys
@@ -46,8 +47,10 @@ a run from its first step to its tables, stand in folders named ``end_to_end``."
 
 BOTTOM = {
     f"gradscope.{name}"
-    for name in ("copies", "errors", "estimate", "option", "processes", "progress", "reason", "say", "version")
+    for name in ("copies", "errors", "estimate", "option", "processes", "progress", "reason", "say", "shown", "version")
 }
+TYPES_OF_THE_BOTTOM = {"gradscope.shown": {"matplotlib", "pandas", "pyarrow"}}
+"""What a result turns into, named for type checkers alone."""
 ALLOWED = {
     "catalog": set(),
     "metrics": set(),
@@ -68,6 +71,7 @@ ALLOWED = {
         "gradients.engine_options",
         "gradients.processes.group",
     },
+    "notebook": {"diagnostics", "render", "results"},
     "__main__": {"cli"},
 }
 """Layer -> the layers or single modules of ours that it may import beside the bottom. `cli` makes
@@ -87,8 +91,9 @@ THIRD_PARTY = {
         *("numpy", "torch", "transformers", "peft", "safetensors", "trl", "datasets", "tokenizers", "accelerate"),
         "math_verify",
     },
-    "render": {"numpy", "matplotlib", "rich", "safetensors", "jinja2", "markupsafe"},
+    "render": {"numpy", "matplotlib", "rich", "safetensors", "jinja2", "markupsafe", "pyarrow", "pandas"},
     "cli": {"typer", "rich"},
+    "notebook": {"matplotlib", "pyarrow", "pandas"},
     "__main__": {"typer"},
 }
 
@@ -152,7 +157,8 @@ def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
 @pytest.mark.parametrize("name", sorted(BOTTOM))
 def test_the_bottom_imports_nothing_above_it(name: str) -> None:
     imported = [module for module, _ in imports_of(PACKAGE.parent / f"{name.replace('.', '/')}.py")]
-    assert not [m for m in imported if m not in BOTTOM and m.split(".")[0] not in sys.stdlib_module_names]
+    known = sys.stdlib_module_names | TYPES_OF_THE_BOTTOM.get(name, set())
+    assert not [module for module in imported if module not in BOTTOM and module.split(".")[0] not in known]
 
 
 def test_no_two_modules_import_each_other_even_around_corners() -> None:
@@ -221,6 +227,14 @@ def test_what_the_front_door_offers_is_there() -> None:
         assert getattr(gradscope, name) is not None
     with pytest.raises(AttributeError, match="module 'gradscope' has no attribute 'measure_ranks'"):
         _ = gradscope.measure_ranks
+
+
+def test_tab_and_help_show_what_the_front_door_offers() -> None:
+    assert dir(gradscope) == sorted(gradscope.__all__)
+    page = pydoc.render_doc(gradscope, renderer=pydoc.plaintext)
+    assert [name for name in gradscope.__all__ if f"\n    {name}(" not in page and f"class {name}(" not in page] == [
+        "__version__"
+    ]
 
 
 def test_no_two_public_names_are_one() -> None:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
 import inspect
+import io
+import sys
+import time
+from pathlib import Path
 
-from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress
+import pytest
+
+import gradscope
+from gradscope.progress import NoticeCallback, ProgressCallback, no_notice, no_progress, reporter
 
 
 def test_nobody_is_told_by_default(capsys: object) -> None:
@@ -16,3 +23,43 @@ def test_nobody_is_told_by_default(capsys: object) -> None:
 def test_a_report_is_done_total_and_label() -> None:
     assert list(inspect.signature(no_progress).parameters) == ["done", "total", "label"]
     assert list(inspect.signature(no_notice).parameters) == ["sentence"]
+
+
+class Stream(io.StringIO):
+    """A stderr that is, or is not, a terminal."""
+
+    def __init__(self, *, live: bool) -> None:
+        super().__init__()
+        self.live = live
+
+    def isatty(self) -> bool:
+        return self.live
+
+
+def told_on(stream: Stream, monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """What three reports leave on a stderr, each so many seconds after the one before."""
+    clock = iter(range(100))
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
+    report = reporter(True)
+    for done in (1, 2, 3):
+        report(done, 3, "steps")
+    return stream.getvalue()
+
+
+def test_true_writes_one_line_over_and_over_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = told_on(Stream(live=True), monkeypatch, 1.0)
+    first, second = "1 of 3 steps, 1 s", "2 of 3 steps, 2 s"
+    assert text == f"\r{first}\r{second}\r{' ' * len(second)}\r"
+
+
+def test_true_writes_a_line_now_and_then_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_on(Stream(live=False), monkeypatch, 1.0) == ""
+    assert told_on(Stream(live=False), monkeypatch, 20.0) == "2 of 3 steps, 40 s\n"
+
+
+def test_a_public_function_takes_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("prompt,step,reward\na,1,0\na,1,1\n")
+    gradscope.measure_degeneracy(log, progress=True)
+    assert "Traceback" not in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+from gradscope.shown import Shown
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Outcome = Literal["pass", "fail", "unknown"]
@@ -71,8 +72,8 @@ class Verdict:
     """Whether an unknown outcome of this metric was allowed and does not fail the check."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport(Shown):
     """All requirements on one run."""
 
     source: Source

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+from gradscope.shown import Shown
 
 ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]
 
@@ -39,8 +40,8 @@ class ClaimRow:
     """What would settle it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClaimsReport(Shown):
     """A run against claims."""
 
     source: Source

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+from gradscope.shown import Drawn
 
 CompareVerdict = Literal["decides", "suggests", "open"]
 
@@ -84,8 +85,8 @@ class ComparedCurve:
     """That of the highest run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Drawn):
     """Cells of runs side by side."""
 
     source: Source

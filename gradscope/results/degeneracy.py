@@ -14,6 +14,7 @@ from gradscope.results.signal import (
     TargetDegeneracy,
 )
 from gradscope.results.source import Quarantine, Source
+from gradscope.shown import Drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +154,8 @@ class BehindFilter:
     """One row a step; none where no counter was logged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegeneracyReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DegeneracyReport(Drawn):
     """How many groups give no gradient, of which kind, and how that compares with independent coin flips."""
 
     source: Source

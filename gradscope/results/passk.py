@@ -7,6 +7,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+from gradscope.shown import Drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +123,8 @@ class PassAtKComparison:
     """What the verdict rests on, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PassAtKReport(Drawn):
     """pass@k tables, and the comparison of the first two (each further file is compared with the first)."""
 
     tables: tuple[PassAtKTable, ...]

@@ -13,6 +13,7 @@ from gradscope.results.rank_tokens import GradientSparsity, TokenRows
 from gradscope.results.replay import LogprobDifference
 from gradscope.results.source import Source
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
+from gradscope.shown import Drawn
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
 """Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
@@ -188,8 +189,8 @@ class RankComparison:
     """Mean over groups that live under both of second minus first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RankReport(Drawn):
     """Spectra and effective ranks of per-rollout gradients."""
 
     source: Source

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
+from gradscope.shown import Drawn
 
 ReplayVerdict = Literal["match", "mismatch", "cannot"]
 
@@ -61,8 +62,8 @@ class StepReplay:
     the trainer computed in bfloat16 or float16 or its micro-batches matter; None where it can be told to rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReplayReport(Drawn):
     """Does the log reproduce the trainer's numbers?"""
 
     source: Source

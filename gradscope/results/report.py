@@ -8,6 +8,7 @@ from typing import Literal
 from gradscope.estimate import Estimate
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.source import Source
+from gradscope.shown import Drawn
 
 ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
 """How the cells of a column read: as they stand, or as a number of that kind."""
@@ -190,8 +191,8 @@ class ReadGroup:
     """In the order of the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunReport(Drawn):
     """One run on one page."""
 
     source: Source
@@ -242,8 +243,8 @@ class RunSummary:
     """Gradient norm of each step, as the trainer logged it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIndex:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunIndex(Drawn):
     """The runs of a folder."""
 
     source: Source

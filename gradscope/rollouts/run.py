@@ -58,7 +58,7 @@ class TrainerSettings:
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """One run as read from disk."""
 
@@ -88,6 +88,11 @@ class Run:
     all the same."""
     repeats: Mapping[int, int] = field(default_factory=dict)
     """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
+
+    def __repr__(self) -> str:
+        """What it is, without its rollouts."""
+        size = f"{len(self.steps)} steps, {len(self.groups)} groups"
+        return f"<{type(self).__name__} of {self.source.path}: {self.source.recognized}; {size}>"
 
     @property
     def steps(self) -> tuple[int, ...]:

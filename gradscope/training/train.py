@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
 from gradscope.processes import num_processes, tell_own_error
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
 from gradscope.training.setup.checkpoints import complete_checkpoints
@@ -46,7 +46,7 @@ def train(
     *,
     resume: bool = False,
     force: bool = False,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> Path:
     """Make a reference run: sample, score, update, record.
 
@@ -57,7 +57,8 @@ def train(
         config: What to run.
         resume: Go on with the run in ``config.output``; a finished one is left as it is.
         force: Replace the run in ``config.output``.
-        progress: Told after each step, and while held-out prompts are sampled.
+        progress: True for a line on stderr, or a callback, told after each step and while held-out prompts are
+            sampled.
 
     Returns:
         The run's folder.
@@ -65,6 +66,7 @@ def train(
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
     """
+    progress = reporter(progress)
     if resume and force:
         raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
     check_settings(config)

@@ -58,3 +58,7 @@ def test_the_weights_before_a_step_have_one_update_less(step: int, path: Path | 
 def test_an_argument_that_is_null_is_not_known() -> None:
     settings = TrainerSettings(values={"beta": 0.0, "delta": None}, origin="a file")
     assert (settings.get("beta", 1.0), settings.get("delta", 1.0), settings.get("epsilon")) == (0.0, 1.0, None)
+
+
+def test_a_run_shows_itself_without_its_rollouts() -> None:
+    assert repr(RUN) == "<Run of run: ; 2 steps, 3 groups>"

@@ -20,7 +20,7 @@ from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metr
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -44,7 +44,7 @@ def check_run(
     resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
@@ -63,7 +63,7 @@ def check_run(
         resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
         engine: How to compute gradient metrics; None: the defaults.
-        progress: Told how far the copying of a URL is.
+        progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:
         One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
@@ -72,6 +72,7 @@ def check_run(
     Raises:
         UsageError: Nothing is required, or a baseline is to be updated and no file is named.
     """
+    progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
     if not required and not track:
         raise UsageError(

@@ -11,7 +11,7 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.results.claims import ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -30,7 +30,7 @@ def measure_claims(
     samples: Sequence[str | Path] = (),
     claims: Sequence[Claim] = CLAIMS,
     success_threshold: float | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> ClaimsReport:
@@ -43,13 +43,14 @@ def measure_claims(
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
         claims: The claims; those of the package and any others of their kind.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: Told after each recomputed step.
+        progress: True for a line on stderr, or a callback, told after each recomputed step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
     Returns:
         One row a claim; a claim that this run cannot tell says why.
     """
+    progress = reporter(progress)
     run = read_run(path, read, progress=progress)
     chosen, reason = _steps(run, steps, gradients=gradients)
     evidence = Evidence(

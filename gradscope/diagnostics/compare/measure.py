@@ -24,7 +24,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
 from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
@@ -48,7 +48,7 @@ def compare_runs(
     only: str | None = None,
     gradients: bool = False,
     strict: bool = False,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> Comparison:
     """Compare finished runs.
 
@@ -58,7 +58,7 @@ def compare_runs(
         only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
-        progress: Told after each run whose gradients were measured.
+        progress: True for a line on stderr, or a callback, told after each run whose gradients were measured.
 
     Returns:
         The comparison.
@@ -67,6 +67,7 @@ def compare_runs(
         InputError: There are no two finished runs, two runs of ours have the same settings and seed, no two cells
             differ in what was asked for, or under ``strict`` a run cannot be compared.
     """
+    progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
     runs, left_out = read_runs(folders)

@@ -25,7 +25,7 @@ from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstima
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GapDecomposition,
@@ -48,7 +48,7 @@ def measure_degeneracy(
     reward: str | None = None,
     resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> DegeneracyReport:
     """Degenerate groups of a run or a file of samples.
 
@@ -62,11 +62,12 @@ def measure_degeneracy(
         reward: One reward function by name; None: the trainer's scalar.
         resampling: How often, and from which seed.
         read: How to read the run; None: recognize everything.
-        progress: Told how far the reading of a large log is.
+        progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
 
     Returns:
         The report.
     """
+    progress = reporter(progress)
     run = read_run(path, read, rewards_only=True, progress=progress)
     return degeneracy_of_run(
         run,

@@ -17,7 +17,7 @@ from gradscope.findings.passk import passk_findings
 from gradscope.metrics.outcomes.pass_rates.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.results.passk import PassAtK, PassAtKForecast, PassAtKReport, PassAtKTable
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -31,7 +31,7 @@ def measure_pass_at_k(
     success_threshold: float | None = None,
     read: ReadOptions | None = None,
     resampling: Resampling = RESAMPLING,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> PassAtKReport:
     """pass@k and pass^k of one or more files of samples.
 
@@ -42,7 +42,7 @@ def measure_pass_at_k(
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         read: How to read the files; None: recognize everything.
         resampling: How often, and from which seed.
-        progress: Told how far the copying of a URL is.
+        progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:
         The report.
@@ -50,6 +50,7 @@ def measure_pass_at_k(
     Raises:
         UsageError: No file was given, or a budget is below 1.
     """
+    progress = reporter(progress)
     if not paths:
         raise UsageError("pass@k needs a file of samples.", hint="gradscope passk samples.jsonl")
     if any(k < 1 for k in ks):

@@ -32,7 +32,7 @@ from gradscope.findings.sparsity import sparsity_findings
 from gradscope.findings.tokens import signal_findings, token_findings
 from gradscope.findings.weights import gradient_update_findings, weight_rank_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.rank import (
     BaselineNoise,
@@ -65,7 +65,7 @@ def measure_rank(
     sketch: int | None = None,
     seed: int = 0,
     output: str | Path | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> RankReport:
@@ -82,6 +82,7 @@ def measure_rank(
         sketch: For token rows: all tokens, each kept as this many numbers.
         seed: Decides which tokens are drawn, and the sketch.
         output: Folder for the Gram matrices, written step by step.
+        progress: True for a line on stderr, or a callback, told after each step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
@@ -92,6 +93,7 @@ def measure_rank(
         InputError: No step could be computed.
         UsageError: An advantage or group size does not exist, or tokens are asked of other rows.
     """
+    progress = reporter(progress)
     # which options go together
     if tokens is not None and (rows not in _OF_TOKENS or tokens < 2):
         raise UsageError(

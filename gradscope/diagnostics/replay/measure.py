@@ -31,7 +31,7 @@ from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.estimate import Estimate
 from gradscope.findings.logprobs import logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, reporter
 from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -43,7 +43,7 @@ def replay_run(
     *,
     steps: Sequence[int] | None = None,
     tolerance: float = GRAD_NORM_TOLERANCE,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> ReplayReport:
@@ -53,13 +53,14 @@ def replay_run(
         path: A run folder.
         steps: Steps to replay; None: all that were logged.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
-        progress: Told after each step.
+        progress: True for a line on stderr, or a callback, told after each step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
     Returns:
         A verdict per step and quantity.
     """
+    progress = reporter(progress)
     run = read_run(path, read, progress=progress)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)

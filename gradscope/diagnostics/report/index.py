@@ -19,7 +19,7 @@ from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, side_by_s
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.trend import trend
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
@@ -70,7 +70,7 @@ def report_runs(
     *,
     success_threshold: float | None = None,
     read: ReadOptions | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
 ) -> RunIndex:
     """Runs of any reader, the first of which the others are held against.
 
@@ -78,7 +78,8 @@ def report_runs(
         paths: At least two runs.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         read: How to read each of them; None: recognize everything.
-        progress: Called before each run and at the end, with how many are done, of how many, and the next one's name.
+        progress: True for a line on stderr, or a callback, told before each run and at the end, with how many are done,
+            of how many, and the next one's name.
 
     Returns:
         One summary a run, and up to four of them side by side.
@@ -86,6 +87,7 @@ def report_runs(
     Raises:
         InputError: A run cannot be read.
     """
+    progress = reporter(progress)
     local = [fetched(path, progress) for path in paths]
     named = dict(zip(names_of(local), local, strict=True))
     runs, left_out = _read(named, read or ReadOptions(), success_threshold, progress)

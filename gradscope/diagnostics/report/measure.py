@@ -43,7 +43,7 @@ from gradscope.diagnostics.report.strip import key_numbers
 from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.replay import ReplayReport
@@ -101,7 +101,7 @@ def report_run(
     tokens: int | None = None,
     samples: Sequence[str | Path] = (),
     success_threshold: float | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
@@ -115,13 +115,15 @@ def report_run(
             None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: Called after each recomputed step, and while the rollouts of all steps are looked at.
+        progress: True for a line on stderr, or a callback, told after each recomputed step and while the rollouts of
+            all steps are looked at.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
 
     Returns:
         One section a question.
     """
+    progress = reporter(progress)
     read, engine = read or ReadOptions(), engine or EngineOptions()
     run = read_run(path, read, progress=progress)
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)

@@ -50,7 +50,7 @@ def _columns(name: str, value: Any) -> Row:
             return {name if key == "value" else f"{name}_{key}": value[key] for key in value}
         return {column: item for key in value for column, item in _columns(f"{name}.{key}", value[key]).items()}
     if name == "shape":
-        num_rows, num_columns = value or ("", "")
+        num_rows, num_columns = value or (None, None)
         return {"num_rows": num_rows, "num_columns": num_columns}
     if isinstance(value, list):
         return {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -15,26 +17,53 @@ from markupsafe import Markup
 
 from gradscope.render.html.browser import token_texts_of
 from gradscope.render.html.environment import render
-from gradscope.render.html.strip import strip_of
-from gradscope.results.report import RunReport
+from gradscope.render.html.strip import StripItem, strip_of
+from gradscope.results.report import ReportSection, RunReport
 from gradscope.version import __version__
 
 
 def render_page(report: RunReport) -> str:
     """The page of one run, a complete HTML document."""
-    unanswered = [section for section in report.by_severity if section.missing is not None]
-    noun = "question" if len(unanswered) == 1 else "questions"
     return render_document(
         "report.html",
         title=report.name,
         report=report,
         facts=_facts(report),
         strip=strip_of(report),
-        answered=[section for section in report.by_severity if section.missing is None],
-        unanswered=unanswered,
-        unanswered_title=f"{len(unanswered)} {noun} that this log cannot answer, and what to log",
         token_texts=token_texts_of(report),
+        **_answers(report.by_severity),
     )
+
+
+def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
+    """Sections as a part of somebody else's page, a notebook's: their style reaches nothing outside, no script runs.
+
+    Args:
+        sections: In the order of reading.
+        strip: Numbers on top.
+
+    Returns:
+        One ``<div>``.
+    """
+    return render("fragment.html", style=_nested_style(), strip=strip, **_answers(sections))
+
+
+def _answers(sections: Sequence[ReportSection]) -> dict[str, object]:
+    unanswered = [section for section in sections if section.missing is not None]
+    noun = "question" if len(unanswered) == 1 else "questions"
+    return {
+        "answered": [section for section in sections if section.missing is None],
+        "unanswered": unanswered,
+        "unanswered_title": f"{len(unanswered)} {noun} that this log cannot answer, and what to log",
+    }
+
+
+@cache
+def _nested_style() -> Markup:
+    """The page's style within one element: what it says of the whole page is said of that element."""
+    nested = re.sub(r"(^|[{}]\s*)(?::root|html|body)(?= \{)", r"\1&", str(_asset("page.css")))
+    own = "& { margin: 0; padding: .5rem 1rem; } & > section:first-of-type { border: 0; margin: 0; padding: 0; }"
+    return Markup(f".gradscope {{\n{nested}{own}\n}}")
 
 
 def render_document(template: str, *, title: str, **context: object) -> str:

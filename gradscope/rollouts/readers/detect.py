@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -32,7 +32,7 @@ def read_run(
     options: ReadOptions | None = None,
     *,
     rewards_only: bool = False,
-    progress: ProgressCallback = no_progress,
+    progress: Progress = False,
     so_far: EarlierLooks | None = None,
 ) -> Run:
     """Read a run, whatever wrote it.
@@ -42,13 +42,14 @@ def read_run(
         options: How to read it; None: recognize everything.
         rewards_only: The caller looks at nothing but rewards: a large log with a row a rollout and one reward is then
             reduced to it, out of core; else its rollouts are read back a step at a time, as they are asked for.
-        progress: Told how far a long reading is.
+        progress: True for a line on stderr, or a callback, told how far a long reading is.
         so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
     """
+    progress = reporter(progress)
     request = ReadRequest(
         path=fetched(path, progress),
         options=options or ReadOptions(),

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gradscope.render.html.page import render_page
+from gradscope.render.html.page import render_fragment, render_page
 from tests.render.report_example import run_report
 
 PAGE = render_page(run_report())
@@ -108,3 +108,16 @@ def test_a_chart_of_several_series_has_a_legend_that_needs_no_color() -> None:
     legend = PAGE[PAGE.index('<ul class="legend">') :]
     assert '<circle class="mark s0"' in legend[: legend.index("</ul>")]
     assert '<polygon class="mark s1"' in legend[: legend.index("</ul>")]
+
+
+def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
+    html = render_fragment(run_report().by_severity)
+    assert html.startswith('<div class="gradscope"><style>.gradscope {')
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "--paper" in style
+    assert not re.search(r"(?:^|[{}\s])(?::root|html|body)\b[^;{}]*\{", style)
+    assert style.count("{") == style.count("}")
+    parser = Elements()
+    parser.feed(html)
+    assert parser.open == []
+    assert "script" not in {tag for tag, _ in parser.found}

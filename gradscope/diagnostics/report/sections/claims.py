@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gradscope.copies import copy_of
 from gradscope.diagnostics.claims.evidence import AtHand, Evidence
@@ -27,19 +28,26 @@ _ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run a
 def claims_section(inputs: ReportInputs) -> ReportSection:
     """A row a claim: the number, what it is held against, and the verdict."""
     report = claims_of(_evidence(inputs))
+    answer = claims_answer(report, inputs.command("claims", *_samples(inputs)))
+    more = (
+        f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
+        "hidden states that this page does not compute."
+    )
+    what_helps = answer.next_step if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint
+    return replace(answer, findings=(*answer.findings, more), next_step=what_helps)
+
+
+def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
+    """The same of claims that were judged already; ``command`` looks closer."""
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(
-            *report.findings,
-            f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
-            "hidden states that this page does not compute.",
-        ),
+        findings=report.findings,
         severity="fine",
         meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "
         "models and tasks, and may hold there where it does not here.",
-        next_step=_next_step(report.claims) if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint,
-        command=inputs.command("claims", *_samples(inputs)),
+        next_step=_next_step(report.claims),
+        command=command,
         tables=(_table(report),),
     )
 

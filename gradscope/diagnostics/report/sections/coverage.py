@@ -20,16 +20,22 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.passk
     if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
-    lost = _lost(inputs.samples)
+    return coverage_answer(report, inputs.samples)
+
+
+def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) -> ReportSection:
+    """The same of pass@k that was estimated already; only the samples themselves tell which problems were lost."""
+    lost = _lost(samples)
+    lost_findings = _lost_findings(report, lost) if samples else ()
     return ReportSection(
         name=NAME,
         question=QUESTION,
-        findings=(*_findings(report), *_lost_findings(report, lost)),
+        findings=(*_findings(report), *lost_findings),
         severity=_severity(report.comparison),
         meaning=metric("pass_at_k").meaning,
         next_step=_next_step(report.comparison),
         charts=(_chart(report),),
-        tables=(_by_k(report), *_differences(report.comparison), *_problems(inputs.samples, lost)),
+        tables=(_by_k(report), *_differences(report.comparison), *_problems(samples, lost)),
     )
 
 

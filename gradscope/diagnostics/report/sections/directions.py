@@ -35,6 +35,12 @@ def directions_section(inputs: ReportInputs) -> ReportSection:
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
         return missing_section(NAME, QUESTION, inputs.no_grams)
+    steps = ",".join(str(gram.step) for gram in inputs.grams)
+    return directions_answer(points, inputs.command("rank", "--step", steps))
+
+
+def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> ReportSection:
+    """The same of ranks that were computed already, at least one and all defined; ``command`` looks closer."""
     last = points[-1]
     return ReportSection(
         name=NAME,
@@ -43,7 +49,7 @@ def directions_section(inputs: ReportInputs) -> ReportSection:
         severity=_severity(last),
         meaning=metric("effective_rank").meaning,
         next_step=_next_step(last),
-        command=inputs.command("rank", "--step", ",".join(str(gram.step) for gram in inputs.grams)),
+        command=command,
         charts=_charts(points),
         tables=(_table(points),),
     )

@@ -31,6 +31,11 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.replay
     if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
+    return replay_answer(report, inputs.command("replay"))
+
+
+def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
+    """The same of steps that were replayed already; ``command`` looks closer."""
     entry = metric("replay_grad_norm_error")
     return ReportSection(
         name=NAME,
@@ -39,7 +44,7 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
         severity=_SEVERITIES[report.verdict],
         meaning=entry.meaning,
         next_step=_next_step(report),
-        command=inputs.command("replay"),
+        command=command,
         charts=_charts(report),
         tables=(_steps(report), *_causes(report)),
     )

@@ -30,6 +30,11 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section(NAME, QUESTION, report)
+    return signal_answer(report, inputs.command("degeneracy"))
+
+
+def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
+    """The same of groups that were counted already; ``command`` looks closer."""
     entry = metric("frac_reward_zero_std")
     first, *others = report.findings
     return ReportSection(
@@ -39,7 +44,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
         severity=_severity(report.frac_reward_zero_std),
         meaning=entry.meaning,
         next_step=dead_group_advice(report),
-        command=inputs.command("degeneracy"),
+        command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(_kinds(report), *((_by_step(report.by_step),) if len(report.by_step) > 1 else ())),
     )

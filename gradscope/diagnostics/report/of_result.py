@@ -1,0 +1,88 @@
+"""The sections of the page that a single result answers, for who has the result and not the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.report.sections.claims import claims_answer
+from gradscope.diagnostics.report.sections.coverage import coverage_answer
+from gradscope.diagnostics.report.sections.directions import directions_answer
+from gradscope.diagnostics.report.sections.replayed import replay_answer
+from gradscope.diagnostics.report.sections.signal import signal_answer
+from gradscope.results.check import CheckReport
+from gradscope.results.claims import ClaimsReport
+from gradscope.results.compare import Comparison
+from gradscope.results.degeneracy import DegeneracyReport
+from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank import RankReport
+from gradscope.results.replay import ReplayReport
+from gradscope.results.report import ReportSection, RunIndex, RunReport, Severity
+
+_OUTCOMES: dict[str, Severity] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
+
+
+def sections_of(result: object) -> tuple[ReportSection, ...]:
+    """What the page says of a result.
+
+    Returns:
+        Its sections; where the page has none, one with the result's own findings and without a table.
+
+    Raises:
+        TypeError: No command finds such a thing: a caller's bug.
+    """
+    for kind, make in _SECTIONS.items():
+        if isinstance(result, kind):
+            return make(result)
+    raise TypeError(f"no command finds a {type(result).__name__}")
+
+
+def _check(report: CheckReport) -> tuple[ReportSection, ...]:
+    held = sum(verdict.outcome == "pass" for verdict in report.verdicts)
+    others = [verdict for verdict in report.verdicts if verdict.outcome != "pass"]
+    counted = f"{held} of {len(report.verdicts)} requirements hold." if report.verdicts else "The baseline is written."
+    section = ReportSection(
+        name="check",
+        question="Does the run meet its requirements?",
+        findings=(
+            f"Check: {report.outcome}. {counted}",
+            *(f"{one.metric} {one.op} {one.limit:g}: {one.meaning} {one.next_step}".rstrip() for one in others),
+        ),
+        severity=_OUTCOMES[report.outcome],
+    )
+    return (section,)
+
+
+def _compare(comparison: Comparison) -> tuple[ReportSection, ...]:
+    question = "Did changing one thing matter?"
+    return (ReportSection(name="compare", question=question, findings=comparison.findings, severity="fine"),)
+
+
+def _rank(report: RankReport) -> tuple[ReportSection, ...]:
+    """The course of the groups as they were logged; of other rows, and of other advantages alone, what was found."""
+    points = [one for one in report.curve if one.advantage == LOGGED and one.effective_rank.is_defined]
+    largest = {step: max(one.group_size for one in points if one.step == step) for step in {one.step for one in points}}
+    logged = [one for one in points if one.group_size == largest[one.step]]
+    if report.rows == "rollout" and logged:
+        return (directions_answer(logged),)
+    question = "How many directions does the gradient have?"
+    return (ReportSection(name="rank", question=question, findings=report.findings, severity="fine"),)
+
+
+def _index(index: RunIndex) -> tuple[ReportSection, ...]:
+    question = "What differs between the runs?"
+    return index.sections or (ReportSection(name="runs", question=question, findings=index.findings, severity="fine"),)
+
+
+_SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
+    CheckReport: _check,
+    ClaimsReport: lambda report: (claims_answer(report),),
+    Comparison: _compare,
+    DegeneracyReport: lambda report: (signal_answer(report),),
+    PassAtKReport: lambda report: (coverage_answer(report),),
+    RankReport: _rank,
+    ReplayReport: lambda report: (replay_answer(report),),
+    RunIndex: _index,
+    RunReport: lambda report: report.by_severity,
+}

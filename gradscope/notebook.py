@@ -1,0 +1,138 @@
+"""How results show themselves in Python and in notebooks, from the same rooms as the command line's output.
+
+``gradscope/__init__.py`` names this module to :mod:`gradscope.shown`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from gradscope.errors import UsageError
+from gradscope.estimate import Estimate
+from gradscope.render.registry import draw_figures, spec_of
+from gradscope.render.words.escape import plain
+from gradscope.results.report import Cell, Column, ReportSection, ReportTable, RunIndex, RunReport
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    from matplotlib.figure import Figure
+
+_SENTENCE = re.compile(r"\. (?=[A-Z])")
+_WIDTH = 240
+"""Characters of a line: two or three lines of a terminal."""
+_MOST_ROWS = 12
+"""Rows of a table that no section of the page shows: a cell of a notebook is read without scrolling."""
+
+
+def line_of(result: object) -> str:
+    """The type, what it is of, and the first sentence of the answer."""
+    first, *others = (source.path for source in spec_of(result).sources(result))
+    more = f" and {len(others)} more" if others else ""
+    sentence = _SENTENCE.split(_answer(result))[0].rstrip(".")
+    return plain(f"<{type(result).__name__} of {first}{more}: {sentence}", limit=_WIDTH) + ">"
+
+
+def html_of(result: object) -> str:
+    """The sections of the report's page that a result answers, as one ``<div>``."""
+    from gradscope.diagnostics.report.of_result import sections_of
+    from gradscope.render.html.page import render_fragment
+    from gradscope.render.html.strip import strip_of
+
+    sections = [_with_table(section, result) for section in sections_of(result)]
+    return render_fragment(sections, strip_of(result) if isinstance(result, RunReport) else ())
+
+
+def tables_of(result: object) -> tuple[str, ...]:
+    """Names of the tables that have rows."""
+    from gradscope.render.files.frames import table_names
+
+    return table_names(result)
+
+
+def arrow_of(result: object, table: str | None) -> pyarrow.Table:
+    """One of these tables, as Arrow; None: the first."""
+    from gradscope.render.files.frames import arrow_table
+
+    return arrow_table(result, table)
+
+
+def pandas_of(result: object, table: str | None) -> pandas.DataFrame:
+    """One of these tables, as pandas; None: the first."""
+    from gradscope.render.files.frames import pandas_frame
+
+    return pandas_frame(result, table)
+
+
+def figures_of(result: object) -> dict[str, Figure]:
+    """The figures of a result by name."""
+    return draw_figures(result)
+
+
+def figure_of(result: object, figure: str | None) -> Figure:
+    """One of these figures; None: the first.
+
+    Returns:
+        The figure, as ``--output`` writes it.
+
+    Raises:
+        UsageError: There is no such figure, or none at all.
+    """
+    drawn = draw_figures(result)
+    wanted = next(iter(drawn), None) if figure is None else figure
+    if wanted not in drawn:
+        asked = "no figure" if figure is None else f"no figure {figure!r}"
+        hint = f"There are: {', '.join(drawn)}." if drawn else "to_arrow() has its numbers."
+        raise UsageError(f"This {type(result).__name__} has {asked}.", hint=hint)
+    return drawn[wanted]
+
+
+def _answer(result: object) -> str:
+    from gradscope.diagnostics.report.of_result import sections_of
+
+    if isinstance(result, RunReport):
+        count = {kind: sum(one.severity == kind for one in result.sections) for kind in ("problem", "look", "fine")}
+        return ", ".join(f"{number} {kind}" for kind, number in count.items() if number) or "nothing to be told"
+    return next((section.headline for section in sections_of(result) if section.headline), "nothing found")
+
+
+def _with_table(section: ReportSection, result: object) -> ReportSection:
+    """A section without table gets the beginning of the result's main table."""
+    if section.tables or section.missing is not None or isinstance(result, RunReport | RunIndex):
+        return section
+    for name, records in spec_of(result).csv(result).items():
+        if rows := list(records):
+            return replace(section, tables=(_table(name, rows),))
+    return section
+
+
+def _table(name: str, records: list[Any]) -> ReportTable:
+    rows = [_cells(record) for record in islice(records, _MOST_ROWS)]
+    titles = list(dict.fromkeys(title for row in rows for title in row))
+    numbers = {title for title in titles for row in rows if isinstance(row.get(title), int | float | Estimate)}
+    of = f"The first {_MOST_ROWS} of {len(records)} rows" if len(records) > _MOST_ROWS else "All rows"
+    return ReportTable(
+        caption=f"{of} of to_pandas({name!r}).",
+        columns=tuple(Column(title=title, style="norm" if title in numbers else "text") for title in titles),
+        rows=tuple(tuple(row.get(title) for title in titles) for row in rows),
+    )
+
+
+def _cells(record: Any) -> dict[str, Cell]:
+    """The numbers and words of a record itself; what is nested in it is in the data frame."""
+    named = record.items() if isinstance(record, Mapping) else _fields(record)
+    texts = {name: ("no", "yes")[value] if isinstance(value, bool) else value for name, value in named}
+    return {name: value for name, value in texts.items() if isinstance(value, str | int | float | Estimate)}
+
+
+def _fields(record: Any) -> Iterator[tuple[str, Any]]:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.metadata.get("flattened"):
+            yield from _fields(value)
+        else:
+            yield field.name, value

@@ -1,0 +1,90 @@
+"""A single result answers with the sections that the page has of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
+from gradscope.diagnostics.report.of_result import sections_of
+from gradscope.diagnostics.report.sections.coverage import coverage_section
+from gradscope.diagnostics.report.sections.signal import signal_section
+from tests.diagnostics.made_up_runs import group_of, run_of, samples
+from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+from tests.render import examples
+from tests.render.compare_example import comparison
+from tests.render.report_example import run_report
+
+RUN = run_of(*(group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)))
+
+
+def test_groups_are_told_as_on_the_page_but_for_the_command() -> None:
+    report = degeneracy_of_run(RUN)
+    (section,) = sections_of(report)
+    assert section.command == ""
+    assert section == replace(signal_section(inputs_of(RUN, degeneracy=report)), command="")
+
+
+def test_pass_at_k_says_nothing_of_single_problems_that_only_the_samples_tell() -> None:
+    before, after = (
+        samples("before", {"a": [1, 1, 0], "b": [1, 0, 0]}),
+        samples("after", {"a": [1, 1, 1], "b": [0, 0, 0]}),
+    )
+    report = pass_at_k_of_samples([before, after])
+    (section,) = sections_of(report)
+    page = coverage_section(inputs_of(RUN, passk=report, samples=(before, after)))
+    assert section.findings == page.findings[: len(section.findings)]
+    assert not any("no longer solved" in finding for finding in section.findings)
+    assert any("no longer solved" in finding for finding in page.findings)
+    assert section.tables == page.tables[: len(section.tables)]
+
+
+def test_a_rank_is_told_by_the_largest_logged_groups_of_each_step() -> None:
+    report = examples.rank_report()
+    (section,) = sections_of(report)
+    (table,) = section.tables
+    logged = [point for point in report.curve if point.advantage == "logged" and point.effective_rank.is_defined]
+    for step, *_, size in (row[:4] for row in table.rows):
+        assert size == max(point.group_size for point in logged if point.step == step)
+
+
+def test_other_rows_and_other_advantages_are_told_by_their_findings() -> None:
+    weights = examples.weight_report()
+    assert sections_of(weights)[0].findings == weights.findings
+    rollouts = examples.rank_report()
+    others = replace(rollouts, curve=tuple(one for one in rollouts.curve if one.advantage != "logged"))
+    assert sections_of(others)[0].findings == rollouts.findings
+
+
+def test_replay_and_claims_are_told_by_their_first_finding() -> None:
+    assert sections_of(examples.replay_report())[0].headline == (
+        "Replay: mismatch at 1 of 20 steps; 3 match; 16 cannot."
+    )
+    assert sections_of(examples.claims_report())[0].headline == examples.claims_report().findings[0]
+
+
+@pytest.mark.parametrize(("outcome", "severity"), [("pass", "fine"), ("fail", "problem"), ("unknown", "unknown")])
+def test_a_check_is_as_urgent_as_its_outcome(outcome: str, severity: str) -> None:
+    (section,) = sections_of(replace(examples.check_report(), outcome=outcome))
+    assert section.severity == severity
+    first, *others = section.findings
+    assert first == f"Check: {outcome}. 1 of 3 requirements hold."
+    assert [finding.split()[0] for finding in others] == ["frac_reward_zero_std", "pass@4"]
+
+
+def test_a_baseline_that_was_only_written_says_so() -> None:
+    report = replace(examples.check_report(), verdicts=(), outcome="pass")
+    assert sections_of(report)[0].headline == "Check: pass. The baseline is written."
+
+
+def test_pages_and_comparisons_keep_their_own() -> None:
+    report = run_report()
+    assert sections_of(report) == report.by_severity
+    assert sections_of(comparison())[0].findings == comparison().findings
+
+
+def test_what_no_command_finds_has_no_section() -> None:
+    with pytest.raises(TypeError, match="no command finds a dict"):
+        sections_of({})

@@ -1,0 +1,74 @@
+"""Results in Python: each shows itself in a line, in a notebook, as tables and as figures, and stays plain data."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from matplotlib.figure import Figure
+
+from gradscope.errors import UsageError
+from gradscope.shown import Drawn, Shown
+from tests.render import examples
+from tests.render.compare_example import comparison
+from tests.render.report_example import run_report
+
+RESULTS = {
+    "check": examples.check_report(),
+    "claims": examples.claims_report(),
+    "compare": comparison(),
+    "degeneracy": examples.degeneracy_report(),
+    "passk": examples.passk_report(),
+    "rank": examples.rank_report(),
+    "weights": examples.weight_report(),
+    "replay": examples.replay_report(),
+    "report": run_report(),
+}
+
+
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_a_result_shows_itself_in_one_short_visible_line(result: Shown) -> None:
+    line = repr(result)
+    assert line.startswith(f"<{type(result).__name__} of ")
+    assert line.endswith(">")
+    assert line.isprintable()
+    assert len(line) <= 241
+
+
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_a_notebook_shows_sections_without_markup_of_a_log(result: Shown) -> None:
+    html = result._repr_html_()
+    assert html.count('class="answer"') + html.count('class="missing"') >= 1
+    assert "<script" not in html
+
+
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_every_table_comes_as_a_frame(result: Shown) -> None:
+    assert result.table_names
+    for name in result.table_names:
+        table = result.to_arrow(name)
+        assert table.num_rows == len(result.to_pandas(name)) > 0
+        assert list(result.to_pandas(name).columns) == table.column_names
+    assert result.to_arrow().equals(result.to_arrow(result.table_names[0]))
+
+
+@pytest.mark.parametrize("name", ["degeneracy", "passk", "replay", "report"])
+def test_a_drawn_result_gives_a_figure_by_name(name: str) -> None:
+    result = RESULTS[name]
+    assert isinstance(result, Drawn)
+    assert isinstance(result.plot(), Figure)
+    assert isinstance(result.plot(result.figure_names[-1]), Figure)
+    with pytest.raises(UsageError, match="has no figure 'nothing'") as caught:
+        result.plot("nothing")
+    assert str(caught.value.hint).startswith(f"There are: {result.figure_names[0]}")
+
+
+def test_what_has_nothing_to_draw_offers_no_figure() -> None:
+    assert not hasattr(RESULTS["check"], "plot")
+    assert not hasattr(RESULTS["claims"], "plot")
+
+
+def test_a_result_is_still_equal_to_its_copies() -> None:
+    result = examples.replay_report()
+    assert copy.deepcopy(result) == pickle.loads(pickle.dumps(result)) == result
