@@ -25,6 +25,9 @@ class Quarantine:
     """How many rows in all."""
     reasons: tuple[QuarantineReason, ...] = ()
     """Counted apart, most frequent first."""
+    lost: tuple[str, ...] = ()
+    """Files and steps that could not be read, or not to their end, one sentence each: how many rows they have is not
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_files import refuse_files
@@ -120,7 +120,11 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_folder_of_runs(request.path, _runs_below(request.path))
     refuse_folders(request.path)
     refuse_files(request.path)
-    rows = peek(request.path)
+    quarantine = QuarantineLog()
+    rows = peek(request.path, quarantine)
+    if not rows:
+        quarantine.raise_lost()
+        refuse_quarantined(quarantine.result())
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
+from gradscope.plain_json import read_json
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
@@ -71,7 +72,7 @@ def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
     """
     file = folder / MEMORY
     try:
-        numbers = {str(name): float(value) for name, value in json.loads(file.read_bytes()).items()}
+        numbers = {str(name): float(value) for name, value in read_json(file).items()}
         file = folder / MEMORY_ARRAYS
         online.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
     except (OSError, ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:

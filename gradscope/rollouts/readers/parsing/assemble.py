@@ -22,10 +22,18 @@ _NUM_PEEKED = 50
 """Rows that are looked at to learn the columns: not every row of a log names every key."""
 
 
-def peek(path: Path) -> list[dict[str, Any]]:
-    """The first readable rows of a file, or of the first file of a folder or glob that has any."""
+def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, Any]]:
+    """The first readable rows of a file, or of the first file of a folder or glob that has any.
+
+    Args:
+        path: What to look at.
+        quarantine: Takes what was met on the way; None: nobody asks.
+
+    Returns:
+        Their cells.
+    """
     for file in expand(path):
-        rows = [row for _, row in islice(read_rows(file, QuarantineLog()), _NUM_PEEKED)]
+        rows = [row for _, row in islice(read_rows(file, quarantine or QuarantineLog()), _NUM_PEEKED)]
         if rows:
             return rows
     return []
@@ -66,11 +74,13 @@ def assemble_groups(
         The run.
 
     Raises:
-        InputError: No row can be used.
+        InputError: No row can be used, or no file be read.
     """
     set_aside = quarantine.result()
     num_rows = num_used(groups, needs_reward=needs_reward)
     if not num_rows:
+        if not set_aside.num_rows:
+            quarantine.raise_lost()
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
             f"{request.path} has no usable rows{first}.",
