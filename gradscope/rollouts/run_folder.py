@@ -3,7 +3,8 @@
 ::
 
     RUN/manifest.json                  RunManifest
-    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store)
+    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store), and beside it
+                                       step_00001.parquet.sha256, which `sha256sum -c` reads
     RUN/metrics.jsonl                  one line a step: {"step": N, <the trainer's metrics>}
     RUN/heldout/before.jsonl           k rows a prompt: prompt_id, prompt, answer, completion, reward, correct
     RUN/heldout/after.jsonl
@@ -24,9 +25,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradscope.errors import InputError
+from gradscope.plain_json import read_json
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.files import atomic_write
+from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
+from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 from gradscope.rollouts.run import WeightsRef
 
 SCHEMA = "gradscope/run"
@@ -125,7 +131,7 @@ def read_manifest(run: Path) -> RunManifest:
     """
     path = manifest_path(run)
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except OSError as error:
         raise InputError(
             f"{run} has no readable manifest.json.", hint="Name a folder that `gradscope train` wrote."
@@ -136,7 +142,8 @@ def read_manifest(run: Path) -> RunManifest:
         ) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{path} is not a gradscope manifest.", hint=f'Its "schema" should read "{SCHEMA}".')
-    if document.get("schema_version") != SCHEMA_VERSION:
+    version = document.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
@@ -145,7 +152,27 @@ def read_manifest(run: Path) -> RunManifest:
     absent = [name for name in names if name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
-    return RunManifest(**{name: document[name] for name in names}, notes=tuple(document.get("notes", ())))
+    notes = document.get("notes", [])
+    wrong = [name for name, kinds in _KINDS.items() if not isinstance(document[name], kinds)]
+    if isinstance(document["seed"], bool) or not isinstance(notes, list) or not all(map(_is_text, notes)):
+        wrong.append("seed" if isinstance(document["seed"], bool) else "notes")
+    if wrong:
+        raise InputError(
+            f"{path} has no {wrong[0]} of the right kind.", hint="Restore the file from where the run was made."
+        )
+    return RunManifest(**{name: document[name] for name in names}, notes=tuple(notes))
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "created_at", "command", "model", "task", "advantage"), (str,)),
+    **dict.fromkeys(("config", "versions", "trainer_arguments"), (dict,)),
+    "seed": (int,),
+    "commit": (str, type(None)),
+}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -161,24 +188,31 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
     return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
 
 
-def read_metrics(run: Path) -> dict[int, dict[str, float]]:
+def read_metrics(run: Path, quarantine: QuarantineLog | None = None) -> dict[int, dict[str, float]]:
     """The trainer's metrics by step.
+
+    Args:
+        run: The run's folder.
+        quarantine: Takes the lines that are none, a last one that was cut off among them; None: nobody asks.
 
     Returns:
         Step -> name -> value; empty where none were written. A step that was repeated after a resume counts as its
-        last line; a last line that was cut off is left out.
+        last line.
     """
     path = metrics_path(run)
+    aside = QuarantineLog() if quarantine is None else quarantine
     metrics: dict[int, dict[str, float]] = {}
-    if not path.is_file():
+    if not path.exists():
         return metrics
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-            step = int(row.pop("step"))
-            metrics[step] = {name: float(value) for name, value in row.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+    for location, row in read_jsonl(path, aside):
+        step = row.pop("step", None)
+        found = logged_numbers(row)
+        if type(step) is not int or not 0 <= step <= LARGEST_STEP:
+            aside.add("the step of a line of metrics is not a whole number", location)
+        elif len(found) < len(row):
+            aside.add("a metric is no number", location)
+        else:
+            metrics[step] = found
     return metrics
 
 

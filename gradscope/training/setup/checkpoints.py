@@ -25,7 +25,7 @@ from gradscope.rollouts.run_folder import (
     metrics_path,
     read_metrics,
 )
-from gradscope.rollouts.store import step_files
+from gradscope.rollouts.store import checksum_path, step_files
 from gradscope.training.setup.processes import shards_model
 
 MARKER = "gradscope_checkpoint.json"
@@ -119,6 +119,7 @@ def rewind(run: Path, num_updates: int) -> None:
     for file in step_files(run):
         if int(file.stem.removeprefix("step_")) > num_updates:
             file.unlink()
+            checksum_path(file).unlink(missing_ok=True)
     kept = {step: values for step, values in read_metrics(run).items() if step <= num_updates}
     lines = (metrics_line(step, values) for step, values in sorted(kept.items()))
     atomic_write(metrics_path(run), "".join(lines), force=True)

@@ -11,6 +11,7 @@ from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.config_file import config_format, read_document
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.parsing.arguments import require_arguments
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
@@ -81,7 +82,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         The arguments; what stands beside ``args`` counts too, unless ``args`` has the same name.
 
     Raises:
-        InputError: The file is missing or not a JSON object.
+        InputError: The file is missing or not a JSON object, or an argument is not what it can be.
     """
     if path is None:
         return TrainerSettings()
@@ -92,7 +93,9 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
         raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
     others = {name: value for name, value in document.items() if name != "args"}
-    return TrainerSettings(values={**others, **document.get("args", {})}, origin=str(path))
+    values = {**others, **document.get("args", {})}
+    require_arguments(values, str(path))
+    return TrainerSettings(values=values, origin=str(path))
 
 
 _SETTINGS_HINT = (

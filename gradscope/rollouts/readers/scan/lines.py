@@ -175,6 +175,9 @@ def _with_key_twice(lines: Lines, keys: Sequence[bytes]) -> NDArray[np.int64]:
 
     In some formats an object within the row has the same key. Then nearly every line has it twice, and none of the
     first ones names it twice in one object.
+
+    Returns:
+        The places of the lines, ascending.
     """
     found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key) for key in keys)]))
     first = (parse_line(lines[at]) for at in found[:_NUM_LOOKED_AT].tolist())
