@@ -59,10 +59,18 @@ def read_run(
     _require_input(request.path)
     reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
     _refuse_unused(reader, request)
-    run = as_named_run(_naming_non_finite(reader.read(request)))
+    run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
+
+
+def _with_given_base(run: Run, request: ReadRequest) -> Run:
+    """The run, with a note on weights whose base a person named and no file."""
+    if request.model is None:
+        return run
+    weights = (replace(one, is_base_given=one.base == request.model) for one in run.weights)
+    return replace(run, weights=tuple(weights))
 
 
 def _naming_non_finite(run: Run) -> Run:
@@ -124,7 +132,11 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     rows = peek(request.path, quarantine)
     if not rows:
         quarantine.raise_lost()
-        refuse_quarantined(quarantine.result())
+        for reason in quarantine.result().reasons:
+            raise InputError(
+                f"{request.path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
+                hint="A row needs a finite number as reward and something to group by.",
+            )
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."

@@ -1,7 +1,7 @@
 """Bounds of a pickle, looked up before it is loaded: what it would allocate by what it declares.
 
 A pickle of a hundred bytes may ask for a table of four billion places, or for a string of eight exabytes. Its
-operations are walked over without any of them being carried out: a place in the memo may be no higher than the pickle is
+operations are walked over without any being carried out: a place in the memo may be no higher than the pickle is
 long, and no argument longer than what is left.
 """
 
