@@ -50,3 +50,9 @@ class Source:
     """What the log lacks and a command may need, one sentence each, with what to switch on."""
     quarantined: Quarantine = Quarantine()
     """Rows that were set aside."""
+
+    @property
+    def frac_set_aside(self) -> float | None:
+        """Share of the rows that were set aside; None where a part that was not read has who knows how many."""
+        aside = self.quarantined.num_rows
+        return None if self.quarantined.lost else aside / max(1, aside + self.num_rows)

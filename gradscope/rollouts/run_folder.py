@@ -216,12 +216,16 @@ def read_metrics(run: Path, quarantine: QuarantineLog | None = None) -> dict[int
     return metrics
 
 
-def find_weights(run: Path) -> tuple[WeightsRef, ...]:
+def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[WeightsRef, ...]:
     """All complete sets of weights of a run, by number of updates.
 
     A run that was recorded from somebody's own script also has the checkpoints in its trainer's ``output_dir``, where
     it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's config
     names, else the manifest's model.
+
+    Args:
+        run: The run's folder.
+        damaged: Gets why a checkpoint is of no use, by number of updates.
 
     Returns:
         The weights.
@@ -229,7 +233,10 @@ def find_weights(run: Path) -> tuple[WeightsRef, ...]:
     found: dict[int, WeightsRef] = {}
     for folder in (_trainer_folder(run), checkpoints_path(run)):
         if folder is not None and folder.is_dir():
-            found |= {ref.num_updates: ref for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter))}
+            found |= {
+                ref.num_updates: ref
+                for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
+            }
     return tuple(found[num_updates] for num_updates in sorted(found))
 
 

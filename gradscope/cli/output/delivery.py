@@ -92,8 +92,12 @@ class Delivery:
 
 
 @contextmanager
-def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
+def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Delivery]:
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
+
+    Args:
+        options: What a person wants of the result.
+        judges: Whether the command has a verdict of its own, whose exit code counts what could not be read.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.
@@ -104,7 +108,7 @@ def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
     if num_processes() == 1:
         with _opened(options) as opened:
             yield opened
-        _say_what_is_lost(opened.lost)
+        _say_what_is_lost(opened.lost, judges=judges)
         return
     from gradscope.gradients.processes.group import connected_processes
 
@@ -112,7 +116,7 @@ def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened
-            _say_what_is_lost(opened.lost)
+            _say_what_is_lost(opened.lost, judges=judges)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
             yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
@@ -144,12 +148,13 @@ def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
         say(f"stopped; the same command goes on from the {finished} in {folder}, --force starts anew")
 
 
-def _say_what_is_lost(sentences: Sequence[str]) -> None:
+def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
     for sentence in dict.fromkeys(sentences):
         say(f"error: {sentence}")
     if sentences:
         say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
-        raise typer.Exit(2)
+        if not judges:
+            raise typer.Exit(2)
 
 
 def _describe(source: Source) -> None:

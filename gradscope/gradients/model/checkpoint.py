@@ -22,7 +22,7 @@ from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.adapter import read_adapter_config
-from gradscope.gradients.model.checked.loading import refusing
+from gradscope.gradients.model.checked.loading import UNREADABLE, refusing
 from gradscope.gradients.model.checked.model_folder import require_possible, require_readable, require_same_tensors
 from gradscope.gradients.model.hub import require_hub
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
@@ -141,6 +141,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
             f"({len(wrong)} such tensors).",
             hint="Point --model at the base model that it was trained on.",
+            cause=UNREADABLE,
         )
     return model
 
@@ -266,6 +267,7 @@ def require_finite(model: nn.Module, source: str) -> None:
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",
+                cause=UNREADABLE,
             )
 
 
@@ -309,7 +311,7 @@ def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a readable safetensors file: {error}") from error
+        raise InputError(f"{path} is not a readable safetensors file: {error}", cause=UNREADABLE) from error
 
 
 def _second_line(error: Exception) -> str:

@@ -68,7 +68,8 @@ def _read(request: ReadRequest) -> Run:
     for sentence in _contradictions(path, groups, metrics):
         quarantine.lose(InputError(sentence))
     overrides = read_trainer_settings(request.run_config)
-    weights = _find_weights(request)
+    damaged_weights: dict[int, str] = {}
+    weights = _find_weights(request, damaged_weights)
     side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
     return Run(
@@ -94,6 +95,7 @@ def _read(request: ReadRequest) -> Run:
             origin=overrides.origin or "the run's manifest",
         ),
         weights=weights,
+        damaged_weights=damaged_weights,
         tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
     )
 
@@ -143,8 +145,8 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
         )
 
 
-def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
-    weights = find_weights(request.path)
+def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
+    weights = find_weights(request.path, damaged)
     if request.model is not None:
         weights = tuple(
             dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights

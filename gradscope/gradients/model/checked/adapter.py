@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.checked.loading import UNREADABLE
 from gradscope.plain_json import read_json
 
 _MOST_WILDCARDS = 4
@@ -64,19 +65,24 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         config = read_json(file)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{folder} has no readable adapter_config.json: {error}", hint="Copy the adapter again."
+            f"{folder} has no readable adapter_config.json: {error}", hint="Copy the adapter again.", cause=UNREADABLE
         ) from error
     if not isinstance(config, dict):
-        raise InputError(f"{file} is not a JSON object.", hint="Copy the adapter again.")
+        raise InputError(f"{file} is not a JSON object.", hint="Copy the adapter again.", cause=UNREADABLE)
     for name, rule in _RULES.items():
         if name in config and not _holds(config[name], rule):
-            raise InputError(f"{file}: {name} is {str(config[name])[:40]!r}, and it can only be {rule}.", hint=_AGAIN)
+            raise InputError(
+                f"{file}: {name} is {str(config[name])[:40]!r}, and it can only be {rule}.",
+                hint=_AGAIN,
+                cause=UNREADABLE,
+            )
     for name, pattern in _patterns(config):
         why = why_unbounded(pattern)
         if why is not None:
             raise InputError(
                 f"{file}: the regular expression of {name} {why}: {pattern[:60]!r}.",
                 hint="List the modules by their names instead.",
+                cause=UNREADABLE,
             )
     return config
 

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.budget import is_out_of_memory
 
 _REFUSED = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError),
     *(RuntimeError, SafetensorError, StrictDataclassError),
 )
 """What transformers and PEFT raise where a configuration says what none can."""
+UNREADABLE = "weights_unreadable"
+"""The cause of an error over weights that are there and cannot be used."""
 _SHOWN = 300
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so: CUDA's, Python's, or that of PyTorch's CPU allocator, which has no type."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
@@ -36,4 +45,4 @@ def refusing(what: str, hint: str | None = None) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-        raise InputError(f"{what}: {words}", hint=hint) from error
+        raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.checked.loading import UNREADABLE
 from gradscope.limits import require_regular
 from gradscope.plain_json import parse_json, read_json
 
+_AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
@@ -35,9 +37,11 @@ def require_readable(folder: Path) -> None:
             try:
                 document = read_json(file)
             except (OSError, ValueError) as error:
-                raise InputError(f"{file} is not JSON: {error}.", hint="Copy the file again.") from error
+                raise InputError(
+                    f"{file} is not JSON: {error}.", hint="Copy the file again.", cause=UNREADABLE
+                ) from error
             if not isinstance(document, (dict, list)):
-                raise InputError(f"{file} is not a JSON object.", hint="Copy the file again.")
+                raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
 
 
 def require_possible(folder: Path) -> None:
@@ -55,7 +59,7 @@ def require_possible(folder: Path) -> None:
         return
     config = read_json(file)
     if not isinstance(config, Mapping):
-        raise InputError(f"{file} is not a JSON object.", hint="Copy the file again.")
+        raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
     quantized = config.get("quantization_config")
     if quantized is not None:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
@@ -77,6 +81,7 @@ def require_possible(folder: Path) -> None:
             raise InputError(
                 f"{file} declares an embedding of {rows:,} by {width:,}, and the weights are {numbers:,} numbers.",
                 hint=_FIT,
+                cause=UNREADABLE,
             )
 
 
@@ -103,10 +108,12 @@ def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
         )
     missing = sorted(report["missing_keys"])
     if missing:
-        raise InputError(f"{source}: {_named(missing)} missing.", hint=_FIT)
+        raise InputError(f"{source}: {_named(missing)} missing.", hint=_FIT, cause=UNREADABLE)
     left = sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS))
     if left:
-        raise InputError(f"{source}: {_named(left)} of no part of the model that config.json describes.", hint=_FIT)
+        raise InputError(
+            f"{source}: {_named(left)} of no part of the model in config.json.", hint=_FIT, cause=UNREADABLE
+        )
 
 
 def _named(names: Sequence[str]) -> str:
