@@ -79,12 +79,12 @@ def read_json(path: Path) -> Any:
 def is_deeper(value: Any, depth: int) -> bool:
     """Whether lists and objects are within one another on more levels than that; parts in several places count once."""
     level: list[Any] = [value] if type(value) in _OUTER else []
-    for _ in range(depth):
+    for _ in range(depth if level else 0):
         parts = [part for outer in level for part in (outer.values() if type(outer) is dict else outer)]
         level = list({id(part): part for part in parts if type(part) in _OUTER}.values())
         if not level:
-            return False
-    return True
+            break
+    return bool(level)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
+from gradscope.limits import require_regular
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
@@ -89,6 +90,7 @@ def _naming_non_finite(run: Run) -> Run:
 
 
 def _require_input(path: Path) -> None:
+    require_regular(path)
     if path.is_dir():
         if not any(path.iterdir()):
             raise InputError(f"The folder {path} is empty.", hint="Name the folder that the trainer wrote its logs to.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,20 @@ def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, 
         Their cells.
     """
     for file in expand(path):
-        rows = [row for _, row in islice(read_rows(file, quarantine or QuarantineLog()), _NUM_PEEKED)]
+        stat = file.stat()
+        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns)
+        if quarantine is not None:
+            quarantine.include(met, {})
         if rows:
-            return rows
+            return list(rows)
     return []
+
+
+@lru_cache(maxsize=4)
+def _first_rows(file: Path, size: int, written: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
+    """The first rows of a file and what was met on the way; every format asks for them in turn."""
+    met = QuarantineLog()
+    return tuple(row for _, row in islice(read_rows(file, met), _NUM_PEEKED)), met
 
 
 def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:

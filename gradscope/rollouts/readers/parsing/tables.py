@@ -25,6 +25,8 @@ Row = tuple[str, dict[str, Any]]
 
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
+_CHUNK = 1024
+"""The same where they stay columns."""
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -111,8 +113,9 @@ def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
     """A Parquet file, or all but some of its columns."""
     with _opened(path) as file:  # as a path, "a=1/" above it would become a column
         chosen = [name for name in file.schema_arrow.names if name not in without]
-        batches = list(_batches(path, file, columns=chosen))
-        return pa.Table.from_batches(batches, schema=file.schema_arrow).select(chosen)
+        batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
+        table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
+        return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
 def parquet_columns(path: Path) -> tuple[str, ...]:
@@ -134,10 +137,12 @@ def _read_parquet(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
                     quarantine.add(TWICE.format(twice), f"{path}:{number}")
 
 
-def _batches(path: Path, file: pq.ParquetFile, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file, a few at a time; more bytes than a file of this size may hold are refused."""
     left = most_unpacked(path)
-    for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+    for batch in file.iter_batches(batch_size=size, columns=columns):
         left -= batch.nbytes
         if left < 0:
             raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))

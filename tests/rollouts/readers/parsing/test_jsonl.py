@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
         (b'{"a": ', "the last line is cut off"),
         (b"[1]\n", "the line is not a JSON object"),
         (b"null\n", "the line is not a JSON object"),
-        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested too deeply"),
+        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested deeper than 100 levels"),
     ],
 )
 def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> None:
@@ -46,11 +46,14 @@ def test_places_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path
 @pytest.mark.parametrize(
     "content", [gzip.compress(b'{"a": 1}\n' * 100, mtime=0)[:-10], b"not gzip"], ids=["cut off", "not gzip"]
 )
-def test_broken_compression_is_an_error_that_names_the_file(tmp_path: Path, content: bytes) -> None:
+def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(content)
+    quarantine = QuarantineLog()
+    list(read_jsonl(path, quarantine))
+    assert str(path) in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
-        list(read_jsonl(path, QuarantineLog()))
+        quarantine.raise_lost()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])

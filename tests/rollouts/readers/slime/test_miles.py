@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.scan import reduction
 from gradscope.rollouts.run import Run
@@ -107,11 +106,11 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     }
 
 
-def test_a_damaged_parquet_file_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     shutil.copytree(LOG, tmp_path / "run")
     (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"rollout_1\.parquet is not a readable Parquet file"):
-        read_run(tmp_path / "run")
+    (lost,) = read_run(tmp_path / "run").source.quarantined.lost
+    assert "rollout_1.parquet is not a readable Parquet file" in lost
 
 
 @pytest.fixture
