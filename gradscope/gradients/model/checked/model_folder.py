@@ -74,9 +74,7 @@ def require_possible(folder: Path) -> None:
     for part in (config, *(config[name] for name in ("text_config",) if isinstance(config.get(name), Mapping))):
         layers, rows, width = (part.get(name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
         if type(layers) is int and layers > len(shapes):
-            raise InputError(
-                f"{file} declares {layers:,} layers, and the weights are {len(shapes)} tensors.", hint=_FIT
-            )
+            raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
         if type(rows) is int and type(width) is int and rows * width > numbers:
             raise InputError(
                 f"{file} declares an embedding of {rows:,} by {width:,}, and the weights are {numbers:,} numbers.",
@@ -104,7 +102,9 @@ def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:
     """
     for name, actual, wanted in sorted(report["mismatched_keys"]):
         raise InputError(
-            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.", hint=_FIT
+            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.",
+            hint=_FIT,
+            cause=UNREADABLE,
         )
     missing = sorted(report["missing_keys"])
     if missing:
