@@ -19,20 +19,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from gradscope.errors import InputError
-from gradscope.plain_json import read_json
+from gradscope.limits import read_whole
+from gradscope.numerals import number_from
+from gradscope.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.files import atomic_write
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
-from gradscope.rollouts.readers.parsing.nested_cells import LARGEST_STEP
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 from gradscope.rollouts.run import WeightsRef
 
 SCHEMA = "gradscope/run"
@@ -41,6 +40,18 @@ TRL_ADVANTAGE = "trl"
 """A manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which."""
 CUSTOM_ADVANTAGE = "custom"
 """The same where a subclass of the trainer makes it, so that nothing here can say how."""
+
+_LARGEST_STEP = 1 << 53
+
+
+class SetAside(Protocol):
+    """Takes what cannot be used of a run, as the log of a reader's quarantine does."""
+
+    def add(self, reason: str, location: str) -> None:
+        """Set a row aside: why, in a few words, and its ``file:line``."""
+
+    def lose(self, error: InputError) -> None:
+        """Set a file aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +199,7 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
     return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
 
 
-def read_metrics(run: Path, quarantine: QuarantineLog | None = None) -> dict[int, dict[str, float]]:
+def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:
     """The trainer's metrics by step.
 
     Args:
@@ -200,20 +211,34 @@ def read_metrics(run: Path, quarantine: QuarantineLog | None = None) -> dict[int
         last line.
     """
     path = metrics_path(run)
-    aside = QuarantineLog() if quarantine is None else quarantine
     metrics: dict[int, dict[str, float]] = {}
-    if not path.exists():
-        return metrics
-    for location, row in read_jsonl(path, aside):
-        step = row.pop("step", None)
-        found = logged_numbers(row)
-        if type(step) is not int or not 0 <= step <= LARGEST_STEP:
-            aside.add("the step of a line of metrics is not a whole number", location)
-        elif len(found) < len(row):
-            aside.add("a metric is no number", location)
-        else:
-            metrics[step] = found
+    lines = read_whole(path).split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip():
+                step, values = _metrics_in(parse_json(line))
+                metrics[step] = values
+        except ValueError as error:
+            if quarantine is not None:
+                quarantine.add(f"a line of metrics is none: {error}", f"{path}:{number}")
     return metrics
+
+
+def _metrics_in(row: Any) -> tuple[int, dict[str, float]]:
+    """The step and the numbers of a line."""
+    step = row.get("step") if isinstance(row, dict) else None
+    if type(step) is not int or not 0 <= step <= _LARGEST_STEP:
+        raise ValueError("it has no whole number as its step")
+    return step, {name: _metric(value) for name, value in row.items() if name != "step"}
+
+
+def _metric(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("it has a metric that is no number")
+    try:
+        return number_from(value) if isinstance(value, str) else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
 def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[WeightsRef, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -19,15 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradscope.errors import InputError
-from gradscope.limits import read_whole
+from gradscope.limits import open_file, read_whole
 from gradscope.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.files import atomic_write
-from gradscope.rollouts.readers.parsing.nested_cells import usable_reward
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import finite_or_none
-from gradscope.rollouts.readers.parsing.tables import read_parquet
-from gradscope.rollouts.run_folder import rollouts_path, step_path
+from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
 from gradscope.rollouts.types import Rollout, RolloutGroup
 
 SCHEMA_VERSION = 1
@@ -133,7 +130,7 @@ def _numbered(files: Iterable[Path]) -> Iterator[tuple[int, Path]]:
     return ((int(name[1]), file) for name, file in named if name)
 
 
-def read_steps(run: Path, quarantine: QuarantineLog | None = None) -> tuple[RolloutGroup, ...]:
+def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
     """All groups of a run, by step, then in the order they were written.
 
     Args:
@@ -157,7 +154,7 @@ def read_steps(run: Path, quarantine: QuarantineLog | None = None) -> tuple[Roll
     return tuple(groups)
 
 
-def read_step_rollouts(path: Path, quarantine: QuarantineLog | None = None) -> tuple[RolloutGroup, ...]:
+def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
     """One file of rollouts, which :func:`write_step_rollouts` wrote.
 
     Args:
@@ -172,7 +169,11 @@ def read_step_rollouts(path: Path, quarantine: QuarantineLog | None = None) -> t
         InputError: The file is damaged, not ours, of another version of the schema, or not what its checksum says.
     """
     _require_checksum(path)
-    table = read_parquet(path)
+    try:
+        with open_file(path) as stream:
+            table = pq.read_table(stream)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a readable Parquet file: {error}.", hint=_COPY) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY)
     if version != str(SCHEMA_VERSION).encode():
         raise InputError(
@@ -180,7 +181,6 @@ def read_step_rollouts(path: Path, quarantine: QuarantineLog | None = None) -> t
             hint="Use the gradscope that wrote the run.",
         )
     _require_columns(path, table.schema)
-    aside = QuarantineLog() if quarantine is None else quarantine
     rows = ((f"{path}:{number}", row) for number, row in enumerate(table.to_pylist(), start=1))
     groups = groupby(rows, key=lambda row: (row[1]["step"], row[1]["group_id"], row[1]["prompt_id"]))
     try:
@@ -189,7 +189,7 @@ def read_step_rollouts(path: Path, quarantine: QuarantineLog | None = None) -> t
                 step=step,
                 group_id=group,
                 prompt_id=prompt,
-                rollouts=tuple(_from_row(row, location, aside) for location, row in members),
+                rollouts=tuple(_from_row(row, location, quarantine) for location, row in members),
             )
             for (step, group, prompt), members in groups
         )
@@ -246,14 +246,17 @@ def _to_row(group: RolloutGroup, rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _from_row(row: Mapping[str, Any], location: str, quarantine: QuarantineLog) -> Rollout:
+def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None) -> Rollout:
     messages = None if row["messages"] is None else tuple(parse_json(row["messages"]))
     rewards = {
-        name.removeprefix(_REWARD_PREFIX): finite_or_none(value)
+        name.removeprefix(_REWARD_PREFIX): None if value is None or not math.isfinite(value) else value
         for name, value in row.items()
         if name.startswith(_REWARD_PREFIX)
     }
     fields: dict[str, Any] = {name: row[name] for name in _AS_IS}
-    fields["reward"] = usable_reward(row["reward"], location, quarantine)
+    if row["reward"] is None or not math.isfinite(row["reward"]):
+        fields["reward"] = None
+        if quarantine is not None:
+            quarantine.add(f"the reward is {'null' if row['reward'] is None else 'not finite'}", location)
     fields |= {name: None if row.get(name) is None else tuple(row[name]) for name in _AS_TUPLE}
     return Rollout(messages=messages, rewards=rewards, **fields)

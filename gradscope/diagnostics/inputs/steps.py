@@ -91,7 +91,7 @@ def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -
     """The source of a run, with the steps among what could not be read whose weights are there and of no use.
 
     Args:
-        run: The run.
+        run: Whose steps they are.
         reasons: Step -> why it was left out.
         steps: The steps that count where their weights were seen to be damaged before any was loaded.
 

@@ -58,7 +58,7 @@ def read_bytes(path: Path) -> Iterator[bytes]:
                 line = stream.readline(size)
 
 
-def read_document(path: Path) -> bytes | None:
+def document_bytes(path: Path) -> bytes | None:
     """A file that is one document.
 
     Returns:

@@ -17,7 +17,7 @@ from gradscope.errors import InputError
 from gradscope.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
 from gradscope.plain_json import RefusedJsonError, parse_json
 from gradscope.rollouts.readers.parsing.csv_rows import TWICE, read_csv, twice_in
-from gradscope.rollouts.readers.parsing.jsonl import BOM, parse_line, read_bytes, read_document, read_jsonl
+from gradscope.rollouts.readers.parsing.jsonl import BOM, document_bytes, parse_line, read_bytes, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 Row = tuple[str, dict[str, Any]]
@@ -173,7 +173,7 @@ def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     if _starts_with_rows(path):
         yield from read_jsonl(path, quarantine)
         return
-    data = read_document(path)
+    data = document_bytes(path)
     if data is None:
         raise InputError(f"{path} is a JSON document of more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
     try:

@@ -13,8 +13,6 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none
 from gradscope.rollouts.types import Tokens
 
-_MOST_IDS = 1 << 31
-"""What int32 holds, in which trainers and our own files keep ids."""
 NOT_IDS = "the token ids are not a list of whole numbers"
 NOT_ALIGNED = "the lists of tokens differ in length"
 NOTHING_SAMPLED = "no token of the row was sampled"
@@ -24,17 +22,13 @@ def token_ids(value: Any) -> tuple[int, ...] | None:
     """Token ids.
 
     Returns:
-        The ids; None where the cell is no list of whole numbers from 0 on that a vocabulary may have.
+        The ids; None where the cell is no list of whole numbers.
 
     Example:
         >>> token_ids([5, 9]), token_ids([5, True]), token_ids("59")
         ((5, 9), None, None)
     """
-    return tuple(value) if isinstance(value, list) and all(map(_is_id, value)) else None
-
-
-def _is_id(token: Any) -> bool:
-    return type(token) is int and 0 <= token < _MOST_IDS
+    return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
 
 
 def cut_sequence(

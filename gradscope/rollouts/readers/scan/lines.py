@@ -180,9 +180,10 @@ def _with_key_twice(lines: Lines, keys: Sequence[bytes]) -> NDArray[np.int64]:
         The places of the lines, ascending.
     """
     found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key) for key in keys)]))
-    first = (parse_line(lines[at]) for at in found[:_NUM_LOOKED_AT].tolist())
-    is_rare = len(found) <= _NUM_LOOKED_AT
-    return found if is_rare or any(isinstance(row, str) for row in first) else _NONE
+    is_flawed = [isinstance(parse_line(lines[at]), str) for at in found[:_NUM_LOOKED_AT].tolist()]
+    if len(found) <= _NUM_LOOKED_AT:
+        return found[is_flawed] if len(found) else _NONE
+    return found if any(is_flawed) else _NONE
 
 
 def _rows(

@@ -7,7 +7,6 @@ long, and no argument longer than what is left.
 
 from __future__ import annotations
 
-import pickletools
 import re
 import struct
 from typing import Any
@@ -33,9 +32,8 @@ _SIZED = {
 """Operation -> bytes that say how long its argument is."""
 _LINES = {b"c": 2, b"i": 2}
 """Operation -> lines that are its argument, where there are more than one."""
-_BY_LINE = frozenset(
-    opcode.code.encode("latin-1") for opcode in pickletools.opcodes if opcode.proto == 0 and opcode.arg
-)
+_BY_LINE = frozenset({b"F", b"I", b"L", b"S", b"V", b"P", b"g", b"p", b"c", b"i"})
+"""Operations whose argument ends with its line: those of the oldest form."""
 _PUT_LONG = b"r"
 _END = b"."
 

@@ -203,7 +203,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     assert rewards_of(run) == {"2:g3": (None, None, None, 0.0, 0.0)}
     assert set_aside(run) == {
         "the row repeats an earlier one of the same sample": 1,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the step is not a whole number": 2,
         "group.id is missing": 1,
         "the episode has no trace of a trained agent": 2,

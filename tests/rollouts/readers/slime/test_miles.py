@@ -99,7 +99,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     assert set_aside(run) == {
         "the reward is null": 1,
         "group_index is not a whole number": 1,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the token ids are not a list of whole numbers": 1,
         "no token of the row was sampled": 1,
         "the sample kept no conversation, so that neither its group nor its reward is known": 2,
