@@ -15,6 +15,13 @@ class QuarantineReason:
     """How many rows."""
     first: str
     """The first of them, as ``file:line`` (line or row counted from 1)."""
+    num_files: int = 1
+    """How many files they are in: a column that one file lacks hides behind the first row of another."""
+
+    @property
+    def where(self) -> str:
+        """The place of the first, and of how many files it stands for."""
+        return f"first at {self.first}{f', in {self.num_files} files' if self.num_files > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ def _of_rows_set_aside(source: Source) -> list[Verdict]:
     if not quarantined.num_rows and not quarantined.lost:
         return []
     required = Requirement(metric=SET_ASIDE, op="<=", limit=MOST_SET_ASIDE)
-    reasons = (f"{one.num_rows:,} rows: {one.reason} (first at {one.first})" for one in quarantined.reasons)
+    reasons = (f"{one.num_rows:,} rows: {one.reason} ({one.where})" for one in quarantined.reasons)
     value = MetricValue(
         estimate=frac_set_aside(source),
         subject=f"{SET_ASIDE} of {source.num_rows + quarantined.num_rows:,} rows",

@@ -440,3 +440,11 @@ def test_rows_that_contradict_each_other_count_as_said(cli: Cli, tmp_path: Path)
     log = lines(tmp_path / "a.jsonl", [*named, named[0] | {"reward": 1.0}])
     source = json.loads(cli("degeneracy", log, "--json").out)["result"]["source"]
     assert (source["num_rows"], source["quarantined"]["num_rows"]) == (15, 2)
+
+
+def test_a_reason_says_in_how_many_files_it_is(cli: Cli, tmp_path: Path) -> None:
+    lines(tmp_path / "1.jsonl", [{"step": 1, "prompt_id": "p"}, *rows()])
+    lines(tmp_path / "2.jsonl", [{"step": 2, "prompt_id": "p"}] * 4)
+    done = cli("degeneracy", tmp_path)
+    assert "5 rows: the reward is missing (first at " in done.err
+    assert "1.jsonl:1, in 2 files)" in done.err
