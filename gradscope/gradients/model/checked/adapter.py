@@ -23,7 +23,7 @@ _ATOM = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)"
 _REPEATED = re.compile(rf"(?P<atom>{_ATOM})(?P<repeat>[*+]|\{{[0-9]*,[0-9]*\}}|\{{[0-9]+\}})?[?+]?", re.DOTALL)
 _NARROW = re.compile(r"\\d|\[(?:0-9|\\d)\]|[A-Za-z0-9_]|\\\.")
 """Atoms that no long part of a module's name is made of: repeating them is cheap."""
-_COUNT = "a whole number from 1 to 65536"
+_COUNT = "a whole number from 0 to 65536"
 _NUMBER = "a finite number"
 _TEXTS = "text, a list of texts or null"
 _LIST = "a list of texts or null"
@@ -70,7 +70,8 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{file} is not a JSON object.", hint="Copy the adapter again.", cause=UNREADABLE)
     for name, rule in _RULES.items():
-        if name in config and not _holds(config[name], rule):
+        is_zero = name == "r" and config.get("peft_type") == "LORA" and config.get(name) == 0  # other kinds have it
+        if name in config and (is_zero or not _holds(config[name], rule)):
             raise InputError(
                 f"{file}: {name} is {str(config[name])[:40]!r}, and it can only be {rule}.",
                 hint=_AGAIN,
@@ -137,7 +138,7 @@ def _holds(value: Any, rule: str) -> bool:
     if rule == "text":
         return isinstance(value, str)
     if rule == _COUNT:
-        return type(value) is int and 1 <= value <= 1 << 16
+        return type(value) is int and 0 <= value <= 1 << 16
     if rule == _NUMBER:
         return _is_number(value)
     if value is None:

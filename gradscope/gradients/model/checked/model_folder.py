@@ -15,6 +15,7 @@ from gradscope.errors import InputError
 from gradscope.gradients.model.checked.loading import UNREADABLE
 from gradscope.limits import require_regular
 from gradscope.plain_json import parse_json, read_json
+from gradscope.rollouts.checkpoint_folders import is_whole
 
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
@@ -85,9 +86,16 @@ def require_possible(folder: Path) -> None:
 
 def _shapes(weights: Path) -> list[list[int]]:
     """The shapes of the tensors in a file of safetensors, by its header alone."""
+    if not is_whole(weights):
+        raise InputError(f"{weights} is cut off.", hint="Copy the checkpoint again.", cause=UNREADABLE)
     with weights.open("rb") as stream:
         header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
-    return [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+    return [_shape(entry) for name, entry in header.items() if name != "__metadata__"]
+
+
+def _shape(entry: Mapping[str, Any]) -> list[int]:
+    sizes = entry.get("shape")
+    return [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
 
 
 def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:

@@ -70,6 +70,13 @@ def test_a_configuration_is_one_of_its_weights(folder: Path, fields: dict[str, A
         require_possible(folder)
 
 
+def test_weights_that_are_cut_off(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"model\.safetensors is cut off"):
+        require_possible(folder)
+
+
 def test_a_configuration_is_an_object(folder: Path) -> None:
     (folder / "config.json").write_text("[]")
     with pytest.raises(InputError, match="is not a JSON object"):
