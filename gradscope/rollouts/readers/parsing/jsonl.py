@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, Unpacked, in_mib, most, open_file, require_regular
+from gradscope.limits import MOST_ROW, Unpacked, in_mib, most, open_file, raise_limits, require_regular
 from gradscope.plain_json import RefusedJsonError, parse_json
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -25,6 +25,8 @@ COMPRESSED = (".gz", ".zst")
 """Last suffixes of the files that are decompressed on the way."""
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
+MOST_FLAWED = 1_000_000
+"""Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number of them."""
 BOM = b"\xef\xbb\xbf"
 """The byte-order mark of UTF-8."""
 
@@ -109,14 +111,19 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
     Yields:
         Location and object.
     """
+    last = 0
     try:
         for number, line in enumerate(read_bytes(path), start=1):
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
             location = f"{path}:{number}"
-            if isinstance(row, str):
+            if not isinstance(row, str):
+                last = number
+                yield location, row
+            elif number - last <= most(MOST_FLAWED):
                 quarantine.add(row, location)
             else:
-                yield location, row
+                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on"
+                raise InputError(f"{what}.", hint=raise_limits(path))
     except InputError as error:
         quarantine.lose(error)
 

@@ -64,3 +64,12 @@ def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pyt
     path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
     found = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
     assert found == [b"012", b"567", b"89", b""]
+
+
+def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MOST_FLAWED", 3)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
+    quarantine = QuarantineLog()
+    assert [place.rpartition(":")[2] for place, _ in read_jsonl(path, quarantine)] == ["4", "8"]
+    assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)
