@@ -26,7 +26,7 @@ COMPRESSED = (".gz", ".zst")
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
 MOST_FLAWED = 1_000_000
-"""Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number of them."""
+"""Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number."""
 BOM = b"\xef\xbb\xbf"
 """The byte-order mark of UTF-8."""
 
@@ -122,8 +122,9 @@ def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dic
             elif number - last <= most(MOST_FLAWED):
                 quarantine.add(row, location)
             else:
-                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on"
-                raise InputError(f"{what}.", hint=raise_limits(path))
+                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+                quarantine.lose(InputError(what, hint=raise_limits(path)))
+                return
     except InputError as error:
         quarantine.lose(error)
 
