@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradscope.limits import read_whole
+
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
 Field = tuple[int, int | bytes]
@@ -22,7 +24,7 @@ def scalars_in(file: Path) -> dict[int, dict[str, float]]:
         Step -> tag -> value, of a repeated one the later.
     """
     found: dict[int, dict[str, float]] = {}
-    for message in _records(file.read_bytes()):
+    for message in _records(read_whole(file)):
         try:
             event = list(_fields(message))
             step = next((value for number, value in event if number == 2 and isinstance(value, int)), 0)

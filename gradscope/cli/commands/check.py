@@ -117,7 +117,7 @@ def check(
     settings = _settings(config)
     tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
     named = baseline or settings.baseline
-    with delivery(replace(out, as_json=out.as_json or form == "json")) as result:
+    with delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,

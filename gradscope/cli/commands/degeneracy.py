@@ -13,6 +13,7 @@ from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
+from gradscope.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -168,7 +169,7 @@ def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:
     if text == "step":
         return "step"
     try:
-        return float(text)
+        return number_from(text)
     except ValueError:
         raise UsageError(
             f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Use --base-pass-rate 0.3."

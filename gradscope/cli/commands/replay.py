@@ -45,12 +45,12 @@ def replay(
     """Recomputes what the trainer logged.
 
     Raises:
-        Exit: A step mismatches, or none could be recomputed; the exit code is 1.
+        Exit: A step mismatches, none could be recomputed, or a part of the run could not be read; the exit code is 1.
     """
     from gradscope.diagnostics.replay.measure import replay_run
 
     steps = parse_steps(step)
-    with delivery(out) as result:
+    with delivery(out, judges=True) as result:
         with result.progress() as progress:
             report = replay_run(
                 run,
@@ -64,5 +64,5 @@ def replay(
     if report.equivalent_check and not out.as_json:
         show_line("")
         show_line(f"The same as a gate: {report.equivalent_check}")
-    if report.verdict != "match":
+    if report.verdict != "match" or result.lost:
         raise typer.Exit(1)

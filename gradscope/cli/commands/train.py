@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbe
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say
 from gradscope.errors import UsageError
+from gradscope.plain_json import parse_json
 from gradscope.processes import process_index
 from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 
@@ -164,7 +164,7 @@ def train(
 def _read_json(option: str, text: str) -> Any:
     """The value of an option that is typed as JSON."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise UsageError(f"{option} is not JSON: {error}.", hint='For example: {"mode": "colocate"}') from error
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
+from gradscope.numerals import number_from
 from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -52,7 +53,7 @@ def parse_requirement(text: str) -> Requirement:
         hint = "Equality is '=='." if parts["op"] == "=" else f"The operators are {', '.join(COMPARE)}."
         raise UsageError(f"There is no operator {parts['op']!r} in the requirement {text!r}.", hint=hint)
     try:
-        limit = float(parts["limit"])
+        limit = number_from(parts["limit"])
     except ValueError:
         limit = math.nan
     if not math.isfinite(limit):

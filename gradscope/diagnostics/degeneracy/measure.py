@@ -32,6 +32,7 @@ from gradscope.results.degeneracy import (
     IidPrediction,
     Overdispersion,
 )
+from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -151,9 +152,18 @@ def degeneracy_of_run(
         advantages=measure_advantage_mass(chosen, resampling=resampling),
         by_reward=measure_reward_ties(chosen, resampling=resampling),
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
+        frac_set_aside=frac_set_aside(run.source),
         quarantined=run.source.quarantined,
     )
     return replace(report, findings=degeneracy_findings(report, _logged_groups(run, chosen), sizes.doubled()))
+
+
+def frac_set_aside(source: Source) -> Estimate:
+    """Share of a log's rows that could not be used; undefined where files could not be read to their end."""
+    share = source.frac_set_aside
+    if share is None:
+        return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
+    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rows)
 
 
 def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:

@@ -30,9 +30,11 @@ def source_line(source: Source) -> str:
 
 def rows_set_aside(source: Source) -> str:
     """What follows a file in a heading where rows of it were set aside; the most frequent reason stands for all."""
+    parts = len(source.quarantined.lost)
+    lost = f"; {parts} {'parts' if parts > 1 else 'part'} of it could not be read" if parts else ""
     if not source.quarantined.num_rows:
-        return ""
-    return f"; {source.quarantined.num_rows:,} rows set aside: {source.quarantined.reasons[0].reason}"
+        return lost
+    return f"; {source.quarantined.num_rows:,} rows set aside: {source.quarantined.reasons[0].reason}{lost}"
 
 
 def new_table(columns: Sequence[Column]) -> Table:
