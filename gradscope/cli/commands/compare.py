@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
+from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
 
 EXAMPLES = (
     "gradscope compare grid",
     "gradscope compare run-grpo run-sign --k 1,16 --output comparison",
     "gradscope compare grid --vary advantage --gradients",
 )
-COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
+COMMON = ("--k", "--vary", "--gradients", "--show", "--output", "--json")
 
 RunsArgument = Annotated[
     list[str],
@@ -43,15 +45,18 @@ GradientsOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse runs that are not finished or not readable.", rich_help_panel="Input")
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("compare")]
 
 
 @with_records()
 def compare(
+    context: typer.Context,
     runs: RunsArgument,
     k: KOption = None,
     vary: VaryOption = None,
     gradients: GradientsOption = False,
     strict: StrictOption = False,
+    show: ShowOption = None,
     *,
     out: DeliveryOptions,
 ) -> None:
@@ -63,10 +68,10 @@ def compare(
     """
     from gradscope.diagnostics.compare.measure import compare_runs
 
-    budgets = parse_counts("--k", k)
+    budgets, tables = parse_counts("--k", k), options.parse_show("compare", show)
     with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=strict, progress=progress
             )
-        result.deliver(comparison)
+        result.deliver(comparison, show=tables, then=[*further(context, tables), ["explain", "paired_difference"]])

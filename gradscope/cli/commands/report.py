@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +29,8 @@ EXAMPLES = (
     "gradscope report rollouts.jsonl --no-gradients",
     "gradscope report folder-of-runs --output runs.html",
 )
-COMMON = ("--output", "--step", "--gradients", "--samples", "--model", "--success-threshold", "--force")
+COMMON = ("--output", "--step", "--gradients", "--samples", "--model", "--success-threshold", "--show", "--force")
+_MOST_COMMANDS = 2
 
 PageOption = Annotated[
     Path,
@@ -44,10 +46,12 @@ MaxTokensOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("report")]
 
 
 @with_records(leave_out=("engine", "verify", "output", "num_samples", "num_correct"))
 def report(
+    context: typer.Context,
     run: options.RunArgument,
     output: PageOption = Path("report.html"),
     step: StepsOption = None,
@@ -55,6 +59,7 @@ def report(
     max_tokens: MaxTokensOption = None,
     samples: HeldOutOption = None,
     success_threshold: options.SuccessThresholdOption = None,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -71,6 +76,7 @@ def report(
     from gradscope.render.html.index_page import render_index
     from gradscope.render.html.page import render_page
 
+    tables = options.parse_show("report", show)
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
     _refuse_existing(output, force=out.force)
     with delivery(out) as result:
@@ -82,7 +88,7 @@ def report(
                     run, runs, success_threshold=success_threshold, strict=read.strict, progress=progress
                 )
             _write_page(render_index(index), output)
-            result.deliver(index)
+            result.deliver(index, show=tables, then=[_words(one.command) for one in index.runs[:1]])
         else:
             with result.progress() as progress:
                 found = report_run(
@@ -97,9 +103,15 @@ def report(
                     progress=progress,
                 )
             _write_page(render_page(found), output)
-            result.deliver(found)
+            closer = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
+            result.deliver(found, show=tables, then=[_words(command) for command in list(closer)[:_MOST_COMMANDS]])
     if not out.quiet:
         say(f"wrote {output}")
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command behind ``gradscope``."""
+    return shlex.split(command)[1:]
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rich.console import RenderableType
 from rich.table import Table
 
 from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
@@ -21,11 +21,7 @@ from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
 
-MOST_STEPS = 12
-"""Of more, as many are shown, evenly spaced, and one line counts the rest."""
-
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
-_Item = TypeVar("_Item")
 _WHAT = {
     "rollout": "of a group's rollouts",
     "hidden": "of a group's rollouts by the last hidden state",
@@ -62,7 +58,7 @@ def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[Renderabl
     rows, advantage = _rows(report)
     if not rows:
         return
-    shown = rows if whole else _evenly(rows)
+    shown = rows if whole else evenly(rows)
     yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}", style="dim")
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):
@@ -112,13 +108,6 @@ def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
 
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:
     return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
-
-
-def _evenly(items: Sequence[_Item]) -> Sequence[_Item]:
-    """At most MOST_STEPS of them, the first and the last among these."""
-    if len(items) <= MOST_STEPS:
-        return items
-    return [items[round(place * (len(items) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)]
 
 
 def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:
