@@ -58,7 +58,7 @@ def answer(
     first = cell(verdict, style=f"bold {STYLES[tone]}".strip())
     if VERDICT in show:
         return Group(first)
-    names = TABLES[command]
+    names = TABLES.get(command, ())
     chosen = [name for name in names if name in show or ALL in show]
     parts: list[RenderableType] = [first, Text(), *(cell(fact, style="dim") for fact in facts), Text(), *table]
     said = list(findings) if "findings" in chosen else said[:MOST_FINDINGS]
