@@ -184,5 +184,5 @@ def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:
         return float(text)
     except ValueError:
         raise UsageError(
-            f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Use --base-pass-rate 0.3."
+            f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Write --base-pass-rate 0.3"
         ) from None
