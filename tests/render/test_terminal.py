@@ -9,6 +9,7 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.explain import metric_list, metric_page
+from gradscope.results.degeneracy import DegeneracyReport
 from tests.render import examples
 from tests.render.printing import printed
 from tests.render.report_example import run_report
@@ -130,12 +131,30 @@ def test_windows_that_were_asked_for_are_part_of_the_answer() -> None:
     assert "--show adds shares, cost" in text
 
 
-def test_steps_without_a_threshold_have_no_pass_rate_to_join() -> None:
-    report = examples.degeneracy_report(num_steps=100)
+def without_pass_rate(report: DegeneracyReport, num_steps: int) -> DegeneracyReport:
+    """The first so many steps have none, and neither has the log."""
     none = Estimate.undefined_because("rewards have no threshold")
-    steps = tuple(dataclasses.replace(row, pass_rate=none) for row in report.by_step)
-    text = printed(render_table(dataclasses.replace(report, by_step=steps), ("steps",)))
+    steps = tuple(
+        dataclasses.replace(row, pass_rate=none) if place < num_steps else row
+        for place, row in enumerate(report.by_step)
+    )
+    return dataclasses.replace(report, by_step=steps, pass_rate=none, iid_prediction=none)
+
+
+def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
+    report = examples.degeneracy_report(num_steps=100)
+    text = printed(render_table(without_pass_rate(report, 5), ("steps",)))
     assert re.search(r"\n *1-5 .* —\n", re.sub(" +\n", "\n", text))
+    text = printed(render_table(without_pass_rate(report, 100), ("steps",)))
+    assert not [
+        line for line in text.splitlines() if re.match(" *1-5 ", line) and ("—" in line or len(line.split()) > 6)
+    ]
+
+
+def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
+    text = " ".join(printed(render_table(without_pass_rate(examples.degeneracy_report(), 0))).split())
+    assert "No pass rate, i.i.d. prediction: rewards have no threshold" in text
+    assert "pass rate —" not in text
 
 
 @pytest.mark.parametrize(("dead", "style"), [(0.0, "green"), (1.0, "red"), (0.4, "none")])

@@ -48,15 +48,19 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
 
 def _lines() -> ProgressCallback:
     said = begun = time.monotonic()
-    of, first, wait = 0, 0.0, FIRST_AFTER
+    of, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
 
     def report(done: float, total: int, label: str) -> None:
-        nonlocal said, begun, of, first, wait
+        nonlocal said, begun, of, first, wait, began_moving
         now = time.monotonic()
         if total != of or done < first:  # another piece of work
-            begun, of, first = now, total, done
+            begun, of, first, began_moving = now, total, done, False
         left = (total - done) * (now - begun) / (done - first) if first < done < total else None
-        if now - said < (LINE_EVERY if left is None else wait):
+        starts = left is not None and not began_moving
+        due = LINE_EVERY if left is None or starts else wait
+        if starts:  # its pace is that of loading a model
+            begun, first, began_moving = now, done, True
+        if now - said < due:
             return
         estimate = "" if left is None else f"about {_duration(left)} left: "
         sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")

@@ -47,7 +47,8 @@ def _headline(report: CheckReport) -> str:
     counts = {name: sum(verdict.outcome == name for verdict in report.verdicts) for name in _ORDER}
     words = {"fail": "failed", "unknown": "undecided", "pass": "held"}
     parts = [f"{number} {words[name]}" for name, number in counts.items() if number]
-    return f"Check: {report.outcome}. Of {len(report.verdicts)} requirements: {', '.join(parts)}."
+    number = len(report.verdicts)
+    return f"Check: {report.outcome}. Of {number} requirement{'s' * (number != 1)}: {', '.join(parts)}."
 
 
 def _by_outcome(report: CheckReport) -> list[Verdict]:

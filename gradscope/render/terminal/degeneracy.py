@@ -108,17 +108,21 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
         ("Jensen gap", report.jensen_gap, "gap", []),
     ]
     for name, estimate, style, course in rows:
-        if estimate is report.frac_tied and not estimate.value:
-            continue  # most rewards are 0 and 1
+        if not estimate.is_defined or (estimate is report.frac_tied and not estimate.value):
+            continue  # said once below; and most rewards are 0 and 1
         cells = [name, format_estimate(estimate, notes, style)]
         values = [one.value for one in course]
         last = next((value for value in reversed(values) if value is not None), None)
-        drawn = (
-            ["", ""]
-            if last is None
-            else [sparkline(values, low=0.0, high=1.0, width=_WIDTH), format_number(last, style)]
-        )
+        drawn = ["", ""]
+        if last is not None:
+            drawn = [sparkline(values, low=0.0, high=1.0, width=_WIDTH), format_number(last, style)]
         add_row(table, *cells, *(drawn if several else ()), style="bold" if name == "no gradient" else None)
+    undefined: dict[str, list[str]] = {}
+    for name, estimate, _, _ in rows:
+        if estimate.undefined:
+            undefined.setdefault(estimate.undefined, []).append(name.strip())
+    for reason, names in undefined.items():
+        notes.remark(f"No {', '.join(names)}: {reason}")
     return table
 
 
@@ -191,19 +195,22 @@ def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
 
 def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
     """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
-    titles = ["step", "groups", "no\ngradient", "fail", "pass", "tied", "pass\nrate"]
     whole = len(steps) <= MOST_STEPS
+    columns = [
+        (title, name, style)
+        for title, name, style in _COLUMNS
+        if (whole or name not in _OF_ONE_STEP) and any(getattr(row, name).is_defined for row in steps)
+    ]
     logs = whole and any(row.logged is not None for row in steps)
-    table = new_table([(title, "right") for title in [*titles, *["i.i.d.", "gap"] * whole, *["logged"] * logs]])
+    titles = ["step", "groups", *(title for title, _, _ in columns), *["logged"] * logs]
+    table = new_table([(title, "right") for title in titles])
     for rows in [(row,) for row in steps] if whole else _joined(steps):
         first, last = rows[0].step, rows[-1].last_step
-        shares = (_mean(rows, name, notes) for name in _SHARES)
         add_row(
             table,
             str(first) if first == last else f"{first}-{last}",
-            str(sum(r.num_groups for r in rows)),
-            *shares,
-            *(_prediction(rows[0], notes) if whole else ()),
+            str(sum(row.num_groups for row in rows)),
+            *(_mean(rows, name, style, notes) for _, name, style in columns),
             *([_logged(rows[0], notes)] if logs else []),
         )
     if not whole:
@@ -214,8 +221,19 @@ def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
     return table
 
 
-_SHARES = ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "pass_rate")
-"""Shares of groups: over several steps their mean by the number of groups is the share of all of them."""
+_COLUMNS: tuple[tuple[str, str, Style], ...] = (
+    ("no\ngradient", "frac_reward_zero_std", "share"),
+    ("fail", "frac_all_fail", "share"),
+    ("pass", "frac_all_pass", "share"),
+    ("tied", "frac_tied", "share"),
+    ("pass\nrate", "pass_rate", "share"),
+    ("i.i.d.", "iid_prediction", "share"),
+    ("gap", "jensen_gap", "gap"),
+)
+"""Title, field and style of a column over steps; one that is nowhere defined is left out."""
+_OF_ONE_STEP = {"iid_prediction", "jensen_gap"}
+"""No means over groups: several steps have them at their own pass rate alone. Of the others the mean by the number of
+groups is that of all the groups."""
 
 
 def _joined(steps: Sequence[StepDegeneracy]) -> list[Sequence[StepDegeneracy]]:
@@ -223,20 +241,13 @@ def _joined(steps: Sequence[StepDegeneracy]) -> list[Sequence[StepDegeneracy]]:
     return [steps[start:stop] for start, stop in pairwise(edges)]
 
 
-def _mean(rows: Sequence[StepDegeneracy], name: str, notes: Footnotes) -> str:
+def _mean(rows: Sequence[StepDegeneracy], name: str, style: Style, notes: Footnotes) -> str:
     if len(rows) == 1:
-        return format_estimate(getattr(rows[0], name), notes, "share", interval=False)
+        return format_estimate(getattr(rows[0], name), notes, style, interval=False)
     known = [(value, row.num_groups) for row in rows if (value := getattr(row, name).value) is not None]
     if not known:
         return UNDEFINED
-    return format_number(sum(value * number for value, number in known) / sum(number for _, number in known), "share")
-
-
-def _prediction(row: StepDegeneracy, notes: Footnotes) -> tuple[str, str]:
-    return (
-        format_estimate(row.iid_prediction, notes, "share", interval=False),
-        format_estimate(row.jensen_gap, notes, "gap", interval=False),
-    )
+    return format_number(sum(value * number for value, number in known) / sum(number for _, number in known), style)
 
 
 def _logged(row: StepDegeneracy, notes: Footnotes) -> str:

@@ -49,10 +49,10 @@ def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "about 2 min left: 10 of 100 MB read",
-        "about 60 s left: 40 of 100 MB read",
-        "about 30 s left: 70 of 100 MB read",
-        "100 of 100 MB read",
+        "about 80 s left: 20 of 100 MB read",
+        "about 50 s left: 50 of 100 MB read",
+        "about 20 s left: 80 of 100 MB read",
+        "0 of 3 steps",
         "about 2 h 13 min left: 1 of 3 steps",
         "1 of 7 steps",
     ]

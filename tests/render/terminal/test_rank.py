@@ -204,3 +204,13 @@ def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
 def test_nothing_found_is_said() -> None:
     none = dataclasses.replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
     assert words(none).startswith("No rank could be found.")
+
+
+def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
+    curve = tuple(
+        dataclasses.replace(p, num_dead=p.num_groups - 1, effective_rank=Estimate.exact(2.0)) if p.step == 11 else p
+        for p in REPORT.curve
+    )
+    text = words(dataclasses.replace(REPORT, curve=curve))
+    assert "No interval at step 11: one live group does not tell how groups differ" in text
+    assert "No interval" not in words(REPORT)

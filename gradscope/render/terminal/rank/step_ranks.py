@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -43,6 +43,8 @@ class _Row:
     """Most directions that so many rows can span; None: it differs from weight to weight."""
     unrelated: Estimate | None
     scores: Estimate | None
+    num_live: int | None = None
+    """Groups that the rank is the mean of; None: it is of one matrix."""
 
 
 def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[RenderableType]:
@@ -63,6 +65,10 @@ def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[Renderabl
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):
         yield cell(_rest(rows, shown), style="dim")
+    alone = [row.step for row in rows if row.num_live == 1 and row.rank.is_defined and row.rank.interval is None]
+    if alone:
+        where = f"step{'s' * (len(alone) > 1)} {as_ranges(alone)}"
+        yield cell(f"No interval at {where}: one live group does not tell how groups differ", style="dim")
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
@@ -99,7 +105,7 @@ def _of_point(point: _Point) -> _Row:
     elif isinstance(point, TokenRankPoint):
         ceiling = point.num_rows.value
     nulls = {name: null.effective_rank for name, null in point.nulls.items()}
-    return _row(point.step, point.effective_rank, ceiling, nulls)
+    return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
 
 
 def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
