@@ -99,4 +99,9 @@ def _caution(comparison: Comparison) -> Iterator[str]:
         )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     if fewest < 2:
-        yield "Some cells share fewer than two seeds: their differences have no interval and no test."
+        yield (
+            "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "
+            "on two such runs has intervals that resample their prompts."
+        )
+    for changed in dict.fromkeys(pair.changed for pair in comparison.pairs if ", " in pair.changed):
+        yield f"The two differ in several things ({changed}), so none of these is told to make the difference."

@@ -38,10 +38,10 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
         *time_findings(report.curve),
         *update_findings(report.formulations, ()),
     ]
-    return (_verdict(report.curve), *findings[:MOST_FINDINGS])
+    return (rank_verdict(report.curve), *findings[:MOST_FINDINGS])
 
 
-def _verdict(curve: Sequence[RankCurvePoint]) -> str:
+def rank_verdict(curve: Sequence[RankCurvePoint]) -> str:
     """The rank of the last step beside its ceilings, and whose doing it is."""
     points = [point for point in preferred_points(curve) if point.effective_rank.is_defined]
     if not points:

@@ -50,8 +50,11 @@ def pass_at_k_rows(report: PassAtKReport) -> Tables:
 
 
 def section_rows(report: RunReport) -> Tables:
-    """Each question with its one sentence; tables and charts of a section are in the JSON."""
-    rows = [{"name": one.name, "question": one.question, "finding": one.headline} for one in report.sections]
+    """Each question with its severity and its one sentence; tables and charts of a section are in the JSON."""
+    rows = [
+        {"name": one.name, "severity": one.severity, "question": one.question, "finding": one.headline}
+        for one in report.sections
+    ]
     return {"sections": rows}
 
 

@@ -12,6 +12,13 @@ from gradscope.results.source import Source
 ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
 """How the cells of a column read: as they stand, or as a number of that kind."""
 ChartKind = Literal["lines", "stack", "bars"]
+SeriesKind = Literal["all_fail", "all_pass", "tied", "logged", "recomputed"]
+"""What has one color in every picture of it, the figures of other commands included."""
+Severity = Literal["problem", "look", "fine", "unknown"]
+"""What an answer asks of its reader, the most urgent first. Where nothing can be wrong, an answer is fine."""
+SEVERITIES: tuple[Severity, ...] = ("problem", "look", "fine", "unknown")
+NumberStyle = Literal["share", "gap", "rank", "norm", "count"]
+"""The same of what is a number."""
 Cell = str | int | float | None | Estimate
 """One cell; None where the log has nothing there."""
 
@@ -36,6 +43,8 @@ class ReportTable:
     """From left to right."""
     rows: tuple[tuple[Cell, ...], ...]
     """One cell a column."""
+    by_step: bool = False
+    """Whether each row is a step, its first cell: a page folds such a table, for its chart says the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,8 @@ class Series:
     """Its label."""
     values: tuple[float | None, ...]
     """One a place; None where there is none."""
+    kind: SeriesKind | None = None
+    """What it is, where that has a color of its own; None: the next color of the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,8 @@ class Chart:
     """At least one; bars have exactly one."""
     x_label: str = "step"
     """What the places are; for bars what their length is."""
+    y_label: str = ""
+    """What the values are, with their unit where they have one; bars leave it empty."""
     y_range: tuple[float, float] | None = None
     """Fixed ends of the scale of values; None: those of the values."""
 
@@ -108,6 +121,8 @@ class ReportSection:
     """The command that looks closer, as a person would type it; empty where there is none."""
     missing: str | None = None
     """Why there is no answer, and what to log to get one."""
+    severity: Severity = "unknown"
+    """What the answer asks of its reader; unknown where there is none, or where the log does not decide it."""
     charts: tuple[Chart, ...] = ()
     """The figures."""
     texts: tuple[ShadedText, ...] = ()
@@ -122,6 +137,60 @@ class ReportSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyNumber:
+    """One of the numbers that a run is known by, with its course."""
+
+    name: str
+    """The section that it is of, its anchor in the page."""
+    title: str
+    """What it is, in a few words."""
+    value: Estimate
+    """The number."""
+    style: NumberStyle
+    """How it reads."""
+    note: str = ""
+    """What it is held against, or of what it is; why there is none where the value is undefined."""
+    then: Estimate | None = None
+    """A second number that belongs to it, as pass@k beside pass@1."""
+    places: tuple[int, ...] = ()
+    """The steps of its course."""
+    course: tuple[float | None, ...] = ()
+    """Its value at each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRollout:
+    """One rollout to be read."""
+
+    sample: int
+    """Its place in its group, from 0."""
+    reward: float | None
+    """Its reward."""
+    advantage: float | None
+    """Its advantage."""
+    share: float | None
+    """Its part of its step's gradient along that gradient; None where that was not recomputed."""
+    completion: str
+    """Its text; of a long one the beginning and the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadGroup:
+    """One group to be read."""
+
+    step: int
+    """Its step."""
+    group_id: str
+    """Its name."""
+    kind: str
+    """``all fail``, ``all pass``, ``tied``, ``mixed``, or ``not known`` where a reward is missing."""
+    prompt: str
+    """The text of its prompt, as of completions."""
+    rollouts: tuple[ReadRollout, ...]
+    """In the order of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One run on one page."""
 
@@ -133,8 +202,18 @@ class RunReport:
     """One a question, in the order of reading."""
     recomputed: tuple[int, ...]
     """Steps whose gradients were recomputed."""
+    strip: tuple[KeyNumber, ...] = ()
+    """The numbers on top, in one order for every run."""
+    rollouts: tuple[ReadGroup, ...] = ()
+    """Groups to be read, by step and then as logged."""
     logged: LoggedPolicy = field(default_factory=LoggedPolicy)
     """What the log alone says of its policy."""
+
+    @property
+    def by_severity(self) -> tuple[ReportSection, ...]:
+        """The sections as they are read: problems first, what cannot be answered last, else in their own order."""
+        ranked = sorted(self.sections, key=lambda one: (one.missing is not None, SEVERITIES.index(one.severity)))
+        return tuple(ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +256,5 @@ class RunIndex:
     """Name of a run that cannot be read, and why."""
     findings: tuple[str, ...]
     """What the numbers say."""
+    sections: tuple[ReportSection, ...] = ()
+    """The runs side by side, where they are few enough to be told apart in one chart."""

@@ -10,6 +10,9 @@ from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.report import (
     Chart,
     Column,
+    KeyNumber,
+    ReadGroup,
+    ReadRollout,
     ReportSection,
     ReportTable,
     RunReport,
@@ -39,6 +42,7 @@ def run_report() -> RunReport:
                 findings=(f"Half of it, says {ATTACK}.", "The rest does not."),
                 meaning=f"A group is dead {ATTACK}.",
                 next_step="Mix difficulties.",
+                severity="look",
                 command=f"gradscope degeneracy '{ATTACK}'",
                 charts=(
                     Chart(
@@ -90,11 +94,57 @@ def run_report() -> RunReport:
                             (100, None, None),
                         ),
                     ),
+                    ReportTable(
+                        caption="Each step",
+                        by_step=True,
+                        columns=(Column(title="step", style="count"), Column(title="kind")),
+                        rows=((1, "learning"), (2, f"dead {ATTACK}")),
+                    ),
                 ),
+            ),
+            ReportSection(
+                name="replay", question="Does the log replay?", findings=("It does not.",), severity="problem"
             ),
             ReportSection(name="coverage", question="Is pass@k falling?", missing=f"No samples in {ATTACK}. Log them."),
         ),
         recomputed=(1, 21),
+        strip=(
+            KeyNumber(
+                name="signal",
+                title=f"dead {ATTACK}",
+                value=Estimate(value=0.25, low=0.1, high=0.4, num_units=8),
+                style="share",
+                note=f"of 8 {ATTACK}",
+                places=(1, 2, 3),
+                course=(0.5, None, 0.25),
+            ),
+            KeyNumber(
+                name="coverage",
+                title="pass@1 → pass@k",
+                value=Estimate.undefined_because(f"no samples in {HOSTILE}"),
+                then=Estimate.undefined_because("no samples"),
+                style="share",
+            ),
+        ),
+        rollouts=(
+            ReadGroup(
+                step=1,
+                group_id="1:1",
+                kind="mixed",
+                prompt=f"Add {ATTACK}",
+                rollouts=(
+                    ReadRollout(sample=0, reward=1.0, advantage=0.7, share=0.4, completion=f"one {HOSTILE}"),
+                    ReadRollout(sample=1, reward=None, advantage=None, share=None, completion=ATTACK),
+                ),
+            ),
+            ReadGroup(
+                step=21,
+                group_id=f"21:{HOSTILE}",
+                kind="all fail",
+                prompt="two",
+                rollouts=(ReadRollout(sample=0, reward=0.0, advantage=0.0, share=-0.1, completion="no\n  indent"),),
+            ),
+        ),
         logged=LoggedPolicy(
             sampler=SamplerMismatch(
                 overall=MismatchNumbers(

@@ -45,9 +45,13 @@ def test_rows_of_several_files_and_pairs_carry_their_names() -> None:
 
 
 def test_a_section_is_its_question_and_one_sentence() -> None:
-    (signal, coverage) = csv_rows.section_rows(run_report())["sections"]
-    assert (signal["name"], signal["finding"]) == ("signal", run_report().sections[0].findings[0])
-    assert coverage["finding"] == run_report().sections[1].missing
+    (signal, _, coverage) = csv_rows.section_rows(run_report())["sections"]
+    assert (signal["name"], signal["severity"], signal["finding"]) == (
+        "signal",
+        "look",
+        run_report().sections[0].findings[0],
+    )
+    assert coverage["finding"] == run_report().sections[2].missing
 
 
 def test_a_run_is_its_numbers_without_its_curves() -> None:

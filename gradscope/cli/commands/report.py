@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import webbrowser
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,25 +19,42 @@ from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, Step
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.output_folder import staged_folder
 from gradscope.cli.output.streams import say
-from gradscope.errors import OutputExistsError
+from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.processes import process_index
+from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
-    "gradscope report my-run",
-    "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
+    "gradscope report my-run --open",
+    "gradscope report run-a run-b --output beside.html",
     "gradscope report outputs/trl-run --initial base-model --run-config args.json",
-    "gradscope report rollouts.jsonl --no-gradients",
-    "gradscope report folder-of-runs --output runs.html",
+    "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
+    "gradscope report rollouts.jsonl --no-gradients --figures slides",
 )
-COMMON = ("--output", "--step", "--gradients", "--samples", "--model", "--success-threshold", "--show", "--force")
+COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--show", "--force")
 _MOST_COMMANDS = 2
 
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="A run, several to be set side by side, or a folder of runs for an index.",
+        show_default=False,
+    ),
+]
 PageOption = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FILE", help="The page.", rich_help_panel="Output"),
+]
+OpenOption = Annotated[bool, typer.Option("--open", help="Show the page in the browser.", rich_help_panel="Output")]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Write the page's charts there, as PNG and SVG for slides.", rich_help_panel="Output"
+    ),
 ]
 MaxTokensOption = Annotated[
     int | None,
@@ -52,8 +72,10 @@ ShowOption = Annotated[list[str] | None, options.show_option("report")]
 @with_records(leave_out=("engine", "verify", "output", "num_samples", "num_correct"))
 def report(
     context: typer.Context,
-    run: options.RunArgument,
+    runs: RunsArgument,
     output: PageOption = Path("report.html"),
+    open_page: OpenOption = False,
+    figures: FiguresOption = None,
     step: StepsOption = None,
     gradients: GradientsOption = True,
     max_tokens: MaxTokensOption = None,
@@ -69,30 +91,31 @@ def report(
 
     Which groups, rollouts, rewards and lengths make the gradient, whether the log replays, and what other advantages
     would have done. Gradients are recomputed at up to four steps, unless --step names others. A question whose data
-    are missing says what to log. A folder of several runs gives an index of their logs, with small curves of each.
+    are missing says what to log. Several runs are set side by side from their logs: what differs, with intervals, and
+    which settings do. A folder of runs gives an index with small curves of each.
     """
-    from gradscope.diagnostics.report.index import report_index, runs_below
+    from gradscope.diagnostics.report.index import report_index, report_runs, runs_below
     from gradscope.diagnostics.report.measure import report_run
-    from gradscope.render.html.index_page import render_index
-    from gradscope.render.html.page import render_page
 
     tables = options.parse_show("report", show)
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
     _refuse_existing(output, force=out.force)
-    with delivery(out) as result:
+    with delivery(out) as result, _folder_of(figures, force=out.force) as folder:
         with result.progress() as progress:
-            runs = () if read.reader is not None else runs_below(run, progress)
-        if len(runs) > 1:
-            with result.progress() as progress:
-                index = report_index(
-                    run, runs, success_threshold=success_threshold, strict=read.strict, progress=progress
+            below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
+        if len(runs) > 1 or len(below) > 1:
+            _refuse_of_one_run({"--step": step, "--max-tokens": max_tokens, "--samples": samples})
+        found: RunReport | RunIndex
+        with result.progress() as progress:
+            if len(runs) > 1:
+                found = report_runs(runs, success_threshold=success_threshold, read=read, progress=progress)
+            elif len(below) > 1:
+                found = report_index(
+                    runs[0], below, success_threshold=success_threshold, strict=read.strict, progress=progress
                 )
-            _write_page(render_index(index), output)
-            result.deliver(index, show=tables, then=[_words(one.command) for one in index.runs[:1]])
-        else:
-            with result.progress() as progress:
+            else:
                 found = report_run(
-                    run,
+                    runs[0],
                     steps="all" if step and steps is None else steps,
                     gradients=gradients,
                     tokens=max_tokens,
@@ -102,16 +125,51 @@ def report(
                     engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
-            _write_page(render_page(found), output)
-            closer = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
-            result.deliver(found, show=tables, then=[_words(command) for command in list(closer)[:_MOST_COMMANDS]])
+        _write_page(found, output)
+        if folder is not None:
+            _write_figures(found, folder)
+        result.deliver(found, show=tables, then=_closer(found))
     if not out.quiet:
-        say(f"wrote {output}")
+        say(f"wrote {output}" if figures is None else f"wrote {output} and the charts in {figures}")
+    if open_page and process_index() == 0:
+        webbrowser.open(output.resolve().as_uri())
 
 
-def _words(command: str) -> list[str]:
-    """The words of a command behind ``gradscope``."""
-    return shlex.split(command)[1:]
+def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
+    """Several runs are looked at in their logs alone, where these options have no use.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    given = [name for name, value in options_of_one.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"Several runs are set side by side from their logs, where {given[0]} has no use.",
+            hint=f"Leave {given[0]} out, or name one run.",
+        )
+
+
+def _folder_of(figures: Path | None, *, force: bool) -> AbstractContextManager[Path | None]:
+    """Where charts are written until all of them are there; of several processes the main one writes them."""
+    return nullcontext() if figures is None or process_index() > 0 else staged_folder(figures, force=force)
+
+
+def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
+    from gradscope.render.figures.save import save_figure
+    from gradscope.render.registry import draw_figures
+
+    for stem, figure in draw_figures(found).items():
+        save_figure(figure, folder / stem)
+
+
+def _closer(found: RunReport | RunIndex) -> list[list[str]]:
+    """The words behind ``gradscope`` of commands that look closer: at the first answers, or at the first run."""
+    if isinstance(found, RunIndex):
+        commands = [one.command for one in found.runs[:1]]
+    else:
+        answered = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
+        commands = list(answered)[:_MOST_COMMANDS]
+    return [shlex.split(command)[1:] for command in commands]
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:
@@ -128,10 +186,14 @@ def _refuse_existing(page: Path, *, force: bool) -> None:
         )
 
 
-def _write_page(page: str, path: Path) -> None:
+def _write_page(found: RunReport | RunIndex, path: Path) -> None:
     """Written aside, then renamed: a page is whole or not there. Of several processes the main one writes it."""
+    from gradscope.render.html.index_page import render_index
+    from gradscope.render.html.page import render_page
+
     if process_index() > 0:
         return
+    page = render_index(found) if isinstance(found, RunIndex) else render_page(found)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

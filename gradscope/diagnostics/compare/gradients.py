@@ -40,8 +40,8 @@ def measure_gradients(
     points: dict[Path, list[Point]] = {}
     for done, run in enumerate(runs):
         told = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
-        size = int(run.settings["group_size"])
-        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=(size,), progress=told)
+        sizes = () if run.group_size is None else (run.group_size,)
+        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=sizes, progress=told)
         points[run.path] = list(_points(report))
     common = set.intersection(*({step for step, _, _ in found} for found in points.values()))
     if not common:

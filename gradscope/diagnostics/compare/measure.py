@@ -7,7 +7,8 @@ comparison are one family, and their p-values are corrected for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -27,6 +28,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.read_options import ReadOptions
 
 _WINDOWS = 20
 """Points of a learning curve: single steps are too noisy to read."""
@@ -47,35 +49,37 @@ def compare_runs(
     only: str | None = None,
     gradients: bool = False,
     strict: bool = False,
+    read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Comparison:
     """Compare finished runs.
 
     Args:
-        *paths: Run folders, or folders that hold them.
+        *paths: Runs of any reader, or folders that hold them.
         ks: Budgets of held-out pass@k; none: 1 and the most that every prompt has samples for.
         only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
+        read: How to read logs; a reader that is named reads every run. None: recognize everything.
         progress: Told after each run whose gradients were measured.
 
     Returns:
         The comparison.
 
     Raises:
-        InputError: There are no two finished runs, two runs have the same settings and seed, no two cells differ in
-            what was asked for, or under ``strict`` a run cannot be compared.
+        InputError: There are no two finished runs, two runs of ours have the same settings and seed, no two cells
+            differ in what was asked for, or under ``strict`` a run cannot be compared.
     """
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
-    runs, left_out = read_runs(folders)
+    runs, left_out = read_runs(folders, read)
     reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
     if strict and left_out:
         raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")
     if len(runs) < 2:
         raise InputError(
             f"A comparison needs two finished runs, and there are {len(runs)} ({reasons or 'no other folder'}).",
-            hint="gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
+            hint="Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
         )
     cells = _cells(runs)
     asked = _asked(cells, only)
@@ -159,15 +163,15 @@ def cell_name(cell: Cell) -> str:
 
 
 def _pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
-    """Cells that differ in one thing, those that differ in the formulation first."""
-    pairs = [(first, second) for first, second in combinations(cells, 2) if len(_changed(first, second)) == 1]
+    """Cells that differ in one thing, those that differ in the formulation first; of just two, whatever differs."""
+    pairs = [pair for pair in combinations(cells, 2) if len(cells) == 2 or len(_changed(*pair)) == 1]
     yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
 
 
 def _asked(cells: Iterable[Cell], only: str | None) -> list[tuple[Cell, Cell]]:
     """The pairs to compare: all, or those that differ in one named thing."""
     pairs = list(_pairs(list(cells)))
-    varied = list(dict.fromkeys(name for pair in pairs for name in _changed(*pair)))
+    varied = list(dict.fromkeys(_changed(*pair)[0] for pair in pairs if len(_changed(*pair)) == 1))
     if only is not None and only not in varied:
         there = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
         raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --vary.")
@@ -189,9 +193,13 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
         yield ComparedPair(
             first=cell_name(first),
             second=cell_name(second),
-            changed=_changed(first, second)[0],
+            changed=", ".join(_changed(first, second)),
             metric=metric,
-            difference=_mean_difference(differences, metric) if seeds else Estimate.undefined_because(why),
+            difference=_mean_difference(
+                differences, _range_of(metric, [*values[first].values(), *values[second].values()])
+            )
+            if seeds
+            else Estimate.undefined_because(why),
             p_value=p_value,
             p_holm=None,
             sign_flip_p_value=sign_flip_p_value(differences),
@@ -202,9 +210,16 @@ def _compare(first: Cell, second: Cell, values: dict[Cell, dict[int, dict[str, f
         )
 
 
-def _mean_difference(differences: NDArray[np.float64], metric: str) -> Estimate:
-    """Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test."""
+def _range_of(metric: str, runs: Iterable[Mapping[str, float]]) -> tuple[float, float]:
+    """The range of a metric; where a task rewards beyond 0 and 1, that of its rewards has no such end."""
     low, high = range_of(metric)
+    values = [run[metric] for run in runs if metric in run]
+    return low if min(values) >= low else -math.inf, high if max(values) <= high else math.inf
+
+
+def _mean_difference(differences: NDArray[np.float64], ends: tuple[float, float]) -> Estimate:
+    """Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test."""
+    low, high = ends
     return student_mean(differences).within(low - high, high - low)
 
 
@@ -223,7 +238,7 @@ def _cell(cell: Cell, of_seed: dict[int, dict[str, float]], metrics: Sequence[st
         settings=dict(cell[1]),
         seeds=tuple(sorted(of_seed)),
         metrics={
-            name: student_mean([values[name] for values in of_seed.values()], within=range_of(name))
+            name: student_mean([values[name] for values in of_seed.values()], within=_range_of(name, of_seed.values()))
             if name in everywhere
             else Estimate.undefined_because(_NOT_COUNTED)
             for name in metrics
@@ -253,11 +268,17 @@ def _numbers(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
+def _kind(runs: Sequence[ComparedRun]) -> str:
+    readers = sorted({run.log.format for run in runs if run.log is not None})
+    ours = ["gradscope"] if any(run.log is None for run in runs) else []
+    return "finished runs of gradscope" if not readers else f"runs ({', '.join([*ours, *readers])})"
+
+
 def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
     return Source(
         path=as_named(", ".join(map(str, paths))),
         format="gradscope",
-        recognized=f"{len(runs)} finished runs of gradscope",
+        recognized=f"{len(runs)} {_kind(runs)}",
         files=tuple(file for run in runs for file in run.files),
         num_rows=sum(len(run.reward) for run in runs),
         inferred=("A row is a step of a run.",),

@@ -6,8 +6,9 @@ Shapes: S steps of a run.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,15 @@ from gradscope.copies import as_named
 from gradscope.diagnostics.passk.samples import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.incoherence import frac_incoherent
 from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.results.source import Source
+from gradscope.rollouts.groups import reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.places.naming import names_of
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run_folder import (
     RunManifest,
     heldout_path,
@@ -33,6 +40,11 @@ from gradscope.say import non_finite_word
 
 NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
 """Fields of a configuration that do not bear on the result, and the two that have a place of their own."""
+_NOT_SETTINGS_OF_TRAINERS = (
+    *("output_dir", "logging_dir", "run_name", "default_local_dir", "experiment_name", "project_name"),
+    *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
+)
+"""The same of other trainers, by the last part of their names."""
 _DRAWDOWN_PARTS = 10
 _COUNTED = {"num_rewarded", "num_incoherent"}
 
@@ -42,9 +54,9 @@ class ComparedRun:
     """A finished run."""
 
     path: Path
-    """Its folder."""
+    """Its folder, or its log."""
     advantage: str
-    """Its formulation."""
+    """Its formulation; of a run that is not ours, whose settings are not known by one name, the reader's name."""
     seed: int
     """Its seed."""
     settings: Mapping[str, Any]
@@ -59,10 +71,16 @@ class ComparedRun:
     """Samples of the held-out prompts after training; None where there are none."""
     kilotokens: float | None
     """Thousands of tokens that a step sampled, prompts included; None where the trainer did not count them."""
+    group_size: int | None = None
+    """Rollouts of a group; None where groups are of several sizes."""
+    log: Source | None = None
+    """What a reader made of the log of a run that is not ours."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that were read."""
+        if self.log is not None:
+            return self.log.files
         files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
@@ -89,40 +107,50 @@ class ComparedRun:
 
 
 def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Run folders under paths.
+    """Runs under paths.
 
     Args:
-        paths: Run folders, or folders that hold them, one or two levels down.
+        paths: Runs of any reader, or folders that hold them, one or two levels down.
 
     Returns:
-        The folders, each once, in order.
-
-    Raises:
-        InputError: A path holds none.
+        Folders and files, each once, in order; a path that holds none stands for itself.
     """
     found: list[Path] = []
     for path in map(fetched, paths):
         patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")
-        runs = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
-        if not runs:
-            raise InputError(
-                f"{path} holds no run of gradscope.",
-                hint="Name folders that `gradscope train` wrote, or the folder of a grid.",
-            )
-        found += runs
+        ours = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
+        found += ours or runs_below(path) or [path]
     return tuple(dict.fromkeys(found))
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
+def read_runs(
+    folders: Sequence[Path], read: ReadOptions | None = None
+) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
     """The runs that are finished, and folder -> reason for those that are left out."""
     runs: list[ComparedRun] = []
     left_out: dict[str, str] = {}
     for folder in folders:
         try:
-            runs.append(_read_run(folder))
+            ours = manifest_path(folder).is_file() and (read is None or read.reader is None)
+            runs.append(_read_run(folder) if ours else _read_log(folder, read))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = error.message.rstrip(".")
-    return tuple(runs), left_out
+    return _told_apart(runs), left_out
+
+
+def _told_apart(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
+    """Logs that do not tell their settings, or tell the same, are not one run made twice: they differ in which run."""
+
+    def told(one: ComparedRun) -> tuple[str, int, str]:
+        return one.advantage, one.seed, repr(sorted(one.settings.items(), key=str))
+
+    number, names = Counter(map(told, runs)), names_of([run.path for run in runs])
+    return tuple(
+        run
+        if run.log is None or (run.settings and number[told(run)] < 2)
+        else replace(run, settings={**run.settings, "run": name})
+        for run, name in zip(runs, names, strict=True)
+    )
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:
@@ -159,6 +187,39 @@ def _read_run(folder: Path) -> ComparedRun:
         incoherence=_incoherence(metrics),
         heldout=_read_heldout(folder, manifest),
         kilotokens=metrics[steps]["num_tokens"] / steps / 1000 if "num_tokens" in metrics[steps] else None,
+        group_size=int(manifest.config["group_size"]) if "group_size" in manifest.config else None,
+    )
+
+
+def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
+    """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
+    run = read_run(path, read, rewards_only=True)
+    table = reward_table(run.groups)
+    table = table.select(table.sums(np.isnan(table.reward)) == 0)
+    if not len(table):
+        raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
+    of_group = np.unique(table.step, return_inverse=True)[1]
+    is_dead = (table.size > 1) & (table.spread(table.reward) <= EQUAL_REWARDS)
+    sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
+    settings = {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in run.settings.values.items()
+        if run.settings.origin is not None
+        and value is not None
+        and name.rpartition(".")[2] not in _NOT_SETTINGS_OF_TRAINERS
+    }
+    return ComparedRun(
+        path=path,
+        advantage=run.source.format,
+        seed=seed if isinstance(seed, int) else 0,
+        settings=settings,
+        reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
+        degenerate=np.bincount(of_group, weights=is_dead) / np.bincount(of_group),
+        incoherence=None,
+        heldout=None,
+        kilotokens=None,
+        group_size=sizes[0] if len(sizes) == 1 else None,
+        log=run.source,
     )
 
 

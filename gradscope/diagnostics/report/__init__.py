@@ -1,1 +1,1 @@
-"""`gradscope report`: one run as fifteen answered questions, several runs as an index."""
+"""`gradscope report`: one run as sixteen answered questions, several runs as an index."""

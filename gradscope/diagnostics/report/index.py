@@ -1,16 +1,21 @@
-"""A folder of runs: each in a few numbers and curves of its log. No model is loaded; a run's own page has the rest."""
+"""Several runs: each in a few numbers and curves of its log, and a few of them side by side.
+
+No model is loaded; a run's own page has the rest.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.report.beside import MOST_BESIDE, NamedRun, side_by_side
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.trend import trend
@@ -19,13 +24,14 @@ from gradscope.results.report import RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.places.naming import names_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.say import percent, with_interval
 
-__all__ = ["report_index", "runs_below"]
+__all__ = ["report_index", "report_runs", "runs_below"]
 
 
 def report_index(
@@ -36,7 +42,7 @@ def report_index(
     strict: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> RunIndex:
-    """The runs of a folder side by side.
+    """The runs of a folder, each in a line.
 
     Args:
         runs: The runs in it.
@@ -50,29 +56,86 @@ def report_index(
     Raises:
         InputError: No run can be read, or under ``strict`` one cannot.
     """
-    summaries: list[RunSummary] = []
-    left_out: list[tuple[str, str]] = []
-    sources: list[Source] = []
     folder = fetched(folder)
-    for done, path in enumerate(runs):
-        name = str(path.relative_to(folder))
-        progress(done, len(runs), name)
-        try:
-            run = read_run(path, ReadOptions(strict=strict), rewards_only=True)
-            summaries.append(_summary(run, name, success_threshold))
-            sources.append(run.source)
-        except GradscopeError as error:
-            left_out.append((name, error.message))
-    progress(len(runs), len(runs), "runs")
-    if not summaries or (strict and left_out):
+    named = {str(path.relative_to(folder)): path for path in runs}
+    read, left_out = _read(named, ReadOptions(strict=strict), success_threshold, progress)
+    if not read or (strict and left_out):
         name, reason = left_out[0]
         raise InputError(f"{folder / name} cannot be summarized: {reason}", hint="Name one run of the folder.")
+    return _index(read, left_out, str(folder), as_named(str(folder.resolve())).rpartition(os.sep)[2])
+
+
+def report_runs(
+    paths: Sequence[str | Path],
+    *,
+    success_threshold: float | None = None,
+    read: ReadOptions | None = None,
+    progress: ProgressCallback = no_progress,
+) -> RunIndex:
+    """Runs of any reader, the first of which the others are held against.
+
+    Args:
+        paths: At least two runs.
+        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        read: How to read each of them; None: recognize everything.
+        progress: Called before each run and at the end, with how many are done, of how many, and the next one's name.
+
+    Returns:
+        One summary a run, and up to four of them side by side.
+
+    Raises:
+        InputError: A run cannot be read.
+    """
+    local = [fetched(path, progress) for path in paths]
+    named = dict(zip(names_of(local), local, strict=True))
+    runs, left_out = _read(named, read or ReadOptions(), success_threshold, progress)
+    if left_out:
+        name, reason = left_out[0]
+        raise InputError(f"{name} cannot be summarized: {reason}", hint="Name runs, not folders that hold several.")
+    listed = ", ".join(as_named(str(path)) for path in local)
+    return _index(runs, (), listed, " and ".join(named))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summarized:
+    """A run in its numbers; itself only where it is set beside others."""
+
+    summary: RunSummary
+    source: Source
+    run: NamedRun | None
+
+
+def _read(
+    named: Mapping[str, Path], read: ReadOptions, success_threshold: float | None, progress: ProgressCallback
+) -> tuple[list[_Summarized], list[tuple[str, str]]]:
+    """The runs that can be read, of many one after the other in memory, and name and reason of the others."""
+    runs: list[_Summarized] = []
+    left_out: list[tuple[str, str]] = []
+    for done, (name, path) in enumerate(named.items()):
+        progress(done, len(named), name)
+        try:
+            run = read_run(path, read, rewards_only=True)
+            summary = _summary(run, name, success_threshold)
+        except GradscopeError as error:
+            left_out.append((name, error.message))
+            continue
+        kept = NamedRun(name=name, run=run) if len(named) <= MOST_BESIDE else None
+        runs.append(_Summarized(summary=summary, source=run.source, run=kept))
+    progress(len(named), len(named), "runs")
+    return runs, left_out
+
+
+def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], path: str, name: str) -> RunIndex:
+    summaries = [one.summary for one in runs]
+    beside = [one.run for one in runs if one.run is not None]
+    sections = side_by_side(beside) if len(beside) > 1 else ()
     return RunIndex(
-        source=_source(folder, sources),
-        name=as_named(str(folder.resolve())).rpartition(os.sep)[2],
+        source=_source(path, [one.source for one in runs]),
+        name=name,
         runs=tuple(summaries),
         left_out=tuple(left_out),
-        findings=_findings(summaries),
+        findings=(*(finding for section in sections for finding in section.findings), *_findings(summaries)),
+        sections=sections,
     )
 
 
@@ -103,11 +166,11 @@ def _mean_rewards(table: RewardTable) -> dict[int, float]:
     return {step: float(np.mean(rewards[steps == step])) for step in np.unique(steps).tolist()}
 
 
-def _source(folder: str | Path, sources: Sequence[Source]) -> Source:
+def _source(path: str, sources: Sequence[Source]) -> Source:
     return Source(
-        path=as_named(str(folder)),
+        path=as_named(path),
         format="folder",
-        recognized=f"a folder of {len(sources)} runs",
+        recognized=f"{len(sources)} runs",
         files=tuple(file for source in sources for file in source.files),
         num_rows=sum(source.num_rows for source in sources),
     )

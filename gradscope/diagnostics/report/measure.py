@@ -21,10 +21,12 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import ReplayedSteps
 from gradscope.diagnostics.report.lengths import Lengths
+from gradscope.diagnostics.report.rollouts import read_groups
 from gradscope.diagnostics.report.sections.agreement import agreement_section
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.contributions import contributions_section
 from gradscope.diagnostics.report.sections.coverage import coverage_section
+from gradscope.diagnostics.report.sections.directions import directions_section, rank_points
 from gradscope.diagnostics.report.sections.formulations import formulations_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.diagnostics.report.sections.length import length_section
@@ -37,11 +39,13 @@ from gradscope.diagnostics.report.sections.rewards import rewards_section
 from gradscope.diagnostics.report.sections.signal import signal_section
 from gradscope.diagnostics.report.sections.tokens import tokens_section
 from gradscope.diagnostics.report.sections.zero_loss import zero_loss_section
+from gradscope.diagnostics.report.strip import key_numbers
 from gradscope.diagnostics.report.tokens import report_tokens
 from gradscope.errors import GradscopeError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
+from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection, RunReport
 from gradscope.rollouts.read_options import ReadOptions
@@ -60,6 +64,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
+    directions_section,
     contributions_section,
     tokens_section,
     length_section,
@@ -135,6 +140,7 @@ def report_run(
         replay=replay,
         grams=grams,
         no_grams=absent,
+        curve=rank_points(grams),
         tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
         samples=() if isinstance(held_out, Unavailable) else held_out,
         passk=held_out
@@ -149,8 +155,14 @@ def report_run(
         name="/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/"),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
+        strip=key_numbers(inputs),
+        rollouts=read_groups(run, grams, _threshold(inputs.degeneracy)),
         logged=inputs.logged,
     )
+
+
+def _threshold(report: DegeneracyReport | Unavailable) -> float | None:
+    return None if isinstance(report, Unavailable) else report.success_threshold
 
 
 def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:

@@ -8,13 +8,15 @@ from gradscope.render.html.scale import Scale, place
 from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart
 
-_WIDTH, _LEFT, _RIGHT = 520.0, 176.0, 64.0
-_ROW, _BAR = 18.0, 12.0
-_MOST_CHARACTERS = 20
+_WIDTH, _LEFT, _RIGHT = 760.0, 200.0, 72.0
+_ROW, _BAR = 20.0, 13.0
+_MOST_CHARACTERS = 24
+_AXIS = 22.0
+"""Height of the axis's name below the bars."""
 
 
-def draw_bars(chart: Chart) -> Markup:
-    """A chart of names and one series as an ``svg`` element."""
+def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:
+    """A chart of names and one series as an ``svg`` element with these attributes and this description."""
     values = [value or 0.0 for value in chart.series[0].values]
     low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     scale = Scale(
@@ -26,12 +28,18 @@ def draw_bars(chart: Chart) -> Markup:
         for row, (name, value) in enumerate(zip(chart.places, values, strict=True))
     ]
     return Markup(
-        '<svg viewBox="0 0 {width:g} {height}" role="img" aria-label="{label}">{rows}'
-        '<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{height}"/></svg>'
+        '<svg viewBox="0 0 {width:g} {whole}" {head}>{described}{rows}'
+        '<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{height}"/>'
+        '<text class="tick" x="{middle}" y="{bottom}" text-anchor="middle">{label}</text></svg>'
     ).format(
         width=_WIDTH,
         height=place(height),
-        label=plain(f"{chart.title}: {chart.x_label}"),
+        whole=place(height + _AXIS),
+        head=head,
+        described=described,
+        middle=place((scale.start + scale.end) / 2),
+        bottom=place(height + 15),
+        label=plain(chart.x_label),
         rows=Markup("").join(rows),
         zero=place(scale(0.0)),
     )

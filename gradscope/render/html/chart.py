@@ -1,67 +1,107 @@
 """Charts as inline SVG: colors come from the page's style, so light, dark and print need no second drawing.
 
 Lines differ in dash and marker, bars in pattern, and a legend above the drawing shows both: none needs its color. The
-legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off.
+legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off. What the numbers
+are stands beside the drawing for the page's script, which shows them under its cursor.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from markupsafe import Markup
 
 from gradscope.render.html.bars import draw_bars
 from gradscope.render.html.scale import Scale, place, ticks, widened
+from gradscope.render.html.windows import Point, Window, points_of, windows_of
 from gradscope.render.words.escape import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
-WIDTH, HEIGHT = 520.0, 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 14.0, 10.0, 36.0
-_MOST_MARKERS = 40
+WIDTH, HEIGHT = 760.0, 250.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 34.0, 46.0
+_MOST_MARKERS = 60
 _NUM_STYLES = 4
 
 
-def drawing(chart: Chart, identity: str) -> Markup:
-    """A chart as an ``svg`` element; its title stands outside, in an element of that id."""
-    return draw_bars(chart) if chart.kind == "bars" else _over_steps(chart, identity)
+def drawing(chart: Chart, identity: str, finding: str = "") -> Markup:
+    """A chart as an ``svg`` element.
+
+    Args:
+        chart: What to draw.
+        identity: The id of the element outside that holds its title.
+        finding: What it shows, in a sentence, for readers who do not see it.
+
+    Returns:
+        The drawing; of one over numbers with its values as data.
+    """
+    described = Markup("")
+    if finding:
+        described = Markup('<desc id="{}-finding">{}</desc>').format(plain(identity), plain(finding))
+    labels = Markup(' aria-describedby="{}-finding"').format(plain(identity)) if finding else Markup("")
+    head = Markup('role="img" aria-labelledby="{}"').format(plain(identity)) + labels
+    return (
+        draw_bars(chart, head, described) if chart.kind == "bars" else _over_numbers(chart, identity, head, described)
+    )
 
 
 def legend(chart: Chart, identity: str) -> Markup:
     """Which line or pattern is which, as a list; nothing for a chart of one series, which its title names."""
     if len(chart.series) < 2:
         return Markup("")
-    draw = _stack_sample if chart.kind == "stack" else _line_sample
     item = Markup('<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{}</svg>{}</li>')
-    items = [item.format(draw(style, identity), plain(series.name)) for style, series in enumerate(chart.series)]
+    draw = _stack_sample if chart.kind == "stack" else _line_sample
+    items = [
+        item.format(draw(series, style, identity), plain(series.name)) for style, series in enumerate(chart.series)
+    ]
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def _line_sample(index: int, identity: str) -> Markup:
-    style = index % _NUM_STYLES
-    line = Markup('<polyline class="line s{}" points="1,6 29,6"/>').format(style)
-    return line + _marker(15.0, 6.0, style)
+def _line_sample(series: Series, index: int, identity: str) -> Markup:
+    line = Markup('<polyline class="line {}" points="1,6 29,6"/>').format(_class_of(series, index))
+    return line + _marker(15.0, 6.0, series, index)
 
 
-def _stack_sample(index: int, identity: str) -> Markup:
-    bar = Markup('<rect class="bar b{}"{} x="6" y="0.5" width="18" height="11"/>')
-    return bar.format(index % 3, _fill(index, identity))
+def _stack_sample(series: Series, index: int, identity: str) -> Markup:
+    bar = Markup('<rect class="bar {}"{} x="6" y="0.5" width="18" height="11"/>')
+    return bar.format(_layer_class(series, index), _fill(series, index, identity))
 
 
-def _over_steps(chart: Chart, identity: str) -> Markup:
+def _class_of(series: Series, index: int) -> str:
+    """The style of a line: its place among the lines, and over it the color of what it is."""
+    style = f"s{index % _NUM_STYLES}"
+    return style if series.kind is None else f"{style} {series.kind}"
+
+
+def _layer_class(series: Series, index: int) -> str:
+    return f"b{index % 3}" if series.kind is None else series.kind
+
+
+def _over_numbers(chart: Chart, identity: str, head: Markup, described: Markup) -> Markup:
     """Lines or stacked bars over a number."""
-    steps = [float(step) for step in chart.places]
+    windows = windows_of(chart)
     half = 0.5 if chart.kind == "stack" else 0.0
-    low, high = min(steps) - half, max(steps) + half
+    low, high = windows[0].low - half, windows[-1].high + half
     across = Scale(
         low=low if low < high else low - 1, high=high if low < high else high + 1, start=_LEFT, end=WIDTH - _RIGHT
     )
     bottom, top = chart.y_range or widened(_numbers(chart))
     up = Scale(low=bottom, high=top, start=HEIGHT - _BOTTOM, end=_TOP)
-    body = _stack(chart, across, up, identity) if chart.kind == "stack" else _lines(chart, across, up)
-    return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-labelledby="{}">{}{}</svg>').format(
-        WIDTH, HEIGHT, plain(identity), _frame(chart, across, up), body
+    body = _stack(chart, windows, across, up, identity) if chart.kind == "stack" else _lines(chart, windows, across, up)
+    return Markup(
+        '<svg viewBox="0 0 {:g} {:g}" {} tabindex="0" data-over="{}" data-x="{}" data-ends="{}">{}{}{}</svg>'
+    ).format(
+        WIDTH,
+        HEIGHT,
+        head,
+        plain(chart.x_label),
+        " ".join(window.name for window in windows),
+        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {_TOP:g} {HEIGHT - _BOTTOM:g}",
+        described,
+        _frame(chart, across, up),
+        body,
     )
 
 
@@ -71,7 +111,7 @@ def _numbers(chart: Chart) -> list[float]:
 
 
 def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
-    """Grid, ticks and the name of the horizontal axis."""
+    """Grid, ticks and the names of both axes."""
     start, end, floor = place(across.start), place(across.end), up(up.low)
     grid = Markup(
         '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
@@ -79,6 +119,7 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
     )
     label = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
     axis = Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
+    name = Markup('<text class="tick" x="0" y="18">{}</text>').format(plain(chart.y_label))
     return Markup("").join(
         (
             *(
@@ -86,11 +127,12 @@ def _frame(chart: Chart, across: Scale, up: Scale) -> Markup:
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(place(across(value)), place(floor + 15), f"{value:g}")
+                label.format(place(across(value)), place(floor + 18), f"{value:g}")
                 for value in _step_ticks(chart, across)
             ),
             axis.format(start, end, y=place(floor)),
-            label.format(place((across.start + across.end) / 2), place(floor + 31), plain(chart.x_label)),
+            label.format(place((across.start + across.end) / 2), place(floor + 40), plain(chart.x_label)),
+            name if chart.y_label else "",
         )
     )
 
@@ -100,19 +142,56 @@ def _step_ticks(chart: Chart, across: Scale) -> list[float]:
     steps = [float(step) for step in chart.places]
     places = [across(step) for step in steps]
     gaps = [after - before for before, after in pairwise(places)]
-    if len(steps) <= 10 and (not gaps or min(gaps) >= 30):
+    if len(steps) <= 10 and (not gaps or min(gaps) >= 40):
         return steps
     return [value for value in ticks(across.low, across.high, most=8) if value == int(value)]
 
 
-def _lines(chart: Chart, across: Scale, up: Scale) -> Markup:
-    line, parts = Markup('<polyline class="line s{}" points="{}"/>'), []
+def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Markup:
+    line = Markup('<polyline class="line {}" points="{}"/>')
+    band = Markup('<polygon class="band {}" points="{}"/>')
+    parts = []
     for index, series in enumerate(chart.series):
-        pieces, style = _pieces(chart, series, across, up), index % _NUM_STYLES
-        parts += [line.format(style, " ".join(f"{place(x)},{place(y)}" for x, y in points)) for points in pieces]
-        if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(points) == 1 for points in pieces):
-            parts += [_marker(x, y, style) for points in pieces for x, y in points]
+        points, style = points_of(series.values, windows), _class_of(series, index)
+        pieces = _pieces(windows, points)
+        drawn = []
+        if any(point is not None and point.low < point.high for point in points):
+            drawn += [band.format(style, _outline(piece, across, up)) for piece in pieces if len(piece) > 1]
+        drawn += [line.format(style, _course(piece, across, up)) for piece in pieces]
+        if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces):
+            places = [(across(window.middle), up(point.value)) for piece in pieces for window, point in piece]
+            drawn += [_marker(x, y, series, index) for x, y in places]
+        parts.append(_with_values(series, points, drawn))
     return Markup("").join([*parts, *_not_finite(chart, across, up)])
+
+
+def _with_values(series: Series, points: Sequence[Point | None], drawn: Sequence[Markup]) -> Markup:
+    """A line beside its numbers, which the page's script shows under its cursor."""
+    numbers = " ".join("-" if point is None else f"{point.value:.4g}" for point in points)
+    group = Markup('<g data-name="{}" data-y="{}">{}</g>')
+    return group.format(plain(series.name), numbers, Markup("").join(drawn))
+
+
+def _pieces(windows: Sequence[Window], points: Sequence[Point | None]) -> list[list[tuple[Window, Point]]]:
+    """The points of a line, broken where a value is missing or not finite: a gap is not drawn as if it were known."""
+    pieces: list[list[tuple[Window, Point]]] = [[]]
+    for window, point in zip(windows, points, strict=True):
+        if point is not None:
+            pieces[-1].append((window, point))
+        elif pieces[-1]:
+            pieces.append([])
+    return [piece for piece in pieces if piece]
+
+
+def _course(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
+    return " ".join(f"{place(across(window.middle))},{place(up(point.value))}" for window, point in piece)
+
+
+def _outline(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
+    """From the least values forth to the greatest back."""
+    forth = [(window.middle, point.low) for window, point in piece]
+    back = [(window.middle, point.high) for window, point in reversed(piece)]
+    return " ".join(f"{place(across(x))},{place(up(y))}" for x, y in [*forth, *back])
 
 
 def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
@@ -130,53 +209,44 @@ def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
     ]
 
 
-def _pieces(chart: Chart, series: Series, across: Scale, up: Scale) -> list[list[tuple[float, float]]]:
-    """The points of a line, broken where a value is missing or not finite: a gap is not drawn as if it were known."""
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for step, value in zip(chart.places, series.values, strict=True):
-        if value is not None and math.isfinite(value):
-            pieces[-1].append((across(float(step)), up(value)))
-        elif pieces[-1]:
-            pieces.append([])
-    return [piece for piece in pieces if piece]
-
-
-def _marker(x: float, y: float, style: int) -> Markup:
+def _marker(x: float, y: float, series: Series, index: int) -> Markup:
     """A circle, square, triangle or diamond."""
+    kind, style = _class_of(series, index), index % _NUM_STYLES
     if style == 0:
-        return Markup('<circle class="mark s0" cx="{}" cy="{}" r="3"/>').format(place(x), place(y))
+        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, place(x), place(y))
     corners = {
         1: ((-3, -3), (3, -3), (3, 3), (-3, 3)),
         2: ((0, -4), (4, 3), (-4, 3)),
         3: ((0, -4), (4, 0), (0, 4), (-4, 0)),
     }[style]
     points = " ".join(f"{place(x + dx)},{place(y + dy)}" for dx, dy in corners)
-    return Markup('<polygon class="mark s{}" points="{}"/>').format(style, points)
+    return Markup('<polygon class="mark {}" points="{}"/>').format(kind, points)
 
 
-def _stack(chart: Chart, across: Scale, up: Scale, identity: str) -> Markup:
+def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, identity: str) -> Markup:
     """Bars of shares on top of each other, told apart by pattern."""
-    steps = [float(step) for step in chart.places]
-    gaps = [after - before for before, after in pairwise(steps)]
+    gaps = [after.middle - before.middle for before, after in pairwise(windows)]
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
-    floor = [0.0] * len(steps)
-    bar = Markup('<rect class="bar b{}"{} x="{}" y="{}" width="{}" height="{}"/>')
+    floor = [0.0] * len(windows)
+    layer = Markup('<path class="bar {}"{} d="{}"/>')
     parts = [_hatch(identity)]
-    for layer, series in enumerate(chart.series):
-        fill = _fill(layer, identity)
-        for index, (step, value) in enumerate(zip(steps, series.values, strict=True)):
-            if not value:
+    for index, series in enumerate(chart.series):
+        points, bars = points_of(series.values, windows), []
+        for at, (window, point) in enumerate(zip(windows, points, strict=True)):
+            if point is None or not point.value:
                 continue
-            y, below = up(floor[index] + value), up(floor[index])
-            left = place(across(step) - width / 2)
-            parts.append(bar.format(layer % 3, fill, left, place(y), place(width), place(below - y)))
-            floor[index] += value
+            left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
+            bars.append(f"M{place(left)},{place(below)}h{place(width)}V{place(above)}h{place(-width)}z")
+            floor[at] += point.value
+        drawn = layer.format(_layer_class(series, index), _fill(series, index, identity), "".join(bars))
+        parts.append(_with_values(series, points, [drawn] if bars else []))
     return Markup("").join(parts)
 
 
-def _fill(layer: int, identity: str) -> Markup:
+def _fill(series: Series, index: int, identity: str) -> Markup:
     """The third kind of bar is hatched, by the pattern of its own chart."""
-    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if layer % 3 == 2 else Markup("")
+    is_hatched = index % 3 == 2 if series.kind is None else series.kind == "tied"
+    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if is_hatched else Markup("")
 
 
 def _hatch(identity: str) -> Markup:

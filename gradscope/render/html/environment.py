@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gradscope.render.html.browser import rollout_line, share_of_group, summary_of
 from gradscope.render.html.chart import drawing, legend
 from gradscope.render.html.shaded import NUM_SHADES, shade_of
 from gradscope.render.html.table import page_table
@@ -40,7 +41,10 @@ def _environment() -> Environment:
         "legend": legend,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
+        "rollout_line": rollout_line,
         "shade_of": shade_of,
+        "share_of_group": share_of_group,
+        "summary_of": summary_of,
     }
     environment.filters |= {"lines": _lines, "broken_lines": _broken_lines}
     return environment

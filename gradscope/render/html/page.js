@@ -1,14 +1,27 @@
 "use strict";
-// Tables sort by a click on a column's head; without this script the page lacks nothing else.
+// Sorting, copying, a cursor over the charts and the choice of rollouts; without this script the page lacks nothing else.
+const SVG = "http://www.w3.org/2000/svg";
+
+function make(tag, text, parent) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
+function button(text, parent) {
+  const made = make("button", text, parent);
+  made.type = "button";
+  return made;
+}
+
+// Tables sort by a click on a column's head.
 for (const table of document.querySelectorAll("table")) {
   table.querySelectorAll("thead th").forEach((head, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = head.textContent;
+    const text = head.textContent;
     head.textContent = "";
-    head.append(button);
     head.setAttribute("aria-sort", "none");
-    button.addEventListener("click", () => sortBy(table, head, column));
+    button(text, head).addEventListener("click", () => sortBy(table, head, column));
   });
 }
 
@@ -19,7 +32,7 @@ function sortBy(table, head, column) {
   const body = table.tBodies[0];
   const rows = [...body.rows].map((row) => [key(row.cells[column]), row]);
   const known = rows.filter(([value]) => value !== null);
-  known.sort(([a], [b]) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
+  known.sort(([a], [b]) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true })));
   if (descending) known.reverse();
   const unknown = rows.filter(([value]) => value === null);
   body.append(...[...known, ...unknown].map(([, row]) => row));
@@ -30,3 +43,131 @@ function key(cell) {
   if (cell.dataset.sort !== undefined) return Number(cell.dataset.sort);
   return cell.classList.contains("text") && cell.textContent ? cell.textContent : null;
 }
+
+// Commands are copied by a click; where the browser has no clipboard, they are selected.
+for (const command of document.querySelectorAll(".command")) {
+  const code = command.querySelector("code");
+  const copy = button("Copy", command);
+  copy.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      copy.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      copy.textContent = "Selected";
+    }
+  });
+}
+
+// One cursor over all charts of one kind of axis: the numbers of the chart under it, and its line in the others.
+const charts = [...document.querySelectorAll("svg[data-over]")].map((svg) => {
+  const [low, high, start, end, top, bottom] = svg.dataset.ends.split(" ").map(Number);
+  const names = svg.dataset.x.split(" ");
+  const spans = names.map((name) => {
+    const ends = name.split("-").map(Number);
+    return [ends[0], ends[ends.length - 1]];
+  });
+  const places = spans.map(([a, b]) => start + (((a + b) / 2 - low) / (high - low)) * (end - start));
+  return { svg, over: svg.dataset.over, names, spans, places, top, bottom, lines: null };
+});
+
+for (const chart of charts) {
+  chart.svg.addEventListener("pointermove", (event) => {
+    const box = chart.svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * chart.svg.viewBox.baseVal.width;
+    show(chart, nearest(chart.places, x));
+  });
+  chart.svg.addEventListener("pointerleave", clear);
+  chart.svg.addEventListener("blur", clear);
+  chart.svg.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    show(chart, Math.min(Math.max((chart.at ?? -1) + by, 0), chart.names.length - 1));
+  });
+}
+
+function nearest(places, x) {
+  let best = 0;
+  places.forEach((place, index) => {
+    if (Math.abs(place - x) < Math.abs(places[best] - x)) best = index;
+  });
+  return best;
+}
+
+function clear() {
+  for (const element of document.querySelectorAll(".cursor, .tip")) element.remove();
+}
+
+function show(chart, index) {
+  clear();
+  chart.at = index;
+  const step = (chart.spans[index][0] + chart.spans[index][1]) / 2;
+  for (const other of charts) {
+    if (other.over !== chart.over) continue;
+    const at = other === chart ? index : other.spans.findIndex(([a, b]) => a <= step && step <= b);
+    if (at < 0) continue;
+    const line = document.createElementNS(SVG, "line");
+    line.setAttribute("class", "cursor");
+    line.setAttribute("x1", other.places[at]);
+    line.setAttribute("x2", other.places[at]);
+    line.setAttribute("y1", other.top);
+    line.setAttribute("y2", other.bottom);
+    other.svg.append(line);
+  }
+  const numbers = [...chart.svg.querySelectorAll("g[data-y]")].map(
+    (line) => line.dataset.name + "  " + line.dataset.y.split(" ")[index].replace(/^-$/, "none"),
+  );
+  const mean = chart.names[index].includes("-") ? ", means" : "";
+  make("p", [chart.over + " " + chart.names[index] + mean, ...numbers].join("\n"), chart.svg.parentNode).className = "tip";
+}
+
+// Rollouts: chosen by step and kind, sorted as logged or by their part of the gradient, tokens colored when opened.
+const filters = document.getElementById("filters");
+if (filters) {
+  const list = document.querySelector(".groups");
+  const groups = [...list.children];
+  const values = (name) => [...new Set(groups.map((group) => group.dataset[name]))];
+  const choose = (name, options) => {
+    const label = make("label", name + " ", filters);
+    const select = make("select", "", label);
+    for (const option of options) make("option", option, select);
+    select.addEventListener("change", apply);
+    return select;
+  };
+  const step = choose("step", ["all", ...values("step")]);
+  const kind = choose("kind", ["all", ...values("kind")]);
+  const group = choose("group", ["all", ...values("group")]);
+  const shared = groups.some((one) => one.dataset.share);
+  const order = choose("order", ["as logged", ...(shared ? ["share of the gradient"] : [])]);
+  const count = make("span", "", filters);
+  count.setAttribute("role", "status");
+
+  function apply() {
+    const is = (select, one, name) => select.value === "all" || select.value === one.dataset[name];
+    const share = (element) => Math.abs(Number(element.dataset.share));
+    for (const one of groups) one.hidden = !(is(step, one, "step") && is(kind, one, "kind") && is(group, one, "group"));
+    const byShare = order.value !== "as logged";
+    list.append(...(byShare ? [...groups].sort((a, b) => share(b) - share(a)) : groups));
+    for (const one of groups) {
+      one.rollouts ??= [...one.querySelectorAll(".rollout")];
+      one.append(...(byShare ? [...one.rollouts].sort((a, b) => share(b) - share(a)) : one.rollouts));
+    }
+    const shown = groups.filter((one) => !one.hidden).length;
+    count.textContent = shown + " of " + groups.length + " groups";
+  }
+  apply();
+
+  list.addEventListener("toggle", (event) => {
+    for (const text of event.target.querySelectorAll("[data-like]")) {
+      const like = document.getElementById(text.dataset.like);
+      delete text.dataset.like;
+      if (!like) continue;
+      text.textContent = "";
+      text.append(...[...like.cloneNode(true).childNodes].filter((node) => node.className !== "who"));
+    }
+  }, true);
+}
+
+// What folds on the screen is printed where it says something of its own.
+addEventListener("beforeprint", () => document.querySelector("#unanswered details")?.setAttribute("open", ""));

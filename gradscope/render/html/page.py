@@ -13,14 +13,28 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
+from gradscope.render.html.browser import token_texts_of
 from gradscope.render.html.environment import render
+from gradscope.render.html.strip import strip_of
 from gradscope.results.report import RunReport
 from gradscope.version import __version__
 
 
 def render_page(report: RunReport) -> str:
     """The page of one run, a complete HTML document."""
-    return render_document("report.html", title=report.name, report=report, facts=_facts(report))
+    unanswered = [section for section in report.by_severity if section.missing is not None]
+    noun = "question" if len(unanswered) == 1 else "questions"
+    return render_document(
+        "report.html",
+        title=report.name,
+        report=report,
+        facts=_facts(report),
+        strip=strip_of(report),
+        answered=[section for section in report.by_severity if section.missing is None],
+        unanswered=unanswered,
+        unanswered_title=f"{len(unanswered)} {noun} that this log cannot answer, and what to log",
+        token_texts=token_texts_of(report),
+    )
 
 
 def render_document(template: str, *, title: str, **context: object) -> str:

@@ -66,10 +66,10 @@ def place(value: float) -> str:
     """A coordinate as it is written.
 
     Returns:
-        At most two decimals, the same bytes every time.
+        At most one decimal, a twentieth of a pixel, and the same bytes every time.
 
     Example:
         >>> place(12.0), place(1 / 3)
-        ('12', '0.33')
+        ('12', '0.3')
     """
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{value:.1f}".removesuffix(".0")

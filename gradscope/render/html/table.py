@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.estimate import Estimate
+from gradscope.render.html.windows import windowed_table
 from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
 from gradscope.results.report import Cell, Column, ReportTable
 
@@ -26,8 +27,12 @@ class PageCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """What a table shows below its head."""
+    """What a table shows."""
 
+    caption: str
+    """What stands above it."""
+    columns: tuple[Column, ...]
+    """Its head."""
     rows: tuple[tuple[PageCell, ...], ...]
     """One cell a column."""
     notes: tuple[str, ...]
@@ -36,11 +41,11 @@ class PageTable:
 
 def page_table(table: ReportTable) -> PageTable:
     """The cells of a table in words, and the reasons for what is undefined."""
-    notes = Footnotes()
+    table, notes = windowed_table(table), Footnotes()
     rows = tuple(
         tuple(_cell(cell, column, notes) for cell, column in zip(row, table.columns, strict=True)) for row in table.rows
     )
-    return PageTable(rows=rows, notes=notes.lines())
+    return PageTable(caption=table.caption, columns=table.columns, rows=rows, notes=notes.lines())
 
 
 def _cell(cell: Cell, column: Column, notes: Footnotes) -> PageCell:

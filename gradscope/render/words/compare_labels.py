@@ -25,12 +25,19 @@ def metric_title(name: str) -> str:
 
 
 def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
-    """A pair's name, ``sign - grpo``; below it ``at learning_rate 0.0002`` where more than the formulation varies."""
+    """A pair by what differs.
+
+    Returns:
+        ``sign - grpo``, and below it ``at learning_rate 0.0002`` where more than the formulation varies; two cells that
+        differ in several things by their names.
+    """
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":
         names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
         head, common = " - ".join(names), _settings(first)
+    elif ", " in pair.changed:
+        return f"{plain(second.name, limit=_LIMIT - 2)} -\n  {plain(first.name, limit=_LIMIT - 2)}"
     else:
         head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
         common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)

@@ -44,5 +44,6 @@ def test_files(cli: Cli, tmp_path: Path) -> None:
 def test_a_folder_without_runs(cli: Cli, tmp_path: Path) -> None:
     done = cli("compare", tmp_path, "--output", tmp_path / "out")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: {tmp_path} holds no run of gradscope.\nhint: ")
+    assert done.err.startswith("error: A comparison needs two finished runs, and there are 0 (")
+    assert f"({tmp_path}: " in done.err
     assert not (tmp_path / "out").exists()

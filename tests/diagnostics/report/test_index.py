@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.diagnostics.report.index import report_index
+from gradscope.diagnostics.report.index import report_index, report_runs
 from gradscope.errors import InputError
 
 
@@ -39,12 +39,12 @@ def test_each_run_has_its_numbers_and_curves(tmp_path: Path) -> None:
     assert rising.frac_reward_zero_std.value == 0.25
     assert flat.frac_reward_zero_std.value == 1.0
     assert index.source.num_rows == 32
-    assert index.source.recognized == "a folder of 2 runs"
+    assert index.source.recognized == "2 runs"
 
 
 def test_most_and_fewest_dead_groups_are_named(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
-    rise, share = report_index(tmp_path, runs).findings
+    *_, rise, share = report_index(tmp_path, runs).findings
     assert rise.startswith("The reward rises beyond chance in 1 of 2 runs and falls in 0,")
     assert share.startswith("Groups without a gradient: most in flat/log.jsonl (100.0 % [")
     assert "fewest in rising/log.jsonl (25.0 % [" in share
@@ -68,3 +68,21 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
         report_index(tmp_path, [broken])
     with pytest.raises(InputError, match=r"broken\.jsonl cannot be summarized: "):
         report_index(tmp_path, [run, broken], strict=True)
+
+
+def test_runs_that_are_named_are_set_beside_the_first(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
+    index = report_runs(runs)
+    assert [run.name for run in index.runs] == ["rising/log.jsonl", "flat/log.jsonl"]
+    assert index.name == "rising/log.jsonl and flat/log.jsonl"
+    assert index.findings[0].startswith("flat/log.jsonl beside rising/log.jsonl: ")
+    assert [section.name for section in index.sections] == ["differences", "courses", "settings"]
+    with pytest.raises(InputError, match="nowhere cannot be summarized: There is no file or folder"):
+        report_runs([*runs, tmp_path / "nowhere"])
+
+
+def test_many_runs_are_an_index_without_common_charts(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, name, RISING) for name in "abcde"]
+    assert report_runs(runs).sections == ()
+    assert len(report_runs(runs).runs) == 5
+    assert len(report_index(tmp_path, runs[:4]).sections) == 3

@@ -25,6 +25,7 @@ NAMES = (
         "signal",
         "zero-loss",
         "replay",
+        "rank",
         "contributions",
         "tokens",
         "length",

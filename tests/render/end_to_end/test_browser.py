@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -60,7 +61,8 @@ def test_a_page_that_asks_and_complains_is_noticed(tmp_path: Path) -> None:
 
 def test_the_page_renders_with_its_script(seen: Seen) -> None:
     assert "How much of the batch carries a gradient?" in seen.dom
-    assert seen.dom.count("<button") == 3
+    assert seen.dom.count("<button") == 6
+    assert seen.dom.count("<select") == 4
 
 
 def test_the_console_stays_silent(seen: Seen) -> None:
@@ -78,24 +80,78 @@ def test_a_hostile_log_does_not_run(seen: Seen) -> None:
     assert "<img" not in seen.dom
 
 
+AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
+
+
+def audited(text: str, folder: Path, *options: str) -> dict[str, list[str]]:
+    """What the audit's script finds on a page, in whose policy it is not named and which therefore is taken away."""
+    open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    page = folder / "audited.html"
+    page.write_text(open_page.replace("</body>", f"<script>{AUDIT}</script></body>"), encoding="utf-8")
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", *options, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found: dict[str, list[str]] = json.loads(html.unescape(done.stdout.split('<pre id="audit">')[1].split("</pre>")[0]))
+    return found
+
+
+CLEAN: dict[str, list[str]] = {"contrast": [], "unnamed": [], "wide": []}
+
+
+def test_the_audit_notices_what_is_wrong(tmp_path: Path) -> None:
+    bad = "<body><p style='color:#999;background:#fff'>pale</p><button></button><p style='width:9999px'>w</p></body>"
+    found = audited(bad, tmp_path)
+    assert ["pale" in one for one in found["contrast"]] == [True]
+    assert [one.startswith("BUTTON") for one in found["unnamed"]] == [True]
+    assert found["wide"]
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("narrow", ("--window-size=390,4000",)), ("dark", ("--blink-settings=preferredColorScheme=0",))],
+    "options",
+    [
+        ("--window-size=1100,3000",),
+        ("--window-size=400,3000",),
+        ("--window-size=1100,3000", "--blink-settings=preferredColorScheme=0"),
+    ],
+    ids=["light", "narrow", "dark"],
 )
-def test_it_is_drawn_narrow_and_dark(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    page, picture = tmp_path / "report.html", tmp_path / f"{name}.png"
-    page.write_text(render_page(run_report()), encoding="utf-8")
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}", *options]
-    subprocess.run([*command, page.as_uri()], capture_output=True, timeout=120, check=True)
-    assert picture.stat().st_size > 10_000
+@pytest.mark.parametrize("page", [render_page(run_report()), render_index(INDEX)], ids=["report", "index"])
+def test_text_stands_out_everything_has_a_name_and_nothing_is_wider_than_the_screen(
+    page: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert audited(page, tmp_path, *options) == CLEAN
 
 
-def test_it_is_printed_without_its_scroll_boxes(tmp_path: Path) -> None:
+def test_the_script_works(tmp_path: Path) -> None:
+    """Its own try-out: the cursor under a key, rollouts by kind and share, a table sorted."""
+    text = render_page(run_report())
+    trial = (Path(__file__).parent / "trial.js").read_text(encoding="utf-8")
+    page = tmp_path / "trial.html"
+    page.write_text(
+        re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace(
+            "</body>", f"<script>{trial}</script></body>"
+        ),
+        encoding="utf-8",
+    )
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
+    found = json.loads(html.unescape(done.stdout.split('<pre id="trial">')[1].split("</pre>")[0]))
+    assert found["tip"].splitlines()[0] == "step 2"
+    assert found["tip"].splitlines()[2] == "gaps  none"
+    assert found["cursors"] == 2
+    assert found["shown"] == ["1 of 2 groups", 1]
+    assert found["order"] == ["0.4", "0.1"]
+    assert found["sorted"] == ["9", "10", "100"]
+    assert found["copy"] == ["Copy"]
+
+
+def test_it_is_printed_without_its_tables_over_steps(tmp_path: Path) -> None:
     page, paper = tmp_path / "report.html", tmp_path / "report.pdf"
     page.write_text(render_page(run_report()), encoding="utf-8")
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={paper}"]
     subprocess.run([*command, page.as_uri()], capture_output=True, timeout=120, check=True)
     assert paper.read_bytes().startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type /Page\b", paper.read_bytes())) <= 4
 
 
 def test_a_hostile_index_does_not_run(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LINES, STACK, _ = CHARTS
 
 def drawn(chart: Chart) -> ElementTree.Element:
     """The chart read as XML: stricter than a browser."""
-    return ElementTree.fromstring(drawing(chart, "a-1"))
+    return ElementTree.fromstring(drawing(chart, "a-1", "It falls."))
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.kind)
@@ -46,12 +46,11 @@ def test_lines_differ_in_dash_and_marker_and_carry_their_names() -> None:
 
 
 def test_shares_stand_on_each_other() -> None:
-    bars = [element for element in drawn(STACK).iter("rect") if "bar" in element.get("class", "")]
-    first = sorted(bars, key=lambda bar: float(bar.get("x", 0)))[:3]
-    tops = sorted(float(bar.get("y", 0)) for bar in first)
-    heights = [float(bar.get("height", 0)) for bar in first]
-    assert tops[1] - tops[0] == pytest.approx(heights[0], abs=0.02)
-    assert sum(heights) == pytest.approx(0.6 * (HEIGHT - 46), abs=0.1)
+    layers = [element.get("d", "").split("z")[:-1] for element in drawn(STACK).iter("path")]
+    assert [len(bars) for bars in layers] == [12, 12, 12]
+    first = [[float(part) for part in re.findall(r"M[\d.]+,([\d.]+)h[\d.]+V([\d.]+)", bars[0])[0]] for bars in layers]
+    assert [below for below, _ in first[1:]] == [above for _, above in first[:-1]]
+    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (HEIGHT - 80), abs=0.15)
 
 
 @pytest.mark.parametrize("values", [(None, None), (0.0, 0.0), (5.0, 5.0), (-3.0, None)])
@@ -74,3 +73,53 @@ def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() 
     assert [mark[0].text for mark in marks] == ["grad_norm: NaN at 1", "grad_norm: -Infinity at 3"]
     assert float(marks[0].get("y", 0)) < HEIGHT / 2 < float(marks[1].get("y", 0)) < HEIGHT
     assert [element.get("points", "").count(",") for element in svg.iter("polyline")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.kind)
+def test_a_drawing_says_what_it_shows_to_those_who_do_not_see_it(chart: Chart) -> None:
+    svg = drawn(chart)
+    description = next(svg.iter("desc"))
+    assert description.text == "It falls."
+    assert svg.get("aria-describedby") == description.get("id") == "a-1-finding"
+    assert "<desc" not in drawing(chart, "a-1")
+
+
+def test_axes_have_names_and_the_values_stand_beside_the_lines() -> None:
+    chart = Chart(
+        title="t",
+        kind="lines",
+        places=(3, 5),
+        series=(Series(name="norm", values=(1 / 3, None)), Series(name="other", values=(2.0, 1e-9))),
+        y_label="nats a token",
+    )
+    svg = drawn(chart)
+    assert {"nats a token", "step"} <= {text.text for text in svg.iter("text")}
+    assert (svg.get("data-over"), svg.get("data-x")) == ("step", "3 5")
+    values = {line.get("data-name"): line.get("data-y") for line in svg.iter("g")}
+    assert values == {"norm": "0.3333 -", "other": "2 1e-09"}
+
+
+@pytest.mark.parametrize("kind", ["lines", "stack"])
+def test_a_thousand_steps_are_as_long_as_a_hundred(kind: str) -> None:
+    """Windows with their means as the line, and a band that holds the spike."""
+
+    def chart(length: int) -> Chart:
+        values = tuple(0.9 if step == 618 else 0.1 + 0.05 * (step % 3) for step in range(length))
+        return Chart(title="t", kind=kind, places=tuple(range(length)), series=(Series(name="s", values=values),))  # type: ignore[arg-type]
+
+    assert len(drawing(chart(1000), "a")) < 3 * len(drawing(chart(100), "a"))
+    names = drawn(chart(1000)).get("data-x", "").split()
+    assert (names[0], names[-1]) == ("0-6", "994-999")
+    if kind == "lines":
+        (band,) = drawn(chart(1000)).iter("polygon")
+        heights = [float(point.split(",")[1]) for point in band.get("points", "").split()]
+        assert min(heights) == 34.0
+
+
+def test_what_has_a_color_of_its_own_keeps_it() -> None:
+    kinds = ("all_fail", "tied", None)
+    series = tuple(Series(name=str(kind), values=(0.2, 0.3), kind=kind) for kind in kinds)  # type: ignore[arg-type]
+    chart = Chart(title="t", kind="stack", places=(1, 2), series=series)
+    assert [layer.get("class") for layer in drawn(chart).iter("path")] == ["bar all_fail", "bar tied", "bar b2"]
+    lines = Chart(title="t", kind="lines", places=(1, 2), series=(Series(name="a", values=(1, 2), kind="logged"),))
+    assert [line.get("class") for line in drawn(lines).iter("polyline")] == ["line s0 logged"]

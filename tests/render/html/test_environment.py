@@ -16,7 +16,7 @@ from gradscope.render.html.page import render_page
 from tests.render.html.test_index_page import INDEX
 from tests.render.report_example import run_report
 
-CHOICES = {"kind", "style"}
+CHOICES = {"kind", "style", "severity"}
 """Fields whose values are the program's own few words."""
 
 

@@ -40,15 +40,15 @@ PAGE = render_index(INDEX)
 
 def test_every_run_has_the_curves_that_its_log_holds() -> None:
     assert PAGE.count("<article ") == 2
-    assert PAGE.count("<figure>") == 4
+    assert PAGE.count('<figure class="chart">') == 4
     assert "gradient norm, as logged" not in PAGE
 
 
 def test_a_kind_of_curve_has_one_scale_on_all_runs() -> None:
     ends = [points.split()[-1].split(",")[1] for points in re.findall(r'class="line s0" points="([^"]*)"', PAGE)]
     highest_of_quiet, highest_of_loud = float(ends[1]), float(ends[4])
-    assert highest_of_loud == 10.0
-    assert highest_of_quiet == 10.0 + 0.75 * (200 - 46)
+    assert highest_of_loud == 34.0
+    assert highest_of_quiet == 34.0 + 0.75 * (250 - 80)
 
 
 def test_names_of_folders_stay_text() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gradscope.errors import UsageError
@@ -27,3 +29,9 @@ def test_a_budget_is_its_own_title() -> None:
     assert [metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == ["pass@16", "pass^2", "p corrected"]
     with pytest.raises(UsageError, match="There is no metric 'xyzzy'"):
         metric_title("xyzzy")
+
+
+def test_two_runs_that_differ_in_several_things_are_named_in_full() -> None:
+    report = comparison()
+    pair = replace(report.pairs[0], changed="advantage, learning_rate")
+    assert pair_label(pair, report) == f"{pair.second} -\n  {pair.first}"

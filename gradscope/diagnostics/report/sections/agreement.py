@@ -78,6 +78,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]]) -> ReportSection:
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
         ),
+        severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
         next_step=_next_step(means[worst]),
         tables=(
@@ -109,15 +110,15 @@ def _next_step(gap: float | None) -> str:
 def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
     steps = [step for step, values in metrics.items() if any(name in values for name in names)]
     last = metrics[steps[-1]]
+    mean = max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
     shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
     return ReportSection(
         name=NAME,
         question=QUESTION,
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
+        severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
         meaning=metric("logprob_gap").meaning,
-        next_step=_next_step(
-            max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
-        ),
+        next_step=_next_step(mean),
         charts=(
             Chart(
                 title="As the trainer logged it",
@@ -126,6 +127,7 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
                 series=tuple(
                     Series(name=name, values=tuple(metrics[step].get(name) for step in steps)) for name in names[:4]
                 ),
+                y_label="nats a token",
             ),
         ),
     )

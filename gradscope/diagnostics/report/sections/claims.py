@@ -35,6 +35,7 @@ def claims_section(inputs: ReportInputs) -> ReportSection:
             f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
             "hidden states that this page does not compute.",
         ),
+        severity="fine",
         meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "
         "models and tasks, and may hold there where it does not here.",
         next_step=_next_step(report.claims) if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint,

@@ -45,6 +45,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=_findings(*largest),
+        severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
         next_step=_next_step(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
@@ -53,8 +54,12 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
+def _largest_share(matrix: Array) -> float:
+    return float(np.max(np.abs(projection_shares(matrix))))
+
+
 def _next_step(matrix: Array) -> str:
-    share = float(np.max(np.abs(projection_shares(matrix))))
+    share = _largest_share(matrix)
     text = "Read the rollouts below: is this what the reward should teach?"
     if share < _LARGE_SHARE:
         return f"{text} No single one carries more than {percent(share)} of the gradient."
@@ -156,8 +161,8 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
                 rollout.advantage,
                 float(shares[index]),
                 float(cosine[index]) if norms[index] > 0 else Estimate.undefined_because("its gradient is zero"),
-                _excerpt(rollout.prompt),
-                _excerpt(rollout.completion),
+                excerpt(rollout.prompt),
+                excerpt(rollout.completion),
             )
         )
     return ReportTable(
@@ -176,9 +181,9 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
     )
 
 
-def _excerpt(text: str) -> str:
+def excerpt(text: str, limit: int = TEXT_LIMIT) -> str:
     """The beginning and end of a text: a completion's answer stands at its end."""
-    if len(text) <= TEXT_LIMIT:
+    if len(text) <= limit:
         return text
-    half = TEXT_LIMIT // 2
+    half = limit // 2
     return f"{text[:half]} […] {text[-half:]}"

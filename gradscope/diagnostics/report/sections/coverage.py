@@ -7,7 +7,7 @@ from gradscope.diagnostics.passk.samples import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series, Severity
 
 NAME = "coverage"
 QUESTION = "Is pass@k falling while pass@1 rises?"
@@ -25,6 +25,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(*_findings(report), *_lost_findings(report, lost)),
+        severity=_severity(report.comparison),
         meaning=metric("pass_at_k").meaning,
         next_step=_next_step(report.comparison),
         charts=(_chart(report),),
@@ -66,14 +67,26 @@ def _lost_findings(report: PassAtKReport, lost: list[tuple[str, str, str]]) -> t
     )
 
 
+def _severity(comparison: PassAtKComparison | None) -> Severity:
+    """Samples of one time have no direction, which is what was asked."""
+    if comparison is None:
+        return "unknown"
+    return "problem" if _falls(comparison) else "fine"
+
+
+def _falls(comparison: PassAtKComparison) -> bool:
+    """Whether coverage surely falls at the largest k."""
+    differences = [row.difference for row in comparison.rows if row.difference.value is not None]
+    return len(differences) > 1 and differences[-1].side_of_zero < 0
+
+
 def _next_step(comparison: PassAtKComparison | None) -> str:
     if comparison is None:
         return (
             "Sample the same prompts before and after training, and pass both files with --samples: one file alone has "
             "no direction."
         )
-    differences = [row.difference for row in comparison.rows if row.difference.value is not None]
-    if len(differences) > 1 and (differences[-1].high or 0.0) < 0:
+    if _falls(comparison):
         return (
             "Coverage fell at the largest k: train with more exploration (temperature, entropy, larger groups) or on "
             "harder prompts, and stop before pass@1 saturates."
@@ -88,7 +101,13 @@ def _chart(report: PassAtKReport) -> Chart:
         values = {row.k: row.pass_at_k.value for row in table.rows}
         series.append(Series(name=table.name, values=tuple(values.get(k) for k in budgets)))
     return Chart(
-        title="pass@k", kind="lines", places=tuple(budgets), series=tuple(series), x_label="k", y_range=(0.0, 1.0)
+        title="pass@k",
+        kind="lines",
+        places=tuple(budgets),
+        series=tuple(series),
+        x_label="k",
+        y_label="share of prompts solved",
+        y_range=(0.0, 1.0),
     )
 
 

@@ -48,6 +48,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=_findings(rows, len(steps)),
+        severity="fine",
         meaning=metric("update_cosine").meaning,
         next_step=_next_step(rows),
         command=inputs.command("rank", "--advantage", "all"),

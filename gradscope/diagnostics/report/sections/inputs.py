@@ -11,6 +11,7 @@ from gradscope.diagnostics.logged.measure import absence_of
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged.policy import LoggedPolicy
 from gradscope.results.passk import PassAtKReport
+from gradscope.results.rank_curves import RankCurvePoint
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
@@ -46,6 +47,8 @@ class ReportInputs:
     """The inner products of the gradient rows of each step that was recomputed."""
     no_grams: Unavailable
     """Why there are none, where there are none."""
+    curve: tuple[RankCurvePoint, ...] = ()
+    """The ranks of each of these steps under the logged advantages, beside their nulls."""
     tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
     samples: tuple[Samples, ...]

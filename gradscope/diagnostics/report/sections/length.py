@@ -36,6 +36,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, found.ends), _mean(lengths)),
+        severity="look" if correlation.side_of_zero else "fine",
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
         charts=_charts(lengths),
@@ -117,6 +118,7 @@ def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
                     ("reward below", np.clip(-rewards, 0, None)),
                 )
             ),
+            y_label=f"{lengths.unit} beside the group's mean",
         ),
     )
 

@@ -22,6 +22,8 @@ QUESTION = "How much of the gradient is KL, and how much do dead groups dilute l
 BY_TOKEN = ("dapo", "bnpo")
 """TRL's loss types that are a mean over the tokens of the batch."""
 
+_HALF = 0.5
+"""Below this the learning rate that live groups see is less than half of the one that was set."""
 _LARGE_KL = 0.5
 """With half of the gradient's norm the KL part is as large as what the rewards ask for."""
 
@@ -44,9 +46,10 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             f"multiplied by {mean:.2f}.",
             _kl(run, kl),
         ),
+        severity="look" if mean < _HALF or _largest(kl) > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
         next_step=_next_step(live, kl),
-        charts=_charts(live),
+        charts=_charts(live, unit),
         tables=(_table(live, kl, inputs, unit),),
     )
 
@@ -54,7 +57,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
 def _next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
     """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
     low, high = min(live.values()), max(live.values())
-    largest = max((part for part in kl.values() if part is not None), default=0.0)
+    largest = _largest(kl)
     advice = []
     if low < 1:
         advice.append(
@@ -64,6 +67,10 @@ def _next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
     if largest > _LARGE_KL:
         advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
+
+
+def _largest(kl: dict[int, float | None]) -> float:
+    return max((part for part in kl.values() if part is not None), default=0.0)
 
 
 def _has_tokens(table: RewardTable) -> bool:
@@ -95,7 +102,7 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
     return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
 
 
-def _charts(live: dict[int, float]) -> tuple[Chart, ...]:
+def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
     if len(live) < 2:
         return ()
     series = Series(name="live share", values=tuple(live.values()))
@@ -105,6 +112,7 @@ def _charts(live: dict[int, float]) -> tuple[Chart, ...]:
             kind="lines",
             places=tuple(live),
             series=(series,),
+            y_label=f"share of {unit}",
             y_range=(0.0, 1.0),
         ),
     )
@@ -121,6 +129,7 @@ def _table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportIn
         rows = [(*row, inputs.run.metrics.get(step, {}).get("kl")) for row, step in zip(rows, live, strict=True)]
     return ReportTable(
         caption=f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|",
+        by_step=True,
         columns=tuple(columns),
         rows=tuple(rows),
     )

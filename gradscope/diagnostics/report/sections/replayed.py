@@ -7,11 +7,12 @@ import re
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.results.replay import ReplayReport
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 
 NAME = "replay"
 QUESTION = "Does the log reproduce the trainer's own numbers?"
 
+_SEVERITIES: dict[str, Severity] = {"mismatch": "problem", "match": "fine", "cannot": "unknown"}
 _REMEDIES = {
     "inferred from": "log exact token ids, or give them with --completion-ids",
     "--run-config": "give the trainer's arguments with --run-config",
@@ -35,6 +36,7 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(f"Replay: {report.headline}.", *report.findings),
+        severity=_SEVERITIES[report.verdict],
         meaning=entry.meaning,
         next_step=_next_step(report),
         command=inputs.command("replay"),
@@ -64,9 +66,14 @@ def _charts(report: ReplayReport) -> tuple[Chart, ...]:
             kind="lines",
             places=tuple(step.step for step in report.steps),
             series=(
-                Series(name="logged", values=logged),
-                Series(name="recomputed", values=tuple(step.recomputed.get("grad_norm") for step in report.steps)),
+                Series(name="logged", values=logged, kind="logged"),
+                Series(
+                    name="recomputed",
+                    values=tuple(step.recomputed.get("grad_norm") for step in report.steps),
+                    kind="recomputed",
+                ),
             ),
+            y_label="grad_norm",
         ),
     )
 
@@ -87,6 +94,7 @@ def _steps(report: ReplayReport) -> ReportTable:
         )
     return ReportTable(
         caption=f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
+        by_step=True,
         columns=(
             Column(title="step", style="count"),
             *(Column(title=name) for name in names),

@@ -57,6 +57,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=_findings(functions, len(groups), weighed=run.settings.get("reward_weights") is not None),
+        severity="look" if len(functions) > 1 and any(one.frac_tied == 1 for one in functions) else "fine",
         meaning=metric("reward_share").meaning,
         next_step=_next_step(functions),
         command=inputs.command("degeneracy", "--reward", _top(functions).name),
@@ -157,6 +158,7 @@ def _charts(table: RewardTable, names: Sequence[str]) -> tuple[Chart, ...]:
                 Series(name=name, values=tuple(_mean(table.rewards[name][of_rollout == step]) for step in steps))
                 for name in names
             ),
+            y_label="mean reward",
         ),
     )
 

@@ -7,16 +7,22 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.trend import trend
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.say import interval, points
 
 NAME = "signal"
 QUESTION = "How much of the batch carries a gradient?"
+
+_MOST = 0.5
+"""A share of dead groups that is surely above this costs more rollouts than it leaves."""
+_MANY = 0.25
+"""From a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look."""
 
 
 def signal_section(inputs: ReportInputs) -> ReportSection:
@@ -30,6 +36,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=tuple(text for text in (first, _trend(report), *others) if text),
+        severity=_severity(report.frac_reward_zero_std),
         meaning=entry.meaning,
         next_step=dead_group_advice(report),
         command=inputs.command("degeneracy"),
@@ -44,6 +51,14 @@ def dead_groups(table: RewardTable) -> NDArray[np.bool_]:
     return np.asarray(complete & (table.spread(table.reward) <= EQUAL_REWARDS), dtype=np.bool_)
 
 
+def _severity(dead: Estimate) -> Severity:
+    if dead.value is None:
+        return "unknown"
+    if dead.ends[0] > _MOST:
+        return "problem"
+    return "look" if dead.value >= _MANY else "fine"
+
+
 def _trend(report: DegeneracyReport) -> str:
     shares = [(row.step, row.frac_reward_zero_std.value) for row in report.by_step]
     places = [step for step, value in shares if value is not None]
@@ -56,19 +71,20 @@ def _trend(report: DegeneracyReport) -> str:
 
 
 def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
-    kinds = {
-        "all fail": [row.frac_all_fail.value for row in steps],
-        "all pass": [row.frac_all_pass.value for row in steps],
-        "tied": [row.frac_tied.value for row in steps],
+    kinds: dict[tuple[str, SeriesKind | None], list[float | None]] = {
+        ("all fail", "all_fail"): [row.frac_all_fail.value for row in steps],
+        ("all pass", "all_pass"): [row.frac_all_pass.value for row in steps],
+        ("tied", "tied"): [row.frac_tied.value for row in steps],
     }
     drawn = {name: values for name, values in kinds.items() if any(values)}
     if not drawn:  # without a threshold there are no kinds, only equal rewards
-        drawn = {"equal rewards": [row.frac_reward_zero_std.value for row in steps]}
+        drawn = {("equal rewards", None): [row.frac_reward_zero_std.value for row in steps]}
     return Chart(
         title="Share of groups without a gradient",
         kind="stack",
         places=tuple(row.step for row in steps),
-        series=tuple(Series(name=name, values=tuple(values)) for name, values in drawn.items()),
+        series=tuple(Series(name=name, values=tuple(values), kind=kind) for (name, kind), values in drawn.items()),
+        y_label="share of groups",
         y_range=(0.0, 1.0),
     )
 
@@ -86,6 +102,7 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
     return ReportTable(
         caption="Each step",
+        by_step=True,
         columns=(
             Column(title="step", style="count"),
             Column(title="groups", style="count"),

@@ -45,6 +45,7 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(_entropy(correlation, rollouts), _concentration(rollouts), _direction(rollouts)),
+        severity="fine",
         meaning=f"{metric('token_norm').meaning} Correlation with entropy: "
         f"{metric('token_entropy_correlation').meaning.lower()}",
         next_step=_next_step(correlation, rollouts),

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.run import Run
 
@@ -52,6 +52,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=_findings(counts, kinds),
+        severity=_severity(counts),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
         next_step=_next_step(counts, inputs),
@@ -61,7 +62,8 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
                 title=title,
                 kind="lines",
                 places=tuple(steps),
-                series=(Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps)),),
+                series=(Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps), kind="logged"),),
+                y_label=name,
             )
             for name, title in (("grad_norm", "Gradient norm, as logged"), ("loss", "Loss, as logged"))
             if any(name in run.metrics[step] for step in steps)
@@ -78,6 +80,12 @@ def _kind(values: Mapping[str, float], num_live: int) -> str:
     if not num_live:
         return "other terms"
     return "on-policy" if abs(values.get("loss", 1.0)) <= _TINY_LOSS else "learning"
+
+
+def _severity(counts: Counter[str]) -> Severity:
+    if counts["not finite"] or counts["suspect"]:
+        return "problem"
+    return "look" if counts["dead batch"] or counts["other terms"] else "fine"
 
 
 def _findings(counts: Counter[str], kinds: dict[int, str]) -> tuple[str, ...]:
@@ -111,6 +119,7 @@ def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
 def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int], kinds: dict[int, str]) -> ReportTable:
     return ReportTable(
         caption="Loss and gradient norm as logged, beside the groups with unequal rewards",
+        by_step=True,
         columns=(
             Column(title="step", style="count"),
             Column(title="loss", style="norm"),

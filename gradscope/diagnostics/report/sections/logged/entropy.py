@@ -6,7 +6,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.estimate import Estimate
 from gradscope.results.logged.course import EntropyNumbers, PolicyEntropy
-from gradscope.results.report import Chart, ReportSection, Series
+from gradscope.results.report import Chart, ReportSection, Series, Severity
 from gradscope.say import interval, number, with_interval
 
 NAME = "entropy"
@@ -23,6 +23,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=tuple(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
+        severity=_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_next_step(trend),
         charts=_charts(entropy),
@@ -54,6 +55,12 @@ def _change(entropy: PolicyEntropy, trend: Estimate) -> str:
     return f"{text}{interval(trend, '+.3g')}{undecided}."
 
 
+def _severity(overall: EntropyNumbers, trend: Estimate) -> Severity:
+    if overall.mean.value is None:
+        return "problem"
+    return "look" if trend.side_of_zero else "fine"
+
+
 def _next_step(trend: Estimate) -> str:
     if trend.side_of_zero < 0:
         return (
@@ -73,9 +80,10 @@ def _charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
         return ()
     return (
         Chart(
-            title="Entropy, nats a token",
+            title="Entropy of the policy",
             kind="lines",
             places=tuple(row.step or 0 for row in entropy.by_step),
             series=(Series(name="entropy", values=tuple(row.mean.value for row in entropy.by_step)),),
+            y_label="nats a token",
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, missing_part
 from gradscope.results.logged.course import Generation, GenerationNumbers
-from gradscope.results.report import Chart, ReportSection, Series
+from gradscope.results.report import Chart, ReportSection, Series, Severity
 from gradscope.say import percent, with_interval
 
 NAME = "generation"
@@ -28,6 +28,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=tuple(_findings(generation.overall)),
+        severity=_severity(generation.overall),
         meaning=metric("generation.frac_truncated").meaning,
         next_step=_next_step(generation.overall),
         charts=tuple(_charts(generation)),
@@ -45,6 +46,13 @@ def _findings(overall: GenerationNumbers) -> Iterator[str]:
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 
+def _severity(overall: GenerationNumbers) -> Severity:
+    if not overall.frac_truncated.is_defined and not overall.seconds.is_defined:
+        return "unknown"
+    many = (overall.frac_truncated.value or 0.0) > _MANY
+    return "look" if many or (overall.slowest_over_mean.value or 0.0) > _SLOW else "fine"
+
+
 def _next_step(overall: GenerationNumbers) -> str:
     if (overall.frac_truncated.value or 0.0) > _MANY:
         return "Raise the length limit, or mask truncated completions, and see whether the reward follows."
@@ -54,13 +62,18 @@ def _next_step(overall: GenerationNumbers) -> str:
 
 
 def _charts(generation: Generation) -> Iterator[Chart]:
-    for title, field, y_range in (
-        ("Share of completions that were cut off", "frac_truncated", (0.0, 1.0)),
-        ("Seconds a completion", "seconds", None),
+    for title, field, y_label, y_range in (
+        ("Completions that were cut off", "frac_truncated", "share of completions", (0.0, 1.0)),
+        ("Time to generate a completion", "seconds", "seconds", None),
     ):
         values = tuple(getattr(row, field).value for row in generation.by_step)
         if len(values) > 1 and any(value is not None for value in values):
             places = tuple(row.step or 0 for row in generation.by_step)
             yield Chart(
-                title=title, kind="lines", places=places, series=(Series(name=title, values=values),), y_range=y_range
+                title=title,
+                kind="lines",
+                places=places,
+                series=(Series(name=y_label, values=values),),
+                y_label=y_label,
+                y_range=y_range,
             )

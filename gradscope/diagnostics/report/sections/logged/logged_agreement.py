@@ -7,7 +7,7 @@ import math
 from gradscope.catalog.lookup import metric
 from gradscope.metrics.sampler.mismatch import NAMES
 from gradscope.results.logged.mismatch import MismatchNumbers, SamplerMismatch
-from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Chart, Column, ReportSection, ReportTable, Series, Severity
 from gradscope.say import percent, with_interval
 
 NAME = "agreement"
@@ -34,6 +34,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
         name=NAME,
         question=QUESTION,
         findings=(*_findings(mismatch, overall), *_set_aside(mismatch)),
+        severity=_severity(mismatch, overall),
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
         next_step=_next_step(mismatch, overall),
         charts=_charts(mismatch),
@@ -80,13 +81,24 @@ def _set_aside(mismatch: SamplerMismatch) -> tuple[str, ...]:
     return (f"Rows set aside: {', '.join(reasons)}.",) if reasons else ()
 
 
+def _severity(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Severity:
+    if mismatch.is_identical or overall.logprob_gap.value is None:
+        return "unknown"
+    if overall.logprob_gap.value > LARGE_GAP:
+        return "problem"
+    return "look" if _is_worth_few(overall) else "fine"
+
+
+def _is_worth_few(overall: MismatchNumbers) -> bool:
+    return overall.sequence_ess.value is not None and overall.sequence_ess.value < _FEW
+
+
 def _next_step(mismatch: SamplerMismatch, overall: MismatchNumbers) -> str:
     if mismatch.is_identical:
         return "To compare them, have the trainer compute its own before the first update."
-    few = overall.sequence_ess.value is not None and overall.sequence_ess.value < _FEW
     if (overall.logprob_gap.value or 0.0) > LARGE_GAP:
         return WRONG_SIDE
-    if few:
+    if _is_worth_few(overall):
         return (
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
@@ -104,8 +116,15 @@ def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
     ]
     gaps = Series(name="mean gap", values=tuple(row.logprob_gap.value for row in mismatch.by_step))
     return (
-        Chart(title="Mean gap of a token", kind="lines", places=places, series=(gaps,)),
-        Chart(title="Effective share", kind="lines", places=places, series=tuple(shares), y_range=(0.0, 1.0)),
+        Chart(title="Mean gap of a token", kind="lines", places=places, series=(gaps,), y_label="nats a token"),
+        Chart(
+            title="Effective share",
+            kind="lines",
+            places=places,
+            series=tuple(shares),
+            y_label="effective share",
+            y_range=(0.0, 1.0),
+        ),
     )
 
 
@@ -124,6 +143,7 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
     return (
         ReportTable(
             caption="Each step, as in the table above; all intervals are in the JSON document",
+            by_step=True,
             columns=(
                 Column(title="step", style="count"),
                 Column(title="tokens", style="count"),

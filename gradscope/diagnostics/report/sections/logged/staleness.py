@@ -11,6 +11,9 @@ from gradscope.say import percent, with_interval
 NAME = "staleness"
 QUESTION = "How stale are the weights that sampled?"
 
+_FRESH = 1.0
+"""Updates behind on average; one is what sampling ahead of training by a batch costs."""
+
 
 def staleness_section(inputs: ReportInputs) -> ReportSection:
     """The lags of rollouts, and what sampler and trainer differ by at each."""
@@ -22,6 +25,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         name=NAME,
         question=QUESTION,
         findings=(_finding(overall),),
+        severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_next_step(staleness, overall),
         charts=_charts(staleness),
@@ -61,6 +65,7 @@ def _charts(staleness: Staleness) -> tuple[Chart, ...]:
                 Series(name="mean", values=tuple(row.mean_lag.value for row in staleness.by_step)),
                 Series(name="largest", values=tuple(row.max_lag.value for row in staleness.by_step)),
             ),
+            y_label="updates behind",
         ),
     )
 

@@ -1,0 +1,121 @@
+"""The rollouts that a page holds to be read: whole groups of a few steps, those that pull hardest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradscope.diagnostics.report.sections.contributions import excerpt
+from gradscope.metrics.gram.row_shares import projection_shares
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.results.report import ReadGroup, ReadRollout
+from gradscope.rollouts.groups import holds_rewards_alone
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepGram
+
+MOST_ROLLOUTS = 96
+"""Rollouts of a page, but for one group of each step, which is always whole: more are not read, and a page is small."""
+MOST_CHARACTERS = 120_000
+"""Of all their texts, so that a page of long completions stays as small as one of short ones."""
+LEAST_CHARACTERS = 400
+"""Of one text, however many there are."""
+
+_Shares = Mapping[tuple[str, int], float]
+
+
+def read_groups(run: Run, grams: Sequence[StepGram], threshold: float | None) -> tuple[ReadGroup, ...]:
+    """Groups of the recomputed steps, or where there are none of the first, the middle and the last.
+
+    Args:
+        grams: The recomputed steps.
+        threshold: A rollout passes when its reward reaches this; None: not known, and equal rewards are ``tied``.
+
+    Returns:
+        By step, then as logged: of each step one group of each kind, then those with the largest parts of its gradient
+        (without gradients, the first ones). None where the log holds no texts.
+    """
+    if holds_rewards_alone(run.groups):
+        return ()
+    parts = {gram.step: _shares(gram) for gram in grams} or {step: {} for step in _ends(run.steps)}
+    allowed = MOST_ROLLOUTS // max(len(parts), 1)
+    chosen = [
+        (group, shares)
+        for step, shares in parts.items()
+        for group in _chosen(run.groups_at(step), shares, threshold, allowed)
+        if any(rollout.prompt or rollout.completion for rollout in group.rollouts)
+    ]
+    texts = sum(1 + group.size for group, _ in chosen)
+    limit = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(texts, 1))
+    return tuple(_read(group, shares, threshold, limit) for group, shares in chosen)
+
+
+def kind_of(group: RolloutGroup, threshold: float | None) -> str:
+    """What the rewards of a group are alike in.
+
+    Returns:
+        ``all fail``, ``all pass``, ``tied`` where they are equal and neither, ``mixed``, or ``not known``.
+    """
+    rewards = [reward for reward in group.rewards if reward is not None]
+    if len(rewards) < group.size:
+        return "not known"
+    if max(rewards) - min(rewards) > EQUAL_REWARDS:
+        return "mixed"
+    if threshold is None or group.size < 2:
+        return "tied"
+    return "all pass" if rewards[0] >= threshold else "all fail"
+
+
+def _ends(steps: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({steps[0], steps[len(steps) // 2], steps[-1]}))
+
+
+def _shares(gram: StepGram) -> _Shares:
+    matrix = gram.policy_gram
+    if matrix is None or matrix.sum() <= 0:
+        return {}
+    shares = projection_shares(matrix).tolist()
+    return dict(zip(zip(gram.group_ids, gram.samples, strict=True), shares, strict=True))
+
+
+def _chosen(
+    groups: Sequence[RolloutGroup], shares: _Shares, threshold: float | None, allowed: int
+) -> list[RolloutGroup]:
+    """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
+    order = np.argsort([-_weight(group, shares) for group in groups], kind="stable").tolist()
+    first_of_kind = dict.fromkeys(kind_of(groups[place], threshold) for place in order)
+    firsts = [next(place for place in order if kind_of(groups[place], threshold) == kind) for kind in first_of_kind]
+    kept: list[int] = []
+    room = allowed
+    for place in dict.fromkeys((*firsts, *order)):
+        if not kept or groups[place].size <= room:
+            kept.append(place)
+            room -= groups[place].size
+    return [groups[place] for place in sorted(kept)]
+
+
+def _weight(group: RolloutGroup, shares: _Shares) -> float:
+    return max(abs(shares.get((group.group_id, rollout.sample), 0.0)) for rollout in group.rollouts)
+
+
+def _read(group: RolloutGroup, shares: _Shares, threshold: float | None, limit: int) -> ReadGroup:
+    return ReadGroup(
+        step=group.step,
+        group_id=group.group_id,
+        kind=kind_of(group, threshold),
+        prompt=excerpt(group.rollouts[0].prompt, limit),
+        rollouts=tuple(
+            ReadRollout(
+                sample=rollout.sample,
+                reward=rollout.reward,
+                advantage=rollout.advantage,
+                share=shares.get((group.group_id, rollout.sample)),
+                completion=excerpt(rollout.completion, limit),
+            )
+            for rollout in group.rollouts
+        ),
+    )

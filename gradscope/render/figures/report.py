@@ -1,0 +1,132 @@
+"""The charts of a report as figures for slides: one a chart, its section's finding under the title."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gradscope.render.figures.style import (
+    BLUE,
+    FAINT,
+    INK,
+    MUTED,
+    PALE,
+    RED,
+    SERIES,
+    SLATE,
+    label_lines,
+    label_room,
+    name_of,
+    new_figure,
+)
+from gradscope.render.words.escape import plain
+from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, Series
+
+COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}
+"""What has one color in every picture of it: those of `gradscope degeneracy` and `gradscope replay`."""
+_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}
+"""Labels beside a pale area."""
+_LAYERS = (BLUE, PALE, FAINT)
+_BAR = 0.24
+"""Inches of a horizontal bar."""
+
+
+def draw_report(report: RunReport) -> dict[str, Figure]:
+    """Every chart of a run's page: name of its section, and a number where that has several, -> figure."""
+    return _draw_sections(report.sections)
+
+
+def draw_report_index(index: RunIndex) -> dict[str, Figure]:
+    """Every chart of runs side by side, named likewise; none of an index of many."""
+    return _draw_sections(index.sections)
+
+
+def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
+    return {
+        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(chart, section)
+        for section in sections
+        for place, chart in enumerate(section.charts, start=1)
+    }
+
+
+def _draw(chart: Chart, section: ReportSection) -> Figure:
+    draw = {"lines": _lines, "stack": _stack, "bars": _bars}[chart.kind]
+    names = [name_of(series.name) for series in chart.series]
+    height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
+    right = 0.5 if chart.kind == "bars" else label_room(names)
+    figure, (axes,) = new_figure(
+        name_of(chart.title, limit=67), name_of(section.headline, limit=400), height=height, right=right
+    )
+    draw(axes, chart)
+    return figure
+
+
+def _lines(axes: Axes, chart: Chart) -> None:
+    steps = [float(step) for step in chart.places]
+    labels = []
+    for place, series in enumerate(chart.series):
+        color, line, marker = SERIES[place % len(SERIES)]
+        color = COLORS.get(series.kind or "", color)
+        values = [value if value is not None and math.isfinite(value) else math.nan for value in series.values]
+        few = sum(not math.isnan(value) for value in values) <= 40
+        axes.plot(steps, values, color=color, linestyle=line, marker=marker if few else "")
+        known = [value for value in values if not math.isnan(value)]
+        if known:
+            labels.append((known[-1], name_of(series.name), color))
+    _not_finite(axes, chart)
+    _frame(axes, chart)
+    if len(chart.series) > 1:
+        label_lines(axes, labels)
+
+
+def _not_finite(axes: Axes, chart: Chart) -> None:
+    """A cross at the top where a value is logged that has no place."""
+    pairs = [pair for series in chart.series for pair in zip(chart.places, series.values, strict=True)]
+    broken = [float(step) for step, value in pairs if value is not None and not math.isfinite(value)]
+    if broken:
+        across = axes.get_xaxis_transform()
+        axes.plot(broken, [1.0] * len(broken), color=RED, linestyle="", marker="X", clip_on=False, transform=across)
+
+
+def _stack(axes: Axes, chart: Chart) -> None:
+    steps = [float(step) for step in chart.places]
+    gap = min((after - before for before, after in pairwise(steps)), default=1.0)
+    floor = [0.0] * len(steps)
+    labels = []
+    for place, series in enumerate(chart.series):
+        heights = [value or 0.0 for value in series.values]
+        color = COLORS.get(series.kind or "", _LAYERS[place % len(_LAYERS)])
+        hatch = "///" if color == FAINT else ""
+        axes.bar(steps, heights, 0.86 * gap, bottom=floor, color=color, hatch=hatch, edgecolor="white", linewidth=0.4)
+        labels.append((floor[-1] + heights[-1] / 2, name_of(series.name), _ON_COLOR.get(series.kind or "", color)))
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+    _frame(axes, chart)
+    label_lines(axes, labels)
+
+
+def _bars(axes: Axes, chart: Chart) -> None:
+    (series,) = chart.series
+    values = _known(series)
+    places = range(len(values), 0, -1)
+    axes.barh(list(places), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
+    axes.axvline(0, color=MUTED, linewidth=0.8)
+    axes.set_yticks(list(places), [name_of(str(name), limit=22) for name in chart.places], color=INK)
+    axes.grid(visible=False)
+    axes.set_xlabel(plain(chart.x_label))
+    axes.figure.subplots_adjust(left=0.25)
+
+
+def _known(series: Series) -> Sequence[float]:
+    return [value or 0.0 for value in series.values]
+
+
+def _frame(axes: Axes, chart: Chart) -> None:
+    axes.set_xlabel(plain(chart.x_label))
+    axes.set_ylabel(name_of(chart.y_label, limit=40))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it

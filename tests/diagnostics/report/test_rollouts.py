@@ -1,0 +1,79 @@
+"""Which rollouts are shown: whole groups, every kind, the largest parts first, and never more than a page bears."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradscope.diagnostics.report.rollouts import LEAST_CHARACTERS, MOST_ROLLOUTS, kind_of, read_groups
+from gradscope.rollouts.groups import GroupsOfTable, reward_table
+from gradscope.rollouts.run import Run
+from gradscope.rollouts.types import RolloutGroup
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of
+
+KINDS = {"all fail": [0, 0], "all pass": [1, 1], "mixed": [1, 0], "tied": [0.5, 0.5], "not known": [None, 1]}
+
+
+def written(group: RolloutGroup, text: str = "text") -> RolloutGroup:
+    return replace(group, rollouts=tuple(replace(r, completion=f"{text} {r.sample}") for r in group.rollouts))
+
+
+def run_with(num_steps: int, num_groups: int, size: int, text: str = "text") -> Run:
+    groups = [
+        written(group_of([1, 0] * (size // 2), step=step, prompt=f"p{place}"), text)
+        for step in range(1, num_steps + 1)
+        for place in range(num_groups)
+    ]
+    return run_of(*groups)
+
+
+@pytest.mark.parametrize(("kind", "rewards"), [item for item in KINDS.items() if item[0] != "tied"])
+def test_kinds_are_told_apart(kind: str, rewards: list[float | None]) -> None:
+    assert kind_of(group_of(rewards), 1.0) == kind
+
+
+def test_equal_rewards_without_a_threshold_are_tied() -> None:
+    assert kind_of(group_of([0.5, 0.5]), None) == "tied"
+    assert kind_of(group_of([1]), 1.0) == "tied"
+
+
+def test_without_gradients_the_first_the_middle_and_the_last_step_are_shown() -> None:
+    found = read_groups(run_with(9, 2, 2), (), 1.0)
+    assert sorted({group.step for group in found}) == [1, 5, 9]
+    assert [rollout.share for group in found for rollout in group.rollouts] == [None] * 12
+    assert found[0].rollouts[1].completion == "text 1"
+
+
+def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
+    rewards = {"dead": [0.0] * 48, "small": [1.0, 0.0] * 24, "large": [1.0, 0.0] * 24}
+    run = run_of(*(written(group_of(values, step=1, prompt=name)) for name, values in rewards.items()))
+    rows = [[scale] for scale in (0.0, 0.1, 1.0) for _ in range(48)]
+    gram = gram_of(rows, [f"1/{name}" for name in rewards for _ in range(48)], step=1)
+    shown = read_groups(run, [gram], 1.0)
+    assert [group.prompt for group in shown] == ["dead", "large"]
+    assert shown[1].rollouts[0].share == pytest.approx(1 / (48 * 1.1), rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 8, 64, 200])
+def test_a_page_holds_few_rollouts_and_whole_groups(size: int) -> None:
+    found = read_groups(run_with(3, 60, size), (), 1.0)
+    number = sum(len(group.rollouts) for group in found)
+    assert number <= max(MOST_ROLLOUTS, 3 * size)
+    assert {len(group.rollouts) for group in found} == {size}
+    assert {group.step for group in found} == {1, 2, 3}
+
+
+def test_long_texts_keep_both_ends_and_leave_the_page_small() -> None:
+    found = read_groups(run_with(1, 200, 8, "word " * 20_000), (), 1.0)
+    lengths = [len(rollout.completion) for group in found for rollout in group.rollouts]
+    assert sum(lengths) < 130_000
+    assert min(lengths) >= LEAST_CHARACTERS
+    assert found[0].rollouts[3].completion.endswith("word  3")
+
+
+def test_a_log_without_texts_has_nothing_to_read() -> None:
+    run = run_with(1, 2, 2)
+    assert read_groups(replace(run, groups=GroupsOfTable(reward_table(run.groups))), (), 1.0) == ()
+    assert read_groups(run_of(replace(group_of([1, 0], prompt=""))), (), 1.0) == ()

@@ -1,0 +1,69 @@
+"""The charts of a page as figures: each one, in the colors of the other commands, with no text beyond its edge."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from importlib.resources import files
+
+from gradscope.render.figures import style
+from gradscope.render.figures.report import COLORS
+from gradscope.render.figures.save import DARK
+from gradscope.render.registry import draw_figures
+from gradscope.results.report import Chart, Series
+from tests.render.html.test_index_page import INDEX
+from tests.render.report_example import run_report
+
+REPORT = run_report()
+
+
+def with_chart(chart: Chart) -> object:
+    return replace(REPORT, sections=(replace(REPORT.sections[0], charts=(chart,)),))
+
+
+def test_every_chart_is_drawn_and_named_for_its_section() -> None:
+    assert list(draw_figures(REPORT)) == ["signal_1", "signal_2", "signal_3"]
+    beside = replace(INDEX, sections=REPORT.sections[:1])
+    assert list(draw_figures(beside)) == ["signal_1", "signal_2", "signal_3"]
+    assert draw_figures(INDEX) == {}
+
+
+def test_no_text_leaves_a_figure() -> None:
+    for name, figure in draw_figures(REPORT).items():
+        figure.canvas.draw()
+        for text in figure.texts + [text for axes in figure.axes for text in axes.texts]:
+            extent = text.get_window_extent()
+            assert extent.x0 >= 0, name
+            assert extent.x1 <= figure.bbox.x1 + 1, (name, text.get_text())
+
+
+def test_a_value_that_is_not_finite_is_marked() -> None:
+    values = (1.0, math.nan, None, 2.0)
+    chart = Chart(title="norm", kind="lines", places=(1, 2, 3, 4), series=(Series(name="norm", values=values),))
+    (figure,) = draw_figures(with_chart(chart)).values()
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "X"]
+    assert [list(mark.get_xdata()) for mark in marks] == [[2.0]]
+
+
+def test_a_label_stands_at_the_end_of_its_line() -> None:
+    """Lines that end at a fifth and at four fifths of the axis have their names there."""
+    series = (Series(name="low", values=(0.0, 1.0, 0.2)), Series(name="high", values=(1.0, 0.0, 0.8)))
+    chart = Chart(title="t", kind="lines", places=(1, 2, 3), series=series)
+    (figure,) = draw_figures(with_chart(chart)).values()
+    (axes,) = figure.axes
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    low, high = axes.get_ylim()
+    assert abs(heights["low"] - (0.2 - low) / (high - low)) < 0.01
+    assert abs(heights["high"] - (0.8 - low) / (high - low)) < 0.01
+
+
+def test_a_kind_has_one_color_in_figures_and_on_pages() -> None:
+    """The page's style sheet names the colors of the figures, on light, on dark and on paper."""
+    sheet = files("gradscope.render.html").joinpath("page.css").read_text(encoding="utf-8")
+    for kind, color in COLORS.items():
+        if kind != "tied":  # hatched
+            named = re.findall(rf"--{kind.replace('_', '-')}: (#[0-9a-f]{{6}})", sheet)
+            assert named == [color, DARK[color], color], kind
+            assert f"var(--{kind.replace('_', '-')})" in sheet
+    assert COLORS["all_fail"] == style.SLATE
