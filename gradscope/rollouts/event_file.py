@@ -7,7 +7,7 @@ and a number (2, float32).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradscope.limits import read_whole
@@ -15,6 +15,20 @@ from gradscope.limits import read_whole
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
 Field = tuple[int, int | bytes]
+
+
+def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
+    """TensorBoard's files of a folder.
+
+    Args:
+        folder: Where they may lie.
+        below: Patterns of the folders in it to look into; all, unless the folder may hold other runs.
+
+    Returns:
+        The files, in order; no pipes.
+    """
+    found = (path for pattern in below for path in folder.glob(str(Path(pattern, "events.out.tfevents.*"))))
+    return sorted(path for path in found if path.is_file())
 
 
 def scalars_in(file: Path) -> dict[int, dict[str, float]]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, write_data
@@ -19,10 +20,12 @@ from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
+from gradscope.render.terminal.names import VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 
 _OUTPUT = "Output"
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +62,22 @@ class Delivery:
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
-    def deliver(self, result: object, *, printed: str | None = None, show: Sequence[str] = ()) -> None:
-        """Print and write a result; ``printed`` stands on stdout in place of the table, ``show`` adds tables to it."""
+    def deliver(
+        self,
+        result: object,
+        *,
+        printed: str | None = None,
+        show: Sequence[str] = (),
+        then: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """Print and write a result.
+
+        Args:
+            result: What the command found.
+            printed: Stands on stdout in place of the answer.
+            show: Further tables of the answer.
+            then: Commands to paste next, the words behind ``gradscope``; none behind a verdict alone.
+        """
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
             if not self.quiet:
@@ -79,6 +96,8 @@ class Delivery:
             write_data(printed)
         else:
             print_result(render_table(result, show))
+            if then and VERDICT not in show:
+                show_next(*then)
 
     def notice(self, sentence: str) -> None:
         """Say, once, what happened while the work goes on."""
@@ -135,9 +154,8 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise
         names = sorted(str(file.relative_to(staging)) for file in staging.rglob("*") if file.is_file())
-    if not quiet:
-        for name in names:
-            say(f"wrote {output / name}")
+    if not quiet and names:
+        say(f"wrote {output}: {', '.join(names)}")
 
 
 def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
@@ -157,9 +175,16 @@ def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
             raise typer.Exit(2)
 
 
+def _chosen(source: Source) -> str:
+    """The file that was read, or the few, where a folder was named."""
+    inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
+    few = len(inside) <= _MOST_NAMED and inside != list(source.files)
+    return f" ({', '.join(inside)})" if few else ""
+
+
 def _describe(source: Source) -> None:
     """What a reader made of its input: a conclusion that is not stated cannot be checked."""
-    say(f"read {source.path}: {source.recognized}, {source.num_rows:,} rows")
+    say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows")
     for sentence in (*source.inferred, *source.missing):
         say(f"note: {sentence}")
     for reason in source.quarantined.reasons:

@@ -183,11 +183,11 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
         )
     if target_degeneracy is not None and not 0 < target_degeneracy < 1:
         raise UsageError(
-            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Use --target-degeneracy 0.2."
+            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Write --target-degeneracy 0.2"
         )
     if any(size < 2 for size in group_sizes):
         raise UsageError(
-            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Use --group-size 2."
+            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Write --group-size 2"
         )
 
 

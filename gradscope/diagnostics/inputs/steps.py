@@ -19,7 +19,7 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback
+from gradscope.progress import ProgressCallback, part
 from gradscope.reason import Reason
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run, WeightsRef
@@ -135,7 +135,9 @@ def measure_steps(
     recomputer = Recomputer(run, options, closely=closely)
     with _arithmetic(options):
         for done, step in enumerate(steps):
-            progress(done, len(steps), f"step {step}")
+            label = f"steps, now step {step}"
+            progress(done, len(steps), label)
+            recomputer.progress = part(progress, done, len(steps), label)
             yield _measure(run, step, loss_at(run, objective, step), recomputer, options, question)
     progress(len(steps), len(steps), "steps")
 

@@ -97,12 +97,12 @@ def measure_rank(
     if tokens is not None and (rows not in _OF_TOKENS or tokens < 2):
         raise UsageError(
             "--max-tokens is a number from 2 on, and goes with rows that are tokens.",
-            hint="Add --rows token, --rows hidden or --rows logit.",
+            hint="Write --max-tokens 64" if rows in _OF_TOKENS else "Add --rows token, --rows hidden or --rows logit.",
         )
     if sketch is not None and (rows != "token" or tokens is not None or sketch < 2):
         raise UsageError(
             "--sketch K keeps every token, as K numbers (2 or more): it goes with --rows token, without --max-tokens.",
-            hint="Use --rows token --sketch 4096.",
+            hint="Write --rows token --sketch 4096",
         )
     if pair_groups and rows in ("update", "group"):
         raise UsageError(

@@ -194,7 +194,8 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
         )
     impossible = len(steps) - len(with_norm)
     if impossible:
-        sentences.append(f"grad_norm could not be recomputed at {impossible} of {len(steps)} steps.")
+        where = f"{impossible} of {len(steps)} steps" if with_norm else "any step"
+        sentences.append(f"grad_norm could not be recomputed at {where}.")
     for name in ("reward", "advantage", "frac_reward_zero_std"):
         wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
         if wrong:
