@@ -1,7 +1,8 @@
 """The one place where an exception becomes an exit code.
 
-0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input · 3 a bug in
-gradscope · 130 interrupted, by Ctrl-C or because the reader of a pipe went away.
+0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input, also where a part
+of it is damaged and the rest is shown · 3 a bug in gradscope · 130 interrupted, by Ctrl-C or because the reader of a
+pipe went away.
 """
 
 from __future__ import annotations

@@ -116,6 +116,19 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.1f}"
 
 
+def chance(p_value: float) -> str:
+    """A p-value in a sentence; none is zero.
+
+    Returns:
+        ``p = 0.012``, or that it is below a thousandth.
+
+    Example:
+        >>> chance(0.0123), chance(0.0)
+        ('p = 0.012', 'p < 0.001')
+    """
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
 def amount(value: float) -> str:
     """A mean number of things.
 

@@ -47,7 +47,10 @@ a run from its first step to its tables, stand in folders named ``end_to_end``."
 
 BOTTOM = {
     f"gradscope.{name}"
-    for name in ("copies", "errors", "estimate", "option", "processes", "progress", "reason", "say", "shown", "version")
+    for name in (
+        *("copies", "errors", "estimate", "limits", "numerals", "option", "plain_json", "processes", "progress"),
+        *("reason", "say", "shown", "version"),
+    )
 }
 TYPES_OF_THE_BOTTOM = {"gradscope.shown": {"matplotlib", "pandas", "pyarrow"}}
 """What a result turns into, named for type checkers alone."""
@@ -84,7 +87,7 @@ THIRD_PARTY = {
     "advantages": {"numpy", "scipy"},
     "results": set(),
     "rollouts": {"numpy", "pyarrow", "duckdb", "yaml", "fsspec"},
-    "gradients": {"numpy", "torch", "transformers", "peft", "safetensors"},
+    "gradients": {"numpy", "torch", "transformers", "peft", "safetensors", "huggingface_hub"},
     "findings": {"numpy"},
     "diagnostics": {"numpy", "safetensors"},
     "training": {

@@ -25,6 +25,18 @@ GROUP_METRICS: tuple[Metric, ...] = (
         path="frac_reward_zero_std",
     ),
     _degeneracy_metric(
+        name="frac_set_aside",
+        title="rows set aside",
+        formula="(rows that cannot be used) / (rows that can + rows that cannot)",
+        meaning="Share of the log's rows that no number is made of: lines that are no JSON, rewards that are missing "
+        "or not finite, rows that contradict one another. A gate fails beyond 0.1 unless it names a limit of its own.",
+        range="[0, 1]",
+        better="lower",
+        moved_by="Logs that were cut off, copied badly or written by two programs, and reward functions that fail.",
+        source="gradscope's own reading of the log.",
+        path="frac_set_aside",
+    ),
+    _degeneracy_metric(
         name="frac_zero_std_sampled",
         title="dead of all sampled",
         formula="(dead groups in the log + groups dropped for equal rewards) / (all groups that were sampled)",

@@ -33,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 a check failed or could not be decided (`replay` is one), 2 usage or unusable input, "
+    "also where a part of it is damaged and the rest is shown, "
     "3 a bug in gradscope, 130 interrupted.",
 )
 

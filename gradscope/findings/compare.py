@@ -5,26 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradscope.results.compare import ComparedPair, Comparison
-from gradscope.say import with_interval
+from gradscope.say import chance, with_interval
+
+_SCOPE = (
+    "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor about "
+    "learning rates that were not tried."
+)
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
     return (
         *_claims(comparison),
-        *_open(comparison),
         *_caution(comparison),
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
+        *_open(comparison),
+        *([_SCOPE] if comparison.pairs else []),
     )
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:
+    """The verdict first: what is decided, or that nothing is."""
     decided = [pair for pair in comparison.pairs if pair.verdict == "decides"]
-    yield from (f"{_difference(pair)}, corrected p = {pair.sign_flip_p_holm:.2g} by sign flips)." for pair in decided)
+    yield from (f"{_difference(pair)}, {_corrected(pair.sign_flip_p_holm)} by sign flips)." for pair in decided)
+    if comparison.num_tests and not decided:
+        yield f"None of the {comparison.num_tests} tests decides after Holm's correction{_why_none(comparison.pairs)}."
     suggested = [pair for pair in comparison.pairs if pair.verdict == "suggests"]
     yield from (f"{_difference(pair)}, {_suggestion(pair)}." for pair in suggested)
-    if comparison.num_tests and not decided:
-        yield f"None of the {comparison.num_tests} tests decides after Holm's correction."
+
+
+def _why_none(pairs: Sequence[ComparedPair]) -> str:
+    """Why no test could have decided, where that is one reason for all."""
+    reasons = {pair.least_detectable.undefined for pair in pairs}
+    (reason,) = reasons if len(reasons) == 1 else (None,)
+    return f": {reason}" if reason else ""
 
 
 def _difference(pair: ComparedPair) -> str:
@@ -37,10 +51,15 @@ def _difference(pair: ComparedPair) -> str:
 
 
 def _suggestion(pair: ComparedPair) -> str:
-    by_t = f"corrected p = {pair.p_holm:.2g} if differences are normal)"
+    by_t = f"{_corrected(pair.p_holm)} if differences are normal)"
     if pair.sign_flip_p_holm is None:
         return f"{by_t}, which so few pairs do not decide"
-    return f"{by_t}, which sign flips do not decide (corrected p = {pair.sign_flip_p_holm:.2g})"
+    return f"{by_t}, which sign flips do not decide ({_corrected(pair.sign_flip_p_holm)})"
+
+
+def _corrected(p_value: float | None) -> str:
+    """A p-value that the pair's verdict says is there."""
+    return "corrected p unknown" if p_value is None else f"corrected {chance(p_value)}"
 
 
 def _open(comparison: Comparison) -> Iterator[str]:
@@ -86,7 +105,3 @@ def _caution(comparison: Comparison) -> Iterator[str]:
         )
     for changed in dict.fromkeys(pair.changed for pair in comparison.pairs if ", " in pair.changed):
         yield f"The two differ in several things ({changed}), so none of these is told to make the difference."
-    yield (
-        "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor "
-        "about learning rates that were not tried."
-    )

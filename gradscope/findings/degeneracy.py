@@ -51,24 +51,26 @@ def degeneracy_findings(
         doubled: The forecast at twice the group size, where there is one.
 
     Returns:
-        Sentences for people: the share and its kinds, what it costs, the gap and its parts, what to try, and what does
-        not fit.
+        Sentences for people, the verdict first: the share and its kinds. Then the target, what does not fit, what it
+        costs, what to try, the gap and its parts, each reward function, and what agrees.
     """
+    different, agreement = _disagreement(report)
     sentences = [
         _share(report),
+        target_finding(report),
         _RESAMPLED if log.resampled else "",
         _behind_filter(report),
+        different,
+        _left_out(log),
+        _levels(report, log),
         cost_finding(report),
+        "" if log.resampled else _advice(report, log),
+        "" if log.resampled else remedy_finding(report, doubled),
         _gap(report),
         policy_finding(report),
         dispersion_finding(report),
-        _levels(report, log),
         *reward_findings(report),
-        "" if log.resampled else _advice(report, log),
-        "" if log.resampled else remedy_finding(report, doubled),
-        target_finding(report),
-        _disagreement(report),
-        _left_out(log),
+        agreement,
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -167,7 +169,8 @@ def _kinds_are_known(report: DegeneracyReport) -> bool:
     return report.frac_all_pass.value is not None and report.frac_all_fail.value is not None
 
 
-def _disagreement(report: DegeneracyReport) -> str:
+def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
+    """Where the trainer's own share is another one, and else that it is the same: a problem, or the last thing said."""
     compared = [
         (row.step, row.logged, row.frac_reward_zero_std.value)
         for row in report.by_step
@@ -175,14 +178,15 @@ def _disagreement(report: DegeneracyReport) -> str:
     ]
     different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
     if not compared:
-        return ""
+        return "", ""
     if not different:
-        return f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
+        return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
     step, logged, own = different[0]
-    return (
+    text = (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
         f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged)}"
     )
+    return text, ""
 
 
 def _why_different(more_here: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
 from gradscope.results.signal import RewardTies, TargetDegeneracy, TargetPlan
-from gradscope.say import amount, percent, points, with_interval
+from gradscope.say import amount, chance, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _FILTERED = -3.0
@@ -35,7 +35,7 @@ def dispersion_finding(report: DegeneracyReport) -> str:
     tested = report.overdispersion
     if tested.z.value is None or tested.p_value.value is None:
         return ""
-    evidence = f"z = {tested.z.value:.1f}, p = {tested.p_value.value:.2g}, {tested.test}"
+    evidence = f"z = {tested.z.value:.1f}, {chance(tested.p_value.value)}, {tested.test}"
     if tested.z.value < _FILTERED:
         return (
             f"Rollouts of a group agree less often than chance would have it ({evidence}): a filter may have dropped "

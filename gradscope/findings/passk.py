@@ -19,21 +19,20 @@ def passk_findings(
         num_missing: Samples of each table that have no reward.
 
     Returns:
-        What each file reaches, what is forecast, who is ahead, and what is not counted.
+        The verdict first: who is ahead, or what the file reaches. Then what is not counted, what the gain is worth in
+        samples, what is forecast, and what each file reaches.
     """
-    sentences = [_reach(table) for table in tables]
-    sentences += [_forecast(table) for table in tables]
-    sentences += [sentence for comparison in comparisons for sentence in _compared(comparison)]
+    sentences = [reach_finding(comparison) for comparison in comparisons]
+    sentences += [] if comparisons else [_reach(table) for table in tables]
     sentences += [
         f"{table.name}: {missing} samples have no reward and are not counted."
         for table, missing in zip(tables, num_missing, strict=True)
         if missing
     ]
+    sentences += [sentence for one in comparisons for sentence in (_unpaired(one), _compression(one))]
+    sentences += [_forecast(table) for table in tables]
+    sentences += [_reach(table) for table in tables] if comparisons else []
     return tuple(sentence for sentence in sentences if sentence)
-
-
-def _compared(comparison: PassAtKComparison) -> tuple[str, ...]:
-    return reach_finding(comparison), _compression(comparison), _unpaired(comparison)
 
 
 def reach_finding(comparison: PassAtKComparison) -> str:
@@ -44,7 +43,8 @@ def reach_finding(comparison: PassAtKComparison) -> str:
         return f"{comparison.first} and {comparison.second} have no budget in common."
     alone = f"{_signed(defined[0])}; " if len(defined) == 1 else ""
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
-    return f"{pair}: {alone}{comparison.verdict}; {comparison.evidence}{turn}."
+    between = " between search compression and capacity expansion" if comparison.verdict == "undecided" else ""
+    return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {comparison.verdict}{between}."
 
 
 def _reach(table: PassAtKTable) -> str:
@@ -52,7 +52,7 @@ def _reach(table: PassAtKTable) -> str:
     if not defined:
         return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."
     ends = defined[:1] if len(defined) == 1 else [defined[0], defined[-1]]
-    figures = " and ".join(f"pass@{row.k} = {row.pass_at_k.value:.4f}" for row in ends)
+    figures = " and ".join(f"pass@{row.k} = {with_interval(row.pass_at_k, '.3f')}" for row in ends)
     return f"{table.name}: {figures} over {table.num_prompts} prompts."
 
 

@@ -53,10 +53,10 @@ def weight_rank_findings(points: Sequence[WeightRankPoint]) -> tuple[str, ...]:
     if not courses:
         return tuple(_of_one_size(points[0]) for points in list(by_advantage.values())[:1])
     course = sorted(courses[0], key=lambda point: point.group_size)
-    ranks = ", ".join(f"{point.effective_rank.value:.2f} at R = {point.group_size}" for point in course)
+    ranks = ", ".join(f"{point.effective_rank.value:.2f} with {point.group_size} rollouts" for point in course)
     return (
         f"dL/dW of one group, mean over its weights, has effective rank {ranks} (advantage {course[0].advantage}, step "
-        f"{course[0].step}); that is {_ratio(course[-1])} of unrelated rows of the same norms at the largest R.",
+        f"{course[0].step}); that is {_ratio(course[-1])} of unrelated rows of the same norms at the largest size.",
     )
 
 

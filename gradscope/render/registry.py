@@ -117,7 +117,7 @@ SPECS = (
     ResultSpec(
         result=RunIndex,
         name="report_index",
-        table="terminal.report_index:report_index_table",
+        table="terminal.report:report_index_table",
         figures="figures.report:draw_report_index",
         csv=csv_rows.run_rows,
         definitions=lambda _: ("frac_reward_zero_std",),

@@ -215,6 +215,8 @@ class DegeneracyReport(Drawn):
     """Each reward function, where several were logged."""
     target: TargetDegeneracy | None
     """What it takes to reach a share of degenerate groups; None where none was asked for."""
+    frac_set_aside: Estimate
+    """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
     quarantined: Quarantine
     """Rows that were set aside (the same object as in ``source``; scripts rely on it here)."""
     findings: tuple[str, ...] = ()

@@ -15,6 +15,13 @@ class QuarantineReason:
     """How many rows."""
     first: str
     """The first of them, as ``file:line`` (line or row counted from 1)."""
+    num_files: int = 1
+    """How many files they are in: a column that one file lacks hides behind the first row of another."""
+
+    @property
+    def where(self) -> str:
+        """The place of the first, and of how many files it stands for."""
+        return f"first at {self.first}{f', in {self.num_files} files' if self.num_files > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,9 @@ class Quarantine:
     """How many rows in all."""
     reasons: tuple[QuarantineReason, ...] = ()
     """Counted apart, most frequent first."""
+    lost: tuple[str, ...] = ()
+    """Files and steps that could not be read, or not to their end, one sentence each: how many rows they have is not
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +57,9 @@ class Source:
     """What the log lacks and a command may need, one sentence each, with what to switch on."""
     quarantined: Quarantine = Quarantine()
     """Rows that were set aside."""
+
+    @property
+    def frac_set_aside(self) -> float | None:
+        """Share of the rows that were set aside; None where a part that was not read has who knows how many."""
+        aside = self.quarantined.num_rows
+        return None if self.quarantined.lost else aside / max(1, aside + self.num_rows)

@@ -6,17 +6,18 @@ checkpoint that was cut off while being written or copied is told apart without 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from gradscope.errors import InputError
+from gradscope.limits import open_file
+from gradscope.plain_json import parse_json, read_json
 from gradscope.rollouts.places.kinds import is_awaited
 from gradscope.rollouts.run import WeightsRef
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _KINDS = {"full": ("a whole model", "whole models"), "adapter": ("an adapter", "adapters")}
 _HINTS = {
@@ -70,12 +71,12 @@ def _where(folder: Path) -> str:
 
 def is_whole(file: Path) -> bool:
     """Whether a safetensors file is as long as its header says, so neither cut off nor something else."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= _MAX_HEADER:
             return False
         try:
-            header = json.loads(stream.read(length))
+            header = parse_json(stream.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
             return file.stat().st_size == 8 + length + max(ends, default=0)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
@@ -153,8 +154,8 @@ def find_base(adapter: Path, run: Path) -> str | None:
         An existing folder, or the name as written (perhaps a hub id); None where the config names none.
     """
     try:
-        name = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError):
+        name = read_json(adapter / "adapter_config.json")["base_model_name_or_path"]
+    except (InputError, OSError, ValueError, KeyError, TypeError):
         return None
     if not isinstance(name, str) or not name:
         return None
@@ -175,7 +176,21 @@ def _model_files(folder: Path) -> tuple[Path, ...]:
     if not index.is_file():
         return (folder / "model.safetensors",)
     try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        return tuple(folder / shard for shard in shards)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        shards = sorted(set(read_json(index)["weight_map"].values()))
+        return tuple(folder / shard for shard in shards if _is_name(shard))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is not a safetensors index.", hint="Copy the checkpoint again.") from error
+
+
+def _is_name(shard: str) -> bool:
+    """Whether an index names a file beside itself.
+
+    Returns:
+        True.
+
+    Raises:
+        ValueError: It names one elsewhere.
+    """
+    if Path(shard).name != shard:
+        raise ValueError(f"{shard} is no file of the folder")
+    return True

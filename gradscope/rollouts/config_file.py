@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gradscope.limits import read_whole
+from gradscope.plain_json import MOST_DEPTH, is_deeper, parse_json
+
 _FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
+_MOST_VALUES = 100_000
+_ENDLESS: list[Any] = []
+_ENDLESS.append(_ENDLESS)
 _MOST_REFERENCES = 8
 """Longest chain of values that refer to values."""
 
@@ -29,14 +35,25 @@ def read_document(path: Path) -> Any:
         The document.
 
     Raises:
-        ValueError: It is not of its format.
+        InputError: It is no regular file, or too large.
+        ValueError: It is not of its format, too deep, or refers to itself so often that it has too many values.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_whole(path).decode("utf-8")
     kind = config_format(path)
     try:
-        return yaml.safe_load(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else json.loads(text)
+        document = (
+            yaml.safe_load(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
+        )
     except yaml.YAMLError as error:
         raise ValueError(str(error).replace("\n", " ")) from error
+    except RecursionError:
+        document = _ENDLESS
+    if is_deeper(document, MOST_DEPTH):
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    values = _leaves(document, "") if isinstance(document, Mapping) else ()
+    if next(islice(values, _MOST_VALUES, None), None) is not None:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values, those that it refers to counted each time")
+    return document
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,28 @@ and a number (2, float32).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from gradscope.limits import read_whole
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
 Field = tuple[int, int | bytes]
+
+
+def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
+    """TensorBoard's files of a folder.
+
+    Args:
+        folder: Where they may lie.
+        below: Patterns of the folders in it to look into; all, unless the folder may hold other runs.
+
+    Returns:
+        The files, in order; no pipes.
+    """
+    found = (path for pattern in below for path in folder.glob(str(Path(pattern, "events.out.tfevents.*"))))
+    return sorted(path for path in found if path.is_file())
 
 
 def scalars_in(file: Path) -> dict[int, dict[str, float]]:
@@ -22,7 +38,7 @@ def scalars_in(file: Path) -> dict[int, dict[str, float]]:
         Step -> tag -> value, of a repeated one the later.
     """
     found: dict[int, dict[str, float]] = {}
-    for message in _records(file.read_bytes()):
+    for message in _records(read_whole(file)):
         try:
             event = list(_fields(message))
             step = next((value for number, value in event if number == 2 and isinstance(value, int)), 0)

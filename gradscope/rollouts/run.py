@@ -25,6 +25,8 @@ class WeightsRef:
     """Whether ``path`` holds the whole model or an adapter."""
     base: str | None = None
     """For an adapter: folder or hub id of its base model, with moved relative paths already resolved."""
+    is_base_given: bool = False
+    """Whether a person named ``base``: only then is a hub asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 ::
 
     RUN/manifest.json                  RunManifest
-    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store)
+    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store), and beside it
+                                       step_00001.parquet.sha256, which `sha256sum -c` reads
     RUN/metrics.jsonl                  one line a step: {"step": N, <the trainer's metrics>}
     RUN/heldout/before.jsonl           k rows a prompt: prompt_id, prompt, answer, completion, reward, correct
     RUN/heldout/after.jsonl
@@ -18,12 +19,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from gradscope.errors import InputError
+from gradscope.limits import read_whole
+from gradscope.numerals import number_from
+from gradscope.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.files import atomic_write
@@ -35,6 +40,18 @@ TRL_ADVANTAGE = "trl"
 """A manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which."""
 CUSTOM_ADVANTAGE = "custom"
 """The same where a subclass of the trainer makes it, so that nothing here can say how."""
+
+_LARGEST_STEP = 1 << 53
+
+
+class SetAside(Protocol):
+    """Takes what cannot be used of a run, as the log of a reader's quarantine does."""
+
+    def add(self, reason: str, location: str) -> None:
+        """Set a row aside: why, in a few words, and its ``file:line``."""
+
+    def lose(self, error: InputError) -> None:
+        """Set a file aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +142,7 @@ def read_manifest(run: Path) -> RunManifest:
     """
     path = manifest_path(run)
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except OSError as error:
         raise InputError(
             f"{run} has no readable manifest.json.", hint="Name a folder that `gradscope train` wrote."
@@ -136,7 +153,8 @@ def read_manifest(run: Path) -> RunManifest:
         ) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{path} is not a gradscope manifest.", hint=f'Its "schema" should read "{SCHEMA}".')
-    if document.get("schema_version") != SCHEMA_VERSION:
+    version = document.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
@@ -145,7 +163,27 @@ def read_manifest(run: Path) -> RunManifest:
     absent = [name for name in names if name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
-    return RunManifest(**{name: document[name] for name in names}, notes=tuple(document.get("notes", ())))
+    notes = document.get("notes", [])
+    wrong = [name for name, kinds in _KINDS.items() if not isinstance(document[name], kinds)]
+    if isinstance(document["seed"], bool) or not isinstance(notes, list) or not all(map(_is_text, notes)):
+        wrong.append("seed" if isinstance(document["seed"], bool) else "notes")
+    if wrong:
+        raise InputError(
+            f"{path} has no {wrong[0]} of the right kind.", hint="Restore the file from where the run was made."
+        )
+    return RunManifest(**{name: document[name] for name in names}, notes=tuple(notes))
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("run_id", "created_at", "command", "model", "task", "advantage"), (str,)),
+    **dict.fromkeys(("config", "versions", "trainer_arguments"), (dict,)),
+    "seed": (int,),
+    "commit": (str, type(None)),
+}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -161,33 +199,58 @@ def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
     return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
 
 
-def read_metrics(run: Path) -> dict[int, dict[str, float]]:
+def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:
     """The trainer's metrics by step.
+
+    Args:
+        run: The run's folder.
+        quarantine: Takes the lines that are none, a last one that was cut off among them; None: nobody asks.
 
     Returns:
         Step -> name -> value; empty where none were written. A step that was repeated after a resume counts as its
-        last line; a last line that was cut off is left out.
+        last line.
     """
     path = metrics_path(run)
     metrics: dict[int, dict[str, float]] = {}
-    if not path.is_file():
-        return metrics
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    lines = read_whole(path).split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-            step = int(row.pop("step"))
-            metrics[step] = {name: float(value) for name, value in row.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+            if line.strip():
+                step, values = _metrics_in(parse_json(line))
+                metrics[step] = values
+        except ValueError as error:
+            if quarantine is not None:
+                quarantine.add(f"a line of metrics is none: {error}", f"{path}:{number}")
     return metrics
 
 
-def find_weights(run: Path) -> tuple[WeightsRef, ...]:
+def _metrics_in(row: Any) -> tuple[int, dict[str, float]]:
+    """The step and the numbers of a line."""
+    step = row.get("step") if isinstance(row, dict) else None
+    if type(step) is not int or not 0 <= step <= _LARGEST_STEP:
+        raise ValueError("it has no whole number as its step")
+    return step, {name: _metric(value) for name, value in row.items() if name != "step"}
+
+
+def _metric(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("it has a metric that is no number")
+    try:
+        return number_from(value) if isinstance(value, str) else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[WeightsRef, ...]:
     """All complete sets of weights of a run, by number of updates.
 
     A run that was recorded from somebody's own script also has the checkpoints in its trainer's ``output_dir``, where
     it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's config
     names, else the manifest's model.
+
+    Args:
+        run: The run's folder.
+        damaged: Gets why a checkpoint is of no use, by number of updates.
 
     Returns:
         The weights.
@@ -195,7 +258,10 @@ def find_weights(run: Path) -> tuple[WeightsRef, ...]:
     found: dict[int, WeightsRef] = {}
     for folder in (_trainer_folder(run), checkpoints_path(run)):
         if folder is not None and folder.is_dir():
-            found |= {ref.num_updates: ref for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter))}
+            found |= {
+                ref.num_updates: ref
+                for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
+            }
     return tuple(found[num_updates] for num_updates in sorted(found))
 
 

@@ -28,7 +28,7 @@ class TrlVersion:
             >>> TrlVersion.parse("1.9.0.dev0").is_before(1, 10)
             True
         """
-        found = re.match(r"(\d+)\.(\d+)", str(text or ""))
+        found = re.match(r"([0-9]+)\.([0-9]+)", str(text or ""))
         return cls(tuple(map(int, found.groups())) if found else ())
 
     @property

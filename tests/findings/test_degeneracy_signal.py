@@ -46,7 +46,7 @@ def test_the_cost_names_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("z", "p_value", "words"),
     [
-        (21.5, 0.0005, "Chance does not explain them: the prompts of a step differ in pass rate (z = 21.5, p = 0.0005"),
+        (21.5, 0.0005, "Chance does not explain them: the prompts of a step differ in pass rate (z = 21.5, p < 0.001"),
         (
             0.4,
             0.3,

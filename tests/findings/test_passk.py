@@ -18,7 +18,7 @@ def compared(comparison: PassAtKComparison) -> tuple[str, ...]:
 
 def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
     reach, forecast = passk_findings([TABLE], [], [0])
-    assert reach == "before.jsonl: pass@1 = 0.4200 and pass@16 = 0.7100 over 64 prompts."
+    assert reach == "before.jsonl: pass@1 = 0.420 [0.360, 0.480] and pass@16 = 0.710 [0.650, 0.770] over 64 prompts."
     assert forecast == (
         "before.jsonl: pass@32 is forecast at 0.810 [0.730, 0.890] from 16 samples a prompt; the value rests on the "
         "shape of the distribution of pass rates, the interval does not."
@@ -27,7 +27,7 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
 
 def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
     one = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
-    assert passk_findings([one], [], [0]) == ("before.jsonl: pass@1 = 0.4200 over 64 prompts.",)
+    assert passk_findings([one], [], [0]) == ("before.jsonl: pass@1 = 0.420 [0.360, 0.480] over 64 prompts.",)
     beyond = replace(TABLE, rows=TABLE.rows[-1:], forecasts=())
     assert passk_findings([beyond], [], [0]) == (
         "before.jsonl: no budget asked for is within the 16 samples of every prompt.",
@@ -35,10 +35,10 @@ def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
 
 
 def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
-    verdict, factor, unpaired = compared(COMPARISON)
+    verdict, unpaired, factor = compared(COMPARISON)
     assert verdict == (
-        "after against before: undecided; a gain at the smallest budget, no certain difference at the largest; the "
-        "sign turns at k = 16."
+        "after against before: a gain at the smallest budget, no certain difference at the largest; the sign turns at "
+        "k = 16. Verdict: undecided between search compression and capacity expansion."
     )
     assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."
     assert unpaired == "1 prompts are in only one of before and after and are left out of their comparison."
@@ -46,19 +46,34 @@ def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
 
 def test_a_single_common_budget_has_no_course() -> None:
     alone = replace(COMPARISON, rows=COMPARISON.rows[:1], crossover_k=None, num_unpaired=0)
-    assert compared(alone)[0].startswith("after against before: +0.320 [+0.270, +0.370] at k = 1; undecided; ")
+    assert compared(alone)[0].startswith("after against before: +0.320 [+0.270, +0.370] at k = 1; a gain ")
     nothing = replace(COMPARISON.rows[0], difference=Estimate.undefined_because("k exceeds the samples"))
     assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
 
 
 def test_samples_without_a_reward_are_counted() -> None:
-    assert passk_findings([TABLE], [], [3])[-1] == "before.jsonl: 3 samples have no reward and are not counted."
+    assert passk_findings([TABLE], [], [3])[1] == "before.jsonl: 3 samples have no reward and are not counted."
 
 
 def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
     open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
-    assert compared(open_upwards)[1] == (
+    assert compared(open_upwards)[2] == (
         "before needs at least 1.40 times the samples of after for the same pass@8; its own set no upper end."
     )
     unknown = replace(COMPARISON.rows[3], compression_at_least=None)
     assert len(compared(replace(COMPARISON, rows=(unknown,), num_unpaired=0))) == 1
+
+
+def test_the_verdict_on_two_files_comes_first_and_what_each_reaches_last() -> None:
+    sentences = passk_findings([TABLE, SECOND], [COMPARISON], [0, 3])
+    assert sentences[0].startswith("after against before: ")
+    assert sentences[1] == f"{SECOND.name}: 3 samples have no reward and are not counted."
+    assert [
+        sentence.startswith(f"{table.name}: pass@1 = ")
+        for sentence, table in zip(sentences[-2:], (TABLE, SECOND), strict=True)
+    ] == [True, True]
+
+
+def test_a_verdict_that_is_decided_names_no_other() -> None:
+    decided = replace(COMPARISON, verdict="search compression")
+    assert compared(decided)[0].endswith(". Verdict: search compression.")

@@ -220,6 +220,7 @@ def degeneracy_report(num_steps: int = 20, files: tuple[str, ...] = ()) -> Degen
             RewardTies(reward="format", frac_zero_std=around(0.2, 0.05, 128), num_alone=70, num_rescuable=41),
         ),
         target=_target(),
+        frac_set_aside=Estimate.exact(0.0125, num_units=1296),
         quarantined=QUARANTINE,
         findings=(f"66 of 160 groups (41.2 %) have equal rewards under {HOSTILE} and give no gradient.",),
     )

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
+from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.explain import metric_list, metric_page
+from gradscope.results.degeneracy import DegeneracyReport
 from tests.render import examples
 from tests.render.printing import printed
 from tests.render.report_example import run_report
@@ -24,16 +27,17 @@ REPORTS: dict[str, object] = {
 }
 
 
+@pytest.mark.parametrize("show", [(), ("all",)], ids=["answer", "all"])
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_every_table_fits_80_columns_and_cuts_nothing_but_names(report: object) -> None:
-    text = printed(render_table(report))
+def test_every_table_fits_80_columns_and_cuts_nothing_but_names(report: object, show: tuple[str, ...]) -> None:
+    text = printed(render_table(report, show))
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert all("red" in line or "script" in line for line in text.splitlines() if "…" in line)
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_hostile_text_is_spelled_out(report: object) -> None:
-    text = printed(render_table(report))
+    text = printed(render_table(report, ("all",)))
     assert "\x1b" not in text
     assert "\u202e" not in text
 
@@ -45,45 +49,160 @@ def test_names_from_the_log_are_shown_whole(name: str) -> None:
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_findings_are_printed_in_their_own_words(report: object) -> None:
-    text = " ".join(printed(render_table(report)).split())
+    text = " ".join(printed(render_table(report, ("all",))).split())
     for finding in getattr(report, "findings", ()):
         assert finding.replace(examples.HOSTILE, r"<script>[red]\x1b[31mred\u202egnp") in text
 
 
-def test_degeneracy_says_share_kinds_gap_and_reasons() -> None:
-    text = printed(render_table(REPORTS["degeneracy"]))
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_verdict_stands_first_and_may_stand_alone(report: object) -> None:
+    verdict = printed(render_table(report, ("verdict",))).rstrip()
+    assert printed(render_table(report)).startswith(verdict)
+    assert 1 <= len(verdict.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_an_answer_fits_one_screen_and_names_every_further_table_that_says_something(report: object) -> None:
+    text = printed(render_table(report))
+    assert len(text.splitlines()) <= 40
+    offered = re.search(r"--show adds (.*); or all\.", " ".join(text.split()))
+    names = offered[1].split(", ") if offered else []
+    for name in names:
+        assert len(printed(render_table(report, (name,)))) > len(text) - 80, name
+    more = printed(render_table(report, ("all",)))
+    assert "--show" not in more.partition("\n\n")[2].replace("(--show steps)", "")
+    assert "There is no table" not in more
+
+
+def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> None:
+    text = " ".join(printed(render_table(REPORTS["degeneracy"])).split())
     for part in (
-        "degenerate groups            0.412 [0.33, 0.49]",
-        "all fail                   0.250 [0.18, 0.32]",
-        "Jensen gap                   +0.404 [+0.32, +0.48]",
+        "[95 % interval over 128 prompts]",
         "160 groups of 8, 1,280 rollouts",
-        "i.i.d. prediction = ",
+        "no gradient 0.412 [0.33, 0.49] ▅",
+        "of all sampled 0.530 [0.49, 0.57]",
+        "all fail 0.250 [0.18, 0.32] ▄",
+        "i.i.d. prediction 0.009 [0.008, 0.014] ▁",
+        "Jensen gap +0.404 [+0.32, +0.48]",
         "a forecast at G = 16 could be anything from 0.05 to 0.81",
+        "resampling 8 0.200 10.90",
+    ):
+        assert part in text
+    assert "tied" not in text
+
+
+def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards() -> None:
+    text = " ".join(printed(render_table(REPORTS["degeneracy"], ("all",))).split())
+    for part in (
+        "tied, neither pass nor fail 0.000",
         "with p of each step 0.022 [0.016, 0.034]",
         "groups to sample for each live one 1.70 [1.49, 1.95]",
-        "resampling 8 0.200 10.90",
         "grpo 0.240 0.240 0.412",
         "format 0.200 [0.15, 0.25] 70 41",
+        "p of the i.i.d. prediction: the mean pass rate of this log",
     ):
-        assert " ".join(part.split()) in " ".join(text.split())
+        assert part in text
 
 
-def test_a_long_run_shows_its_steps_as_sparklines_only() -> None:
-    text = printed(render_table(examples.degeneracy_report(num_steps=60)))
-    assert "steps 1 to 60" in text
-    assert "  logged" not in text
+def test_ties_are_part_of_the_answer_where_there_are_any() -> None:
+    tied = dataclasses.replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
+    assert "tied between 0.100 [0.00, 0.20]" in " ".join(printed(render_table(tied)).split())
+
+
+def test_a_long_run_joins_neighboring_steps() -> None:
+    """The joined share is that of all their groups: each step of the example has as many."""
+    report = examples.degeneracy_report(num_steps=200)
+    text = printed(render_table(report, ("steps",)))
+    rows = [line.split() for line in text.splitlines() if re.match(r" *\d+-\d+ ", line)]
+    assert [row[0] for row in (rows[0], rows[-1])] == ["1-10", "191-200"]
+    assert len(rows) == 20
+    first = [step.frac_reward_zero_std.value for step in report.by_step[:10]]
+    assert rows[0][2] == f"{sum(share for share in first if share is not None) / 10:.3f}"
+    assert "Each row joins about 10 steps" in " ".join(text.split())
+    whole = printed(render_table(examples.degeneracy_report(num_steps=80), ("steps",)))
+    assert "Each row joins" not in whole
+
+
+def test_windows_that_were_asked_for_are_part_of_the_answer() -> None:
+    report = examples.degeneracy_report(num_steps=4)
+    windows = tuple(dataclasses.replace(row, last_step=row.step + 4) for row in report.by_step)
+    text = printed(render_table(dataclasses.replace(report, by_step=windows)))
+    assert re.search(r"\n *1-5 ", text)
+    assert "--show adds shares, cost" in text
+
+
+def without_pass_rate(report: DegeneracyReport, num_steps: int) -> DegeneracyReport:
+    """The first so many steps have none, and neither has the log."""
+    none = Estimate.undefined_because("rewards have no threshold")
+    steps = tuple(
+        dataclasses.replace(row, pass_rate=none) if place < num_steps else row
+        for place, row in enumerate(report.by_step)
+    )
+    return dataclasses.replace(report, by_step=steps, pass_rate=none, iid_prediction=none)
+
+
+def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
+    report = examples.degeneracy_report(num_steps=100)
+    text = printed(render_table(without_pass_rate(report, 5), ("steps",)))
+    assert re.search(r"\n *1-5 .* —\n", re.sub(" +\n", "\n", text))
+    text = printed(render_table(without_pass_rate(report, 100), ("steps",)))
+    assert not [
+        line for line in text.splitlines() if re.match(" *1-5 ", line) and ("—" in line or len(line.split()) > 6)
+    ]
+
+
+def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
+    text = " ".join(printed(render_table(without_pass_rate(examples.degeneracy_report(), 0))).split())
+    assert "No pass rate, i.i.d. prediction: rewards have no threshold" in text
+    assert "pass rate —" not in text
+
+
+@pytest.mark.parametrize(("dead", "style"), [(0.0, "green"), (1.0, "red"), (0.4, "none")])
+def test_the_verdict_has_the_color_of_what_it_says(dead: float, style: str) -> None:
+    report = dataclasses.replace(examples.degeneracy_report(), frac_reward_zero_std=Estimate.exact(dead))
+    (line, *_) = render_table(report, ("verdict",)).renderables
+    assert str(line.style) == {"green": "bold green", "red": "bold red", "none": "bold"}[style]
 
 
 def test_the_trainers_own_share_has_a_column_only_where_it_was_logged() -> None:
-    assert "logged no share" in printed(render_table(REPORTS["degeneracy"])).replace("\n", " ")
-    assert "  logged" in printed(render_table(REPORTS["degeneracy"]))
+    text = printed(render_table(REPORTS["degeneracy"], ("steps",)))
+    assert "logged no share" in text.replace("\n", " ")
+    assert "  logged" in text
 
 
 def test_pass_at_k_compares_pair_by_pair() -> None:
     text = printed(render_table(REPORTS["passk"]))
-    assert "+0.320 [+0.27, +0.37]" in text
-    assert "both 40, only before.jsonl 2" in " ".join(text.split())
+    assert " 1  0.420 [0.36, 0.48]  0.740 [0.68, 0.80]     +0.320 [+0.27, +0.37]" in text
     assert "k = 32 exceeds the 16 samples of a prompt" in text
+    assert "both 40, only before.jsonl 2" in " ".join(printed(render_table(REPORTS["passk"], ("pairs",))).split())
+
+
+def test_a_forecast_stands_beside_what_is_undefined() -> None:
+    assert "32  —¹                  —¹                  0.810 [0.73, 0.89]" in printed(
+        render_table(REPORTS["passk-one"])
+    )
+
+
+def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:
+    report = examples.passk_report(num_files=1)
+    (table,) = report.tables
+    many = tuple(dataclasses.replace(table.rows[0], k=k) for k in range(1, 31))
+    longer = dataclasses.replace(report, tables=(dataclasses.replace(table, rows=many, forecasts=()),))
+    rows = [line for line in printed(render_table(longer)).splitlines() if re.match(r" *\d+  0\.", line)]
+    assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (12, "1", "30")
+    assert " 29  0." in printed(render_table(longer, ("files",))).replace("\n", "\n ")
+
+
+def test_of_many_files_each_has_a_row() -> None:
+    report = examples.passk_report()
+    assert report.comparison is not None
+    first, second = report.tables
+    more = dataclasses.replace(report, tables=(first, second, second, second))
+    more = dataclasses.replace(more, further_comparisons=(report.comparison, report.comparison))
+    rows = [line.split() for line in printed(render_table(more)).splitlines() if "-0.030" in line]
+    assert len(rows) == 3
+    three = dataclasses.replace(more, tables=more.tables[:3], further_comparisons=(report.comparison,))
+    assert "difference" not in printed(render_table(three))
 
 
 def test_rank_says_shape_centering_and_what_was_left_out() -> None:
@@ -102,33 +221,88 @@ def test_a_spectrum_table_that_is_cut_says_so() -> None:
     assert "38 more spectra are in the JSON and the CSV" in " ".join(text.split())
 
 
-def test_replay_causes_that_differ_in_numbers_share_a_footnote() -> None:
-    text = " ".join(printed(render_table(REPORTS["replay"])).split())
-    assert "(1) the weights before step 2 are not on disk (likewise 15 more)" in text
-    assert "mismatch(2)" in text
-    assert "(3)" not in text
+def test_replay_shows_what_was_recomputed_and_counts_the_rest() -> None:
+    text = printed(render_table(REPORTS["replay"]))
+    steps = [line.split()[0] for line in text.splitlines() if re.match(r" *\d+  (mis)?match", line)]
+    assert steps == ["1", "6", "11", "16"]
+    words = " ".join(text.split())
+    assert words.startswith("Replay: mismatch at 1 of 20 steps; 3 match; 16 cannot. ")
+    assert "mismatch¹" in words
+    assert "¹ the token ids were inferred from text" in words
+    assert "Not shown: 16 cannot (--show steps). grad_norm, steps 2:5,7:10,12:15,17:20: cannot" in words
+    assert "the weights before step 2 are not on disk" in words
+
+
+def test_replay_of_a_long_run_shows_its_mismatches_first() -> None:
+    report = examples.replay_report()
+    good, bad = report.steps[0], report.steps[10]
+    steps = tuple(dataclasses.replace(bad if step % 100 == 7 else good, step=step) for step in range(600))
+    lines = printed(render_table(dataclasses.replace(report, steps=steps))).splitlines()
+    shown = [line.split()[:2] for line in lines if re.match(r" *\d+  (mis)?match", line)]
+    assert shown == [[f"{step}", "mismatch¹"] for step in (7, 107, 207, 307, 407, 507)]
+    assert "Not shown: 594 match (--show steps)." in "\n".join(lines)
+    assert len(lines) <= 40
+    fine = tuple(dataclasses.replace(good, step=step) for step in range(600))
+    lines = printed(render_table(dataclasses.replace(report, steps=fine))).splitlines()
+    assert len([line for line in lines if re.match(r" *\d+  match", line)]) == 12
+
+
+def test_replay_of_nothing_shows_why() -> None:
+    report = examples.replay_report()
+    steps = tuple(step for step in report.steps if step.verdict == "cannot")
+    cannot = dataclasses.replace(report, steps=steps, verdict="cannot", headline="cannot at 16 of 16 steps")
+    text = " ".join(printed(render_table(cannot)).split())
+    assert "relative" not in text
+    assert "grad_norm, steps 2:5,7:10,12:15,17:20: cannot the weights before step 2" in text
+    assert "cannot¹" in printed(render_table(cannot, ("steps",)))
 
 
 def test_check_says_number_limit_meaning_and_next_step() -> None:
     text = printed(render_table(REPORTS["check"]))
-    assert "FAIL  frac_reward_zero_std <= 0.3, is 0.4125 [0.33, 0.49]" in text
-    assert "UNKNOWN  pass@4 >= 0.5, is —" in text
-    assert "  Try prompts of middling difficulty." in text
+    assert text.startswith("Check: fail. Of 3 requirements: 1 failed, 1 undecided, 1 held.")
+    assert "FAIL     frac_reward_zero_std <= 0.3  0.4125 [0.33, 0.49]" in text
+    assert "UNKNOWN  pass@4 >= 0.5                —" in text
+    assert "• 0.4125 of groups give no gradient. Try prompts of middling difficulty." in text
+    more = printed(render_table(REPORTS["check"], ("requirements",)))
+    assert "FAIL  frac_reward_zero_std <= 0.3, is 0.4125 [0.33, 0.49]" in more
+    assert "  It holds." in more
 
 
-def test_claims_are_verdicts_at_a_glance_then_a_paragraph_a_sentence() -> None:
+def test_of_many_requirements_those_that_need_a_look_are_shown() -> None:
+    report = examples.check_report()
+    fail, unknown, good = report.verdicts
+    many = dataclasses.replace(report, verdicts=(*[good] * 20, dataclasses.replace(unknown, allowed=True), fail))
+    lines = printed(render_table(many)).splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("FAIL", "UNKNOWN", "PASS"))][:3] == [
+        "FAIL",
+        "UNKNOWN",
+        "PASS",
+    ]
+    assert "UNKNOWN (allowed)" in "\n".join(lines)
+    assert "10 more requirements: --show requirements." in "\n".join(lines)
+
+
+def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     text = printed(render_table(REPORTS["claims"]))
     lines = text.splitlines()
     (row,) = (line for line in lines if line.lstrip().startswith("dead_groups.excess"))
     assert row.split() == ["dead_groups.excess", "-0.01", "[-0.02,", "-0.00]", "0.00", "contradicted"]
-    (row,) = (line for line in lines if line.lstrip().startswith("rank_two.output_head"))
-    assert row.split() == ["rank_two.output_head", "—", "—", "cannot", "tell"]
-    assert "gradients of steps 1, 21" in text
-    assert text.count("The gradient of a group has effective rank about 2, whatever the group size.") == 1
-    assert "cannot tell dL/dW of one group, output head. The output head is tied" in " ".join(text.split())
-    assert text.count("Would settle it:") == 2
+    assert "cannot tell: rank_two.output_head, <script>" in text
+    assert "gradients of steps 1,21" in text
+    more = printed(render_table(REPORTS["claims"], ("reasons",)))
+    assert more.count("The gradient of a group has effective rank about 2, whatever the group size.") == 1
+    assert "cannot tell dL/dW of one group, output head. The output head is tied" in " ".join(more.split())
+    assert more.count("Would settle it:") == 2
     unmeasured = dataclasses.replace(examples.claims_report(), steps=())
     assert "no gradient was recomputed" in printed(render_table(unmeasured))
+
+
+def test_many_decided_claims_are_cut_and_counted() -> None:
+    report = examples.claims_report()
+    many = dataclasses.replace(report, claims=report.claims[:1] * 20)
+    text = printed(render_table(many))
+    assert text.count("rank_two.rollouts") == 14
+    assert "6 more are decided: --show reasons." in text
 
 
 def test_there_is_no_table_for_anything_else() -> None:
@@ -151,11 +325,22 @@ def test_the_list_names_every_metric() -> None:
 
 def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
     """Bars fall as 1/step does; a chart of names and a section without data have no curve."""
-    lines = printed(render_table(run_report())).splitlines()
+    lines = printed(render_table(run_report(), ("sections",))).splitlines()
     (curve,) = (line for line in lines if "▁" in line)
     assert curve.rstrip() == "  █▄▃▂▂▁▁▁▁▁▁▁ 0.0833 to 1,"
     assert lines[lines.index(curve) + 1].startswith("  Lines <script>")  # what does not fit has a line of its own
     assert max(map(len, lines)) <= 80
+
+
+def test_a_report_counts_what_is_answered_and_names_what_is_not() -> None:
+    text = " ".join(printed(render_table(run_report())).split())
+    answered = [section for section in run_report().sections if section.missing is None]
+    assert text.startswith(f"Of {len(run_report().sections)} questions this log answers {len(answered)}. ")
+    assert "Not in this log: coverage; the page says what to log." in text
+    nothing = dataclasses.replace(
+        run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
+    )
+    assert printed(render_table(nothing)).startswith("Of 1 questions this log answers 0. The page says what to log.")
 
 
 def test_rows_that_were_set_aside_stand_in_the_heading() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.run_folder import step_path
-from gradscope.rollouts.store import read_step_rollouts, read_steps, step_files, write_step_rollouts
+from gradscope.rollouts.store import checksum_path, read_step_rollouts, read_steps, step_files, write_step_rollouts
 from gradscope.rollouts.types import Rollout, RolloutGroup, Tokens
 from tests.rollouts.build import group
 
@@ -110,6 +110,9 @@ def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     path = write_step_rollouts(tmp_path, 1, [group()])
     path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"is not what step_00001\.parquet\.sha256 was written for"):
+        read_steps(tmp_path)
+    checksum_path(path).unlink()
     with pytest.raises(InputError, match=r"step_00001\.parquet is not a readable Parquet file"):
         read_steps(tmp_path)
     pq.write_table(pa.table({"step": [1]}), path)

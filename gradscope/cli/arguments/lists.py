@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.errors import UsageError
+from gradscope.numerals import number_from
 
 MOST_NUMBERS = 1_000_000
 """Of one range: a typing error, not a wish, is beyond it."""
 
-_RANGE = re.compile(r"(\d+)(?:\s*[:-]\s*(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:\s*[:-]\s*([0-9]{1,18}))?")
 _COMMA = re.compile(",")
-_COMMA_OF_METRICS = re.compile(r",(?!\s*\d)")
+_COMMA_OF_METRICS = re.compile(r",(?!\s*[0-9])")
 """A comma before a digit is one of the metric's own steps, as in ``reward@1,6,11-20``."""
 
 Words = Sequence[str] | str | None
@@ -102,7 +103,7 @@ def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
         (0.0001, 0.002)
     """
     try:
-        return tuple(float(part) for word in _typed(words) for part in word.split(","))
+        return tuple(number_from(part) for word in _typed(words) for part in word.split(","))
     except ValueError as error:
         raise UsageError(
             f"{option} is {_shown(words)}, which is no number or list of numbers.", hint=f"Write {option} 1e-4,2e-4"

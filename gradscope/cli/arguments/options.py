@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+
+from gradscope.cli.arguments.lists import parse_choices
+from gradscope.render.terminal.names import ALL, TABLES, VERDICT, choices_of
 
 _INPUT = "Input"
 
@@ -52,3 +56,18 @@ GradientsOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+
+
+def show_option(command: str) -> Any:
+    """The option that adds tables to a command's answer."""
+    return typer.Option(
+        "--show",
+        metavar="NAME,...",
+        help=f"Further tables in the terminal. Any of {', '.join(TABLES[command])}; {ALL}, or the {VERDICT} alone.",
+        rich_help_panel="Output",
+    )
+
+
+def parse_show(command: str, words: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of tables that were asked for, each one that the command has."""
+    return parse_choices("--show", words, choices_of(command))

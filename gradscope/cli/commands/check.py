@@ -13,6 +13,7 @@ from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_metrics
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
@@ -87,10 +88,12 @@ PrintOption = Annotated[
         rich_help_panel="Output",
     ),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("check")]
 
 
 @with_records(leave_out=("engine", "verify", "num_samples", "num_correct"))
 def check(
+    context: typer.Context,
     run: options.RunArgument,
     require: RequireOption = None,
     track: TrackOption = None,
@@ -102,6 +105,7 @@ def check(
     reward: options.RewardOption = None,
     success_threshold: options.SuccessThresholdOption = None,
     form: PrintOption = "text",
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -114,10 +118,10 @@ def check(
     """
     from gradscope.diagnostics.check.measure import check_run
 
-    settings = _settings(config)
+    settings, tables = _settings(config), options.parse_show("check", show)
     tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
     named = baseline or settings.baseline
-    with delivery(replace(out, as_json=out.as_json or form == "json")) as result:
+    with delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,
@@ -134,7 +138,7 @@ def check(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, printed=_printed(report, form))
+        result.deliver(report, printed=_printed(report, form), show=tables, then=further(context, tables))
     if update_baseline and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:

@@ -14,6 +14,7 @@ from gradscope.cli.arguments.options import GradientsOption, HeldOutOption, Step
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -23,7 +24,7 @@ EXAMPLES = (
     "gradscope claims my-run --samples before.jsonl,after.jsonl --output claims",
     "gradscope claims my-run --claims mine.toml --json",
 )
-COMMON = ("--step", "--gradients", "--samples", "--claims", "--model", "--output", "--json")
+COMMON = ("--step", "--gradients", "--samples", "--claims", "--show", "--output", "--json")
 
 ClaimsOption = Annotated[
     Path | None,
@@ -31,16 +32,19 @@ ClaimsOption = Annotated[
         "--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.", rich_help_panel="Input"
     ),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 
 
 @with_records(leave_out=("columns", "unfinished"))  # its questions need the weights again
 def claims(
+    context: typer.Context,
     run: options.RunArgument,
     step: StepsOption = None,
     gradients: GradientsOption = True,
     samples: HeldOutOption = None,
     claims_file: ClaimsOption = None,
     success_threshold: options.SuccessThresholdOption = None,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -57,6 +61,7 @@ def claims(
     from gradscope.diagnostics.claims.registry import CLAIMS
 
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
+    tables = options.parse_show("claims", show)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:
@@ -71,4 +76,4 @@ def claims(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report)
+        result.deliver(report, show=tables, then=further(context, tables))

@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from gradscope.cli.arguments import options
 from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
+from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope compare grid",
@@ -16,7 +19,7 @@ EXAMPLES = (
     "gradscope compare outputs/trl-a outputs/trl-b",
     "gradscope compare grid --vary advantage --gradients",
 )
-COMMON = ("--k", "--vary", "--gradients", "--output", "--json")
+COMMON = ("--k", "--vary", "--gradients", "--show", "--output", "--json")
 
 RunsArgument = Annotated[
     list[str],
@@ -41,19 +44,19 @@ GradientsOption = Annotated[
         "--gradients", help="Effective rank and signal to noise too, from saved weights.", rich_help_panel="Measure"
     ),
 ]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Refuse runs that are not finished or not readable.", rich_help_panel="Input")
-]
+ShowOption = Annotated[list[str] | None, options.show_option("compare")]
 
 
-@with_records()
+@with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "num_samples", "num_correct"))
 def compare(
+    context: typer.Context,
     runs: RunsArgument,
     k: KOption = None,
     vary: VaryOption = None,
     gradients: GradientsOption = False,
-    strict: StrictOption = False,
+    show: ShowOption = None,
     *,
+    read: ReadOptions,
     out: DeliveryOptions,
 ) -> None:
     """Formulations and settings side by side: means over seeds, paired differences, corrected tests.
@@ -64,10 +67,10 @@ def compare(
     """
     from gradscope.diagnostics.compare.measure import compare_runs
 
-    budgets = parse_counts("--k", k)
+    budgets, tables = parse_counts("--k", k), options.parse_show("compare", show)
     with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
-                *runs, ks=budgets, only=vary, gradients=gradients, strict=strict, progress=progress
+                *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
-        result.deliver(comparison)
+        result.deliver(comparison, show=tables, then=[*further(context, tables), ["explain", "paired_difference"]])

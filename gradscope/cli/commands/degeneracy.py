@@ -11,8 +11,10 @@ from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
+from gradscope.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
@@ -22,7 +24,16 @@ EXAMPLES = (
     "gradscope degeneracy outputs/my-run --follow",
     "gradscope degeneracy rollouts.jsonl --prompt-column question --reward-column score --json",
 )
-COMMON = ("--group-size", "--target-degeneracy", "--reward", "--success-threshold", "--follow", "--output", "--json")
+COMMON = (
+    "--group-size",
+    "--target-degeneracy",
+    "--reward",
+    "--success-threshold",
+    "--follow",
+    "--show",
+    "--output",
+    "--json",
+)
 
 GroupSizesOption = Annotated[
     list[str] | None,
@@ -70,6 +81,7 @@ FollowOption = Annotated[
 EveryOption = Annotated[
     float, typer.Option("--every", metavar="SECONDS", help="Look at the log this often.", rich_help_panel="Follow")
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("degeneracy")]
 IdleOption = Annotated[
     float | None,
     typer.Option(
@@ -83,6 +95,7 @@ IdleOption = Annotated[
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "num_samples", "num_correct"))
 def degeneracy(
+    context: typer.Context,
     run: options.RunArgument,
     group_size: GroupSizesOption = None,
     reward: options.RewardOption = None,
@@ -93,6 +106,7 @@ def degeneracy(
     follow: FollowOption = False,
     every: EveryOption = 2.0,
     idle: IdleOption = None,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -105,7 +119,7 @@ def degeneracy(
     one_blas_thread()
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
-    sizes = parse_counts("--group-size", group_size)
+    sizes, tables = parse_counts("--group-size", group_size), options.parse_show("degeneracy", show)
     base = _base_pass_rate(base_pass_rate)
     _refuse_alone(follow=follow, idle=idle, as_json=out.as_json)
     with delivery(out) as result:
@@ -123,7 +137,7 @@ def degeneracy(
                 read=read,
                 progress=progress,
             )
-        result.deliver(report)
+        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "frac_reward_zero_std"]])
 
 
 def _refuse_alone(*, follow: bool, idle: float | None, as_json: bool) -> None:
@@ -168,8 +182,8 @@ def _base_pass_rate(text: str | None) -> float | Literal["step"] | None:
     if text == "step":
         return "step"
     try:
-        return float(text)
+        return number_from(text)
     except ValueError:
         raise UsageError(
-            f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Use --base-pass-rate 0.3."
+            f"--base-pass-rate is a number or 'step', not {text!r}.", hint="Write --base-pass-rate 0.3"
         ) from None

@@ -11,6 +11,7 @@ import typer
 
 from gradscope.cli.output.streams import show_line
 from gradscope.errors import OutputExistsError
+from gradscope.render.terminal.names import VERDICT
 
 EXAMPLES = ("gradscope demo", "gradscope demo my-tour")
 COMMON = ("--force",)
@@ -21,14 +22,11 @@ FolderArgument = Annotated[
 
 _REQUIREMENTS = ("frac_reward_zero_std <= 0.9", "pass@8 >= 0.5", "frac_replay_mismatch@1,21,41 == 0")
 _SIGHTS = (
-    ("report.html", "all of it on one page: open it in a browser"),
     ("degeneracy/degeneracy.png", "which groups give no gradient, against independent coin flips"),
     ("passk/passk.png", "what training made of pass@k, before and after"),
-    ("replay/replay.png", "the trainer's gradient norm, recomputed"),
     ("rank/rank_curve.png", "directions a group spans, over checkpoints"),
-    ("rank/rank_spectrum.png", "the singular values behind that number"),
     ("weights/rank_weight_sizes.png", "the same of each weight, for one group, against its size"),
-    ("run/manifest.json", "everything it takes to train this run again"),
+    ("report.html", "all of it on one page: open it in a browser"),
 )
 
 
@@ -39,7 +37,8 @@ def demo(
 ) -> None:
     """The whole tour: train a small model, then measure its run with every command.
 
-    About three minutes on two CPU cores, without network. Each command is printed as you would type it.
+    About three minutes on two CPU cores, without network. Each command is printed as you would type it, and answers
+    with its verdict alone; the page at the end has everything.
     """
     if not force:
         _refuse_existing(folder)
@@ -71,45 +70,52 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
     """Sentence and command, in the order in which one question leads to the next."""
     run = str(folder / "run")
     heldout = folder / "run" / "heldout"
-    steps = [word for step in (1, 21, 41) for word in ("--step", str(step))]
-    sizes = [word for size in (2, 4) for word in ("--group-size", str(size))]
-    compared = [word for name in ("logged", "dr_grpo") for word in ("--advantage", name)]
+    steps = ["--step", "1,21,41"]
+    sizes = ["--group-size", "2,4"]
+    verdict = ["--show", VERDICT]
 
     def output(name: str) -> list[str]:
         return ["--output", str(folder / name)]
 
+    required = [word for text in _REQUIREMENTS for word in ("--require", text)]
     return [
         ("A small model learns sums by GRPO.", ["train", *output("run")]),
         (
             "How many groups gave no gradient?",
-            ["degeneracy", run, *sizes, *output("degeneracy")],
+            ["degeneracy", run, *sizes, *output("degeneracy"), *verdict],
         ),
         (
             "Did training widen what the model can solve, or only sharpen it?",
-            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *output("passk")],
+            ["passk", str(heldout / "before.jsonl"), str(heldout / "after.jsonl"), *output("passk"), *verdict],
         ),
-        ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *output("replay")]),
+        ("Do the logged rollouts give the logged gradient norm?", ["replay", run, *steps, *output("replay"), *verdict]),
         (
             "How many directions do a group's gradients have?",
-            ["rank", run, *steps, "--advantage", "all", *sizes, *output("rank")],
+            ["rank", run, *steps, "--advantage", "all", *sizes, *output("rank"), *verdict],
         ),
         (
             "And of each weight, for one group?",
-            ["rank", run, "--step", "41", "--rows", "weight", *compared, *sizes, *output("weights")],
+            ["rank", run, "--step", "41", "--rows", "weight", *sizes, *output("weights"), *verdict],
         ),
-        ("Does this run bear out what papers say?", ["claims", run, *steps, *output("claims")]),
+        ("Does this run bear out what papers say?", ["claims", run, *steps, *output("claims"), *verdict]),
         (
             "What a recipe's CI would ask of this run:",
-            ["check", run, *(word for text in _REQUIREMENTS for word in ("--require", text)), *output("check")],
+            [
+                "check",
+                run,
+                *required,
+                *output("check"),
+                *verdict,
+            ],
         ),
-        ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / "report.html")]),
+        ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / "report.html"), *verdict]),
     ]
 
 
 def _show_sights(folder: Path) -> None:
+    """What to look at, the page last; each command prints more where it is typed without ``--show verdict``."""
     show_line("")
-    show_line("Look at", style="bold cyan")
+    show_line(f"Without --show {VERDICT} each command prints its table and findings. Look at", style="bold cyan")
     for name, words in _SIGHTS:
         if (folder / name).exists():
-            show_line(str(folder / name), style="bold")
-            show_line(f"    {words}")
+            show_line(f"{folder / name}: {words}")

@@ -11,13 +11,14 @@ from gradscope.cli.arguments.lists import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.blas import one_blas_thread
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
+from gradscope.cli.output.next_commands import further
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (
     "gradscope passk my-run",
     "gradscope passk my-run/heldout/before.jsonl my-run/heldout/after.jsonl --k 1,16",
 )
-COMMON = ("--k", "--success-threshold", "--prompt-column", "--reward-column", "--output", "--json")
+COMMON = ("--k", "--success-threshold", "--prompt-column", "--reward-column", "--show", "--output", "--json")
 
 FilesArgument = Annotated[
     list[str],
@@ -31,13 +32,16 @@ KOption = Annotated[
     list[str] | None,
     typer.Option("--k", metavar="K,A:B", help="Budgets of samples.", rich_help_panel="Measure"),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("passk")]
 
 
 @with_records(leave_out=("model", "initial_weights", "completion_ids", "trainer_args", "step", "group"))
 def passk(
+    context: typer.Context,
     files: FilesArgument,
     k: KOption = None,
     success_threshold: options.SuccessThresholdOption = None,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -50,10 +54,10 @@ def passk(
     one_blas_thread()
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
-    budgets = parse_counts("--k", k)
+    budgets, tables = parse_counts("--k", k), options.parse_show("passk", show)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
-        result.deliver(report)
+        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "pass_at_k"]])

@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.lists import parse_choices, parse_counts, parse_names
+from gradscope.cli.arguments.lists import parse_counts, parse_names
 from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.next_commands import show_next, typed_again
+from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.render.terminal.rank.names import ALL, TABLES
 from gradscope.results.rank import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -86,15 +85,7 @@ SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Decides what is drawn at random.", rich_help_panel="Measure")
 ]
 CenterOption = Annotated[bool, typer.Option("--center", help="Subtract the mean row first.", rich_help_panel="Measure")]
-ShowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--show",
-        metavar="NAME,...",
-        help=f"Further tables in the terminal. Any of {', '.join(TABLES)}, or {ALL}.",
-        rich_help_panel="Output",
-    ),
-]
+ShowOption = Annotated[list[str] | None, options.show_option("rank")]
 
 
 @with_records(leave_out=("columns",))
@@ -124,7 +115,7 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps, tables = parse_steps(step), parse_choices("--show", show, (*TABLES, ALL))
+    steps, tables = parse_steps(step), options.parse_show("rank", show)
     advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
     with delivery(out) as result:
         with result.progress() as progress:
@@ -144,7 +135,4 @@ def rank(
                 output=result.staging,
                 progress=progress,
             )
-        result.deliver(report, show=tables)
-        if not out.as_json:
-            more = [] if ALL in tables else [["rank", *typed_again(context.meta["typed"]), "--show", ALL]]
-            show_next(*more, ["explain", "effective_rank"])
+        result.deliver(report, show=tables, then=[*further(context, tables), ["explain", "effective_rank"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from gradscope.cli.arguments.options import StepsOption
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.arguments.steps import parse_steps
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
-from gradscope.cli.output.streams import show_line
+from gradscope.cli.output.next_commands import further
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -24,19 +25,22 @@ EXAMPLES = (
     "gradscope replay my-run",
     "gradscope replay outputs/trl-run --step 1 --initial base-model --run-config args.json",
 )
-COMMON = ("--step", "--model", "--initial", "--run-config", "--output", "--json")
+COMMON = ("--step", "--model", "--initial", "--run-config", "--show", "--output", "--json")
 
 ToleranceOption = Annotated[
     float,
     typer.Option(metavar="X", help="Largest relative error of grad_norm that is a match.", rich_help_panel="Measure"),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("replay")]
 
 
 @with_records(leave_out=("columns",))
 def replay(
+    context: typer.Context,
     run: options.RunArgument,
     step: StepsOption = None,
     tolerance: ToleranceOption = 1e-5,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -45,12 +49,12 @@ def replay(
     """Recomputes what the trainer logged.
 
     Raises:
-        Exit: A step mismatches, or none could be recomputed; the exit code is 1.
+        Exit: A step mismatches, none could be recomputed, or a part of the run could not be read; the exit code is 1.
     """
     from gradscope.diagnostics.replay.measure import replay_run
 
-    steps = parse_steps(step)
-    with delivery(out) as result:
+    steps, tables = parse_steps(step), options.parse_show("replay", show)
+    with delivery(out, judges=True) as result:
         with result.progress() as progress:
             report = replay_run(
                 run,
@@ -60,9 +64,9 @@ def replay(
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 progress=progress,
             )
-        result.deliver(report)
-    if report.equivalent_check and not out.as_json:
-        show_line("")
-        show_line(f"The same as a gate: {report.equivalent_check}")
-    if report.verdict != "match":
+        gates = (
+            [shlex.split(report.equivalent_check)[1:]] if report.verdict != "cannot" and report.equivalent_check else []
+        )
+        result.deliver(report, show=tables, then=[*further(context, tables), *gates])
+    if report.verdict != "match" or result.lost:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import webbrowser
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +34,8 @@ EXAMPLES = (
     "gradscope report my-run --samples before.jsonl,after.jsonl --output my-run.html",
     "gradscope report rollouts.jsonl --no-gradients --figures slides",
 )
-COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--success-threshold", "--force")
+COMMON = ("--output", "--open", "--figures", "--step", "--gradients", "--samples", "--show", "--force")
+_MOST_COMMANDS = 2
 
 RunsArgument = Annotated[
     list[str],
@@ -64,19 +66,22 @@ MaxTokensOption = Annotated[
         rich_help_panel="Measure",
     ),
 ]
+ShowOption = Annotated[list[str] | None, options.show_option("report")]
 
 
 @with_records(leave_out=("engine", "verify", "output", "num_samples", "num_correct"))
 def report(
+    context: typer.Context,
     runs: RunsArgument,
     output: PageOption = Path("report.html"),
-    show: OpenOption = False,
+    open_page: OpenOption = False,
     figures: FiguresOption = None,
     step: StepsOption = None,
     gradients: GradientsOption = True,
     max_tokens: MaxTokensOption = None,
     samples: HeldOutOption = None,
     success_threshold: options.SuccessThresholdOption = None,
+    show: ShowOption = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -92,6 +97,7 @@ def report(
     from gradscope.diagnostics.report.index import report_index, report_runs, runs_below
     from gradscope.diagnostics.report.measure import report_run
 
+    tables = options.parse_show("report", show)
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
     _refuse_existing(output, force=out.force)
     with delivery(out) as result, _folder_of(figures, force=out.force) as folder:
@@ -122,10 +128,10 @@ def report(
         _write_page(found, output)
         if folder is not None:
             _write_figures(found, folder)
-        result.deliver(found)
+        result.deliver(found, show=tables, then=_closer(found))
     if not out.quiet:
         say(f"wrote {output}" if figures is None else f"wrote {output} and the charts in {figures}")
-    if show and process_index() == 0:
+    if open_page and process_index() == 0:
         webbrowser.open(output.resolve().as_uri())
 
 
@@ -154,6 +160,16 @@ def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
 
     for stem, figure in draw_figures(found).items():
         save_figure(figure, folder / stem)
+
+
+def _closer(found: RunReport | RunIndex) -> list[list[str]]:
+    """The words behind ``gradscope`` of commands that look closer: at the first answers, or at the first run."""
+    if isinstance(found, RunIndex):
+        commands = [one.command for one in found.runs[:1]]
+    else:
+        answered = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
+        commands = list(answered)[:_MOST_COMMANDS]
+    return [shlex.split(command)[1:] for command in commands]
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:

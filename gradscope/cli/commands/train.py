@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from gradscope.cli.arguments.lists import parse_counts, parse_names, parse_numbers
+from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.progress import progress_bar
-from gradscope.cli.output.streams import say
+from gradscope.cli.output.streams import say, show
 from gradscope.errors import UsageError
+from gradscope.plain_json import parse_json
 from gradscope.processes import process_index
+from gradscope.render.registry import render_table
+from gradscope.render.terminal.names import VERDICT
 from gradscope.training.setup.config import GRADERS, LOSS_TYPES, REWARDS, SAMPLINGS, TASKS, TrainConfig, read_config
 
 EXAMPLES = (
@@ -150,7 +153,10 @@ def train(
     how = {"resume": resume, "force": force, "quiet": quiet}
     if seeds or any(len(values) > 1 for values in varied.values()):
         _check_seeds(seed, seeds)
-        _train_grid(TrainConfig.from_json(base | given), varied, jobs, **how)
+        grid = TrainConfig.from_json(base | given)
+        _train_grid(grid, varied, jobs, **how)
+        if not quiet:
+            show_next(["compare", grid.output])
         return
     _check_jobs(jobs)
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
@@ -159,12 +165,13 @@ def train(
     folder = _train(chosen, **how)
     if not how["quiet"]:
         _say_done(folder, chosen)
+        _show_answer(folder, chosen)
 
 
 def _read_json(option: str, text: str) -> Any:
     """The value of an option that is typed as JSON."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise UsageError(f"{option} is not JSON: {error}.", hint='For example: {"mode": "colocate"}') from error
 
@@ -176,6 +183,17 @@ def _say_done(folder: Path, config: TrainConfig) -> None:
         from gradscope.training.tasks.incoherence import incoherence_sentence
 
         say(incoherence_sentence(folder) or f"the steps of the task {config.task} cannot be checked")
+
+
+def _show_answer(folder: Path, config: TrainConfig) -> None:
+    """The verdicts on the run that the other commands would begin with, and these commands."""
+    from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
+    from gradscope.diagnostics.passk.measure import measure_pass_at_k
+
+    reports = [measure_pass_at_k(folder)] if config.heldout_prompts else []
+    for report in (*reports, measure_degeneracy(folder)):
+        show(render_table(report, [VERDICT]))
+    show_next(*([command, str(folder)] for command in ("degeneracy", "replay", "report")))
 
 
 def _check_seeds(seed: int | None, seeds: list[str] | None) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
+from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.output_folder import staged_folder, unfinished_folder, unfinished_path
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, write_data
@@ -17,10 +20,12 @@ from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
+from gradscope.render.terminal.names import VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 
 _OUTPUT = "Output"
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +57,32 @@ class Delivery:
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool
     """Say nothing but errors on stderr."""
+    lost: list[str] = field(default_factory=list)
+    """What could not be read of the input of a result that was delivered."""
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
-    def deliver(self, result: object, *, printed: str | None = None, show: Sequence[str] = ()) -> None:
-        """Print and write a result; ``printed`` stands on stdout in place of the table, ``show`` adds tables to it."""
-        if not self.quiet:
-            for source in spec_of(result).sources(result):
+    def deliver(
+        self,
+        result: object,
+        *,
+        printed: str | None = None,
+        show: Sequence[str] = (),
+        then: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """Print and write a result.
+
+        Args:
+            result: What the command found.
+            printed: Stands on stdout in place of the answer.
+            show: Further tables of the answer.
+            then: Commands to paste next, the words behind ``gradscope``; none behind a verdict alone.
+        """
+        for source in spec_of(result).sources(result):
+            self.lost.extend(source.quarantined.lost)
+            if not self.quiet:
                 _describe(source)
+        if not self.quiet:
             for sentence in notes_of(result):
                 self.notice(sentence)
         document = document_of(result) if self.as_json or self.staging else None
@@ -73,6 +96,8 @@ class Delivery:
             write_data(printed)
         else:
             print_result(render_table(result, show))
+            if then and VERDICT not in show:
+                show_next(*then)
 
     def notice(self, sentence: str) -> None:
         """Say, once, what happened while the work goes on."""
@@ -86,15 +111,23 @@ class Delivery:
 
 
 @contextmanager
-def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
+def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Delivery]:
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
+
+    Args:
+        options: What a person wants of the result.
+        judges: Whether the command has a verdict of its own, whose exit code counts what could not be read.
 
     Yields:
         The delivery; at its end the files are in their place and named on stderr.
+
+    Raises:
+        Exit: Parts of the input could not be read; the exit code is 2, and the result is that of the others.
     """
     if num_processes() == 1:
         with _opened(options) as opened:
             yield opened
+        _say_what_is_lost(opened.lost, judges=judges)
         return
     from gradscope.gradients.processes.group import connected_processes
 
@@ -102,6 +135,7 @@ def delivery(options: DeliveryOptions) -> Iterator[Delivery]:
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened
+            _say_what_is_lost(opened.lost, judges=judges)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
             yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
@@ -120,9 +154,8 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise
         names = sorted(str(file.relative_to(staging)) for file in staging.rglob("*") if file.is_file())
-    if not quiet:
-        for name in names:
-            say(f"wrote {output / name}")
+    if not quiet and names:
+        say(f"wrote {output}: {', '.join(names)}")
 
 
 def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
@@ -133,10 +166,26 @@ def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
         say(f"stopped; the same command goes on from the {finished} in {folder}, --force starts anew")
 
 
+def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
+    for sentence in dict.fromkeys(sentences):
+        say(f"error: {sentence}")
+    if sentences:
+        say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
+        if not judges:
+            raise typer.Exit(2)
+
+
+def _chosen(source: Source) -> str:
+    """The file that was read, or the few, where a folder was named."""
+    inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
+    few = len(inside) <= _MOST_NAMED and inside != list(source.files)
+    return f" ({', '.join(inside)})" if few else ""
+
+
 def _describe(source: Source) -> None:
     """What a reader made of its input: a conclusion that is not stated cannot be checked."""
-    say(f"read {source.path}: {source.recognized}, {source.num_rows:,} rows")
+    say(f"read {source.path}: {source.recognized}{_chosen(source)}, {source.num_rows:,} rows")
     for sentence in (*source.inferred, *source.missing):
         say(f"note: {sentence}")
     for reason in source.quarantined.reasons:
-        say(f"warning: set aside {reason.num_rows:,} rows: {reason.reason} (first at {reason.first})")
+        say(f"warning: set aside {reason.num_rows:,} rows: {reason.reason} ({reason.where})")

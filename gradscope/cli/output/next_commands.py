@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+import typer
+
 from gradscope.cli.output.streams import show_line
 from gradscope.processes import num_processes
+from gradscope.render.terminal.names import ALL
 
-_SWITCHES = frozenset({"--json", "--force"})
-_WITH_VALUE = frozenset({"--output", "-o", "--show"})
-"""What the next command has no use for: it prints, and it does not replace files."""
+_SWITCHES = frozenset({"--json", "--force", "--follow", "--update-baseline"})
+_WITH_VALUE = frozenset({"--output", "-o", "--show", "--every", "--idle"})
+"""What the next command has no use for: it prints, once, and it does not replace files."""
 
 
 def typed_again(typed: Sequence[str]) -> list[str]:
@@ -36,6 +39,12 @@ def typed_again(typed: Sequence[str]) -> list[str]:
         elif word not in _SWITCHES and not (word.startswith("-o") and not word.startswith("--")):
             kept.append(word)
     return kept
+
+
+def further(context: typer.Context, show: Sequence[str]) -> list[list[str]]:
+    """The same command with all its tables, where it was not asked for them yet."""
+    again = [str(context.info_name), *typed_again(context.meta["typed"])]
+    return [] if ALL in show else [[*again, "--show", ALL]]
 
 
 def show_next(*commands: Sequence[str]) -> None:

@@ -11,6 +11,9 @@ from gradscope.progress import ProgressCallback, no_progress
 
 LINE_EVERY = 30.0
 """Seconds between two lines in a file of logs: a run of an hour fills no more than two pages."""
+FIRST_AFTER = 5.0
+"""Seconds until the first line, where it can say what is left: who waits wants to know whether to wait."""
+_BAR = 20
 
 
 @contextmanager
@@ -24,13 +27,20 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     console = Console(file=sys.stderr, markup=False, emoji=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    label_room = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = (
+        TimeRemainingColumn(),
+        BarColumn(bar_width=_BAR),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False, table_column=label_room),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=None)
 
-        def report(done: int, total: int, label: str) -> None:
+        def report(done: float, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)
 
         yield report
@@ -38,20 +48,24 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
 
 def _lines() -> ProgressCallback:
     said = begun = time.monotonic()
-    of, first = 0, 0
+    of, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
 
-    def report(done: int, total: int, label: str) -> None:
-        nonlocal said, begun, of, first
+    def report(done: float, total: int, label: str) -> None:
+        nonlocal said, begun, of, first, wait, began_moving
         now = time.monotonic()
         if total != of or done < first:  # another piece of work
-            begun, of, first = now, total, done
-        if now - said < LINE_EVERY:
+            begun, of, first, began_moving = now, total, done, False
+        left = (total - done) * (now - begun) / (done - first) if first < done < total else None
+        starts = left is not None and not began_moving
+        due = LINE_EVERY if left is None or starts else wait
+        if starts:  # its pace is that of loading a model
+            begun, first, began_moving = now, done, True
+        if now - said < due:
             return
-        left = (total - done) * (now - begun) / (done - first) if done > first else None
-        estimate = "" if left is None else f", about {_duration(left)} left"
-        sys.stderr.write(f"{done} of {total} {label}{estimate}\n")
+        estimate = "" if left is None else f"about {_duration(left)} left: "
+        sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
         sys.stderr.flush()
-        said = now
+        said, wait = now, LINE_EVERY
 
     return report
 

@@ -8,7 +8,7 @@ Where they have not, the interval of the difference is put together from both in
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +22,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.plain_json import read_json
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
@@ -78,7 +79,7 @@ def read_baseline(path: Path) -> Baseline:
         InputError: The file cannot be read, or is no baseline of this version.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except OSError as error:
         hint = "Write one from a good run: gradscope check RUN --baseline FILE --update-baseline"
         raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
@@ -87,23 +88,40 @@ def read_baseline(path: Path) -> Baseline:
             f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline"
         ) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == SCHEMA
-    if not is_baseline or document.get("schema_version") != SCHEMA_VERSION:
+    if not is_baseline or not _is_version(document.get("schema_version")):
         raise InputError(
             f"{path} is no baseline of version {SCHEMA_VERSION}.", hint="Write it again: --update-baseline"
         )
     try:
         metrics = {name: _metric(values) for name, values in document["metrics"].items()}
         return Baseline(run=str(document["run"]), metrics=metrics)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
             f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint="Write it again: --update-baseline"
         ) from error
 
 
+def _is_version(value: Any) -> bool:
+    return type(value) is int and value == SCHEMA_VERSION
+
+
 def _metric(values: Mapping[str, Any]) -> BaselineMetric:
-    parts = {name: values[name] for name in ("value", "low", "high", "num_units", "undefined")}
-    prompts = {str(prompt): float(value) for prompt, value in values["prompts"].items()}
-    return BaselineMetric(estimate=Estimate(**parts), prompts=prompts)
+    value, low, high = (None if values[name] is None else _finite(values[name]) for name in ("value", "low", "high"))
+    num_units, undefined = values["num_units"], values["undefined"]
+    if type(num_units) is not int:
+        raise ValueError(f"num_units is {num_units!r}")
+    if undefined is not None and not isinstance(undefined, str):
+        raise ValueError(f"undefined is {undefined!r}")
+    estimate = Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined)
+    return BaselineMetric(
+        estimate=estimate, prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()}
+    )
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:40]!r} is no finite number")
+    return float(value)
 
 
 def change_of(

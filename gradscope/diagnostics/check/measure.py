@@ -17,15 +17,21 @@ from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline,
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
+from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
+from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.say import interval
 
+SET_ASIDE = "frac_set_aside"
+MOST_SET_ASIDE = 0.1
+"""Share of rows that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and the
+line at which a run was stopped stay below, a log that was damaged does not."""
 __all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
 
 
@@ -66,7 +72,8 @@ def check_run(
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
 
     Returns:
-        One verdict a requirement, then one a metric of the baseline. A requirement's meaning says where the interval
+        One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
+        were. A requirement's meaning says where the interval
         holds the limit.
 
     Raises:
@@ -103,6 +110,8 @@ def check_run(
         )
     elif baseline is not None:
         write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
+    if SET_ASIDE not in names:
+        verdicts += _of_rows_set_aside(run.source)
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]
     outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
     return CheckReport(
@@ -131,6 +140,26 @@ def _hint(name: str, names: Sequence[str]) -> str:
         return SELECTOR_HINT
     near = near_names(name, names)
     return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
+
+
+def _of_rows_set_aside(source: Source) -> list[Verdict]:
+    """What nobody has to require: the other verdicts are about a log of which nearly all could be read.
+
+    Returns:
+        One verdict where anything was set aside, else none.
+    """
+    quarantined = source.quarantined
+    if not quarantined.num_rows and not quarantined.lost:
+        return []
+    required = Requirement(metric=SET_ASIDE, op="<=", limit=MOST_SET_ASIDE)
+    reasons = (f"{one.num_rows:,} rows: {one.reason} ({one.where})" for one in quarantined.reasons)
+    value = MetricValue(
+        estimate=frac_set_aside(source),
+        subject=f"{SET_ASIDE} of {source.num_rows + quarantined.num_rows:,} rows",
+        hint="Copy the files again, or leave them out of the log.",
+        advice=f"Set aside: {'; '.join(reasons)}.",
+    )
+    return [_verdict(required, value, source.path)]
 
 
 def _verdict(requirement: Requirement, value: MetricValue, path: str) -> Verdict:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
+from gradscope.numerals import number_from
 from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -25,6 +26,8 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
 """What each operator does."""
 
 _GRAMMAR = re.compile(r"\s*(?P<metric>[^\s<>=!]+)\s*(?P<op>[<>=!]+)\s*(?P<limit>\S+)\s*")
+_MEANT = {"=": "==", "=<": "<=", "=>": ">=", "<>": "!=", "=!": "!="}
+"""Operators as other languages and tired people write them."""
 _EXAMPLE = "Write a metric, an operator and a number: 'frac_reward_zero_std <= 0.5'"
 
 
@@ -49,18 +52,29 @@ def parse_requirement(text: str) -> Requirement:
         raise UsageError(f"The requirement {text!r} is not '<metric> <op> <number>'.", hint=_EXAMPLE)
     op = next((option for option in get_args(Operator) if option == parts["op"]), None)
     if op is None:
-        hint = "Equality is '=='." if parts["op"] == "=" else f"The operators are {', '.join(COMPARE)}."
+        meant = _MEANT.get(parts["op"])
+        written = f"Write '{parts['metric']} {meant} {parts['limit']}'" if meant else ""
+        hint = written or f"The operators are {', '.join(COMPARE)}."
         raise UsageError(f"There is no operator {parts['op']!r} in the requirement {text!r}.", hint=hint)
     try:
-        limit = float(parts["limit"])
+        limit = number_from(parts["limit"])
     except ValueError:
         limit = math.nan
     if not math.isfinite(limit):
         raise UsageError(
             f"The limit {parts['limit']!r} of the requirement {text!r} is not a finite number.",
-            hint="Shares are written as 0.5, not as 50%.",
+            hint=f"Write '{parts['metric']} {op} {_share(parts['limit'])}'",
         )
     return Requirement(metric=parts["metric"], op=op, limit=limit)
+
+
+def _share(limit: str) -> str:
+    """A limit as it is to be written: 50% as 0.5, what is no number as an example."""
+    try:
+        percent = float(limit.removesuffix("%"))
+    except ValueError:
+        return "0.5"
+    return f"{percent / 100:g}" if math.isfinite(percent) else "0.5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

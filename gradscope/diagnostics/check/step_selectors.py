@@ -20,9 +20,9 @@ from gradscope.metrics.uncertainty.trend import trend
 
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 
-_LISTED = r"\d+[-:]\d+(?:,\d+(?:[-:]\d+)?)*|\d+(?:,\d+(?:[-:]\d+)?)+"
-_SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)\d+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
-_PART = re.compile(r"(first|last)(\d+)(%?)")
+_LISTED = r"[0-9]+[-:][0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)*|[0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)+"
+_SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)[0-9]+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
+_PART = re.compile(r"(first|last)([0-9]+)(%?)")
 SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
 """For a selector that does not read."""
 

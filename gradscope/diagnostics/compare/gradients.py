@@ -14,7 +14,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.compare.runs import ComparedRun
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.errors import InputError
-from gradscope.progress import ProgressCallback, no_progress
+from gradscope.progress import ProgressCallback, no_progress, part
 from gradscope.results.rank import RankReport
 
 EFFECTIVE_RANK, SIGNAL_TO_NOISE = "effective_rank", "signal_to_noise"
@@ -29,7 +29,7 @@ def measure_gradients(
 
     Args:
         runs: The runs, with weights on disk.
-        progress: Told after each run.
+        progress: Told as the steps of each run go on.
 
     Returns:
         Folder -> metric -> mean over the common steps; a metric that is defined at none of them is absent.
@@ -38,11 +38,11 @@ def measure_gradients(
         InputError: The runs have no measurable step in common.
     """
     points: dict[Path, list[Point]] = {}
-    for done, run in enumerate(runs, start=1):
+    for done, run in enumerate(runs):
+        told = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
         sizes = () if run.group_size is None else (run.group_size,)
-        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=sizes)
+        report = measure_rank(run.path, advantages=(LOGGED,), group_sizes=sizes, progress=told)
         points[run.path] = list(_points(report))
-        progress(done, len(runs), "gradients of runs")
     common = set.intersection(*({step for step, _, _ in found} for found in points.values()))
     if not common:
         raise InputError(

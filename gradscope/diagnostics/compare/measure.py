@@ -28,6 +28,7 @@ from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.places.fetch import fetched
+from gradscope.rollouts.read_options import ReadOptions
 
 _WINDOWS = 20
 """Points of a learning curve: single steps are too noisy to read."""
@@ -48,6 +49,7 @@ def compare_runs(
     only: str | None = None,
     gradients: bool = False,
     strict: bool = False,
+    read: ReadOptions | None = None,
     progress: Progress = False,
 ) -> Comparison:
     """Compare finished runs.
@@ -58,6 +60,7 @@ def compare_runs(
         only: Compare in pairs only cells that differ in this, ``advantage`` or a setting; None: in any one thing.
         gradients: Whether to recompute gradients at the steps whose weights all runs saved.
         strict: Whether a run that cannot be compared is an error.
+        read: How to read logs; a reader that is named reads every run. None: recognize everything.
         progress: True for a line on stderr, or a callback, told after each run whose gradients were measured.
 
     Returns:
@@ -70,7 +73,7 @@ def compare_runs(
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
     folders = find_runs(paths)
-    runs, left_out = read_runs(folders)
+    runs, left_out = read_runs(folders, read)
     reasons = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
     if strict and left_out:
         raise InputError(f"{len(left_out)} runs cannot be compared ({reasons}).", hint="Leave out --strict.")

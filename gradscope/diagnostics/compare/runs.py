@@ -26,6 +26,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import names_of
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run_folder import (
     RunManifest,
@@ -122,13 +123,16 @@ def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
+def read_runs(
+    folders: Sequence[Path], read: ReadOptions | None = None
+) -> tuple[tuple[ComparedRun, ...], dict[str, str]]:
     """The runs that are finished, and folder -> reason for those that are left out."""
     runs: list[ComparedRun] = []
     left_out: dict[str, str] = {}
     for folder in folders:
         try:
-            runs.append(_read_run(folder) if manifest_path(folder).is_file() else _read_log(folder))
+            ours = manifest_path(folder).is_file() and (read is None or read.reader is None)
+            runs.append(_read_run(folder) if ours else _read_log(folder, read))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = as_named(error.message.rstrip("."))
     return _told_apart(runs), left_out
@@ -187,9 +191,9 @@ def _read_run(folder: Path) -> ComparedRun:
     )
 
 
-def _read_log(path: Path) -> ComparedRun:
+def _read_log(path: Path, read: ReadOptions | None) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
-    run = read_run(path, rewards_only=True)
+    run = read_run(path, read, rewards_only=True)
     table = reward_table(run.groups)
     table = table.select(table.sums(np.isnan(table.reward)) == 0)
     if not len(table):

@@ -32,6 +32,7 @@ from gradscope.results.degeneracy import (
     IidPrediction,
     Overdispersion,
 )
+from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -152,9 +153,18 @@ def degeneracy_of_run(
         advantages=measure_advantage_mass(chosen, resampling=resampling),
         by_reward=measure_reward_ties(chosen, resampling=resampling),
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
+        frac_set_aside=frac_set_aside(run.source),
         quarantined=run.source.quarantined,
     )
     return replace(report, findings=degeneracy_findings(report, _logged_groups(run, chosen), sizes.doubled()))
+
+
+def frac_set_aside(source: Source) -> Estimate:
+    """Share of a log's rows that could not be used; undefined where files could not be read to their end."""
+    share = source.frac_set_aside
+    if share is None:
+        return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
+    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rows)
 
 
 def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
@@ -174,11 +184,11 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
         )
     if target_degeneracy is not None and not 0 < target_degeneracy < 1:
         raise UsageError(
-            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Use --target-degeneracy 0.2."
+            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Write --target-degeneracy 0.2"
         )
     if any(size < 2 for size in group_sizes):
         raise UsageError(
-            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Use --group-size 2."
+            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Write --group-size 2"
         )
 
 

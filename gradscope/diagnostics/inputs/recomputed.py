@@ -33,6 +33,7 @@ from gradscope.gradients.trained.norms import TrainedNorms, TrainerArithmetic, t
 from gradscope.gradients.trained.output_layer import is_own_output, trl_output
 from gradscope.gradients.trained.randomness import is_random, takes_random_numbers
 from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run import Run, WeightsRef
 
 _SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
@@ -52,6 +53,7 @@ class Recomputer:
 
     def __init__(self, run: Run, options: EngineOptions, *, closely: bool) -> None:
         self._run, self._options, self.closely = run, options, closely
+        self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = False
 
@@ -97,7 +99,7 @@ class Recomputer:
         notes = (*gram.notes, *start.describe(told), *self._untold(whole, told), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
         gram = replace(gram, notes=notes, trained=trained, assumption=start)
-        return gram, question.measure(prepared, gram) if question else ()
+        return gram, question.measure(prepared, gram, self.progress) if question else ()
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
         switched_off = self._switched_off
@@ -140,7 +142,7 @@ class Recomputer:
             return framed, self._gram(framed)
 
     def _gram(self, prepared: PreparedStep) -> StepGram:
-        return measure_step(prepared, engine=self._options.engine, verify=self._options.verify)
+        return measure_step(prepared, engine=self._options.engine, verify=self._options.verify, progress=self.progress)
 
     def _unmet(self, step: int, gram: StepGram) -> float | None:
         """The logged norm, where there is one and the Gram matrix has another."""

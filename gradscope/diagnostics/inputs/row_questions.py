@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gradscope.progress import ProgressCallback, no_progress
+
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 class RowQuestion(Protocol):
     """Something to measure at a step beside the Gram matrix of its rollouts."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[Any, ...]:
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[Any, ...]:
         """The answer at one step, whose rollouts' Gram matrix is there already."""
 
 
@@ -34,11 +38,15 @@ class TokenQuestion:
     seed: int = 0
     """Decides which tokens are drawn, and the sketch."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[TokenGram, ...]:
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[TokenGram, ...]:
         """The Gram matrix of the token rows of each group."""
         from gradscope.gradients.tokens.measure import measure_tokens
 
-        return measure_tokens(prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed)
+        return measure_tokens(
+            prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed, progress=progress
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +60,10 @@ class SignalQuestion:
     seed: int = 0
     """Decides which tokens are drawn."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[StepSignals]:
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[StepSignals]:
         """The Gram matrices of both."""
         from gradscope.gradients.tokens.signals import measure_signals
 
-        return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed),)
+        return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed, progress=progress),)

@@ -7,7 +7,7 @@ with its reason instead of a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,9 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback
+from gradscope.progress import ProgressCallback, part
 from gradscope.reason import Reason
+from gradscope.results.source import Source
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.rollouts.types import RolloutGroup
 
@@ -86,6 +87,24 @@ def missing_weights(run: Run, step: int) -> Reason:
     return Reason(cause, f"{text}; pass them with --initial" if step == 1 else text)
 
 
+def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -> Source:
+    """The source of a run, with the steps among what could not be read whose weights are there and of no use.
+
+    Args:
+        run: Whose steps they are.
+        reasons: Step -> why it was left out.
+        steps: The steps that count where their weights were seen to be damaged before any was loaded.
+
+    Returns:
+        The source; a command that shows it tells of the damage, and so does its exit code.
+    """
+    damaged = {step: reason.text for step, reason in reasons.items() if reason.cause == "weights_unreadable"}
+    damaged |= {step: run.damaged_weights[step - 1] for step in steps if step - 1 in run.damaged_weights}
+    sentences = (f"Step {step} was left out: {text.rstrip('.')}." for step, text in sorted(damaged.items()))
+    quarantined = replace(run.source.quarantined, lost=(*run.source.quarantined.lost, *sentences))
+    return replace(run.source, quarantined=quarantined)
+
+
 def computable_steps(run: Run) -> tuple[int, ...]:
     """The steps of the log whose weights are on disk."""
     return tuple(step for step in run.updates if run.weights_before(step))
@@ -116,7 +135,9 @@ def measure_steps(
     recomputer = Recomputer(run, options, closely=closely)
     with _arithmetic(options):
         for done, step in enumerate(steps):
-            progress(done, len(steps), f"step {step}")
+            label = f"steps, now step {step}"
+            progress(done, len(steps), label)
+            recomputer.progress = part(progress, done, len(steps), label)
             yield _measure(run, step, loss_at(run, objective, step), recomputer, options, question)
     progress(len(steps), len(steps), "steps")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.limits import read_whole
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -23,8 +24,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path)
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(read_whole(file).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
     except ValueError as error:

@@ -54,7 +54,7 @@ def measure_pass_at_k(
     if not paths:
         raise UsageError("pass@k needs a file of samples.", hint="gradscope passk samples.jsonl")
     if any(k < 1 for k in ks):
-        raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Use --k 1.")
+        raise UsageError(f"k is at least 1, got {min(ks)}.", hint="Write --k 1")
     files = [file for path in paths for file in sample_files(path, progress)]
     samples = [read_samples(file, success_threshold=success_threshold, read=read) for file in files]
     return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps
+from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step
 from gradscope.diagnostics.rank.comparison import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
@@ -40,6 +40,7 @@ from gradscope.results.rank import (
     RankReport,
     RowKind,
 )
+from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -98,12 +99,12 @@ def measure_rank(
     if tokens is not None and (rows not in _OF_TOKENS or tokens < 2):
         raise UsageError(
             "--max-tokens is a number from 2 on, and goes with rows that are tokens.",
-            hint="Add --rows token, --rows hidden or --rows logit.",
+            hint="Write --max-tokens 64" if rows in _OF_TOKENS else "Add --rows token, --rows hidden or --rows logit.",
         )
     if sketch is not None and (rows != "token" or tokens is not None or sketch < 2):
         raise UsageError(
             "--sketch K keeps every token, as K numbers (2 or more): it goes with --rows token, without --max-tokens.",
-            hint="Use --rows token --sketch 4096.",
+            hint="Write --rows token --sketch 4096",
         )
     if pair_groups and rows in ("update", "group"):
         raise UsageError(
@@ -124,10 +125,11 @@ def measure_rank(
         output=Path(output) if output else None,
     )
     chosen, collected = select_steps(run, steps), Collected()
+    wanted = chosen
     if rows == "advantage":
         for step in chosen:
             examine_advantages(step, run.groups_at(step), request, collected)
-        return _report(run, request, collected)
+        return _report(run, request, collected, run.source)
     if steps is None:
         chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
@@ -138,7 +140,7 @@ def measure_rank(
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
         first = next(iter(collected.skipped.values()))
         raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=_instead(run, first))
-    return _report(run, request, collected)
+    return _report(run, request, collected, with_damage(run, collected.skipped, wanted))
 
 
 def _instead(run: Run, reason: Reason) -> str:
@@ -149,14 +151,14 @@ def _instead(run: Run, reason: Reason) -> str:
     return f"{reason.advice} Now: gradscope rank {shlex.quote(run.source.path)} --step {as_ranges(others)}"
 
 
-def _report(run: Run, request: RankRequest, collected: Collected) -> RankReport:
+def _report(run: Run, request: RankRequest, collected: Collected, source: Source) -> RankReport:
     """The findings as a result object."""
     baselines = measure_baselines(collected.baseline_groups)
     comparisons = compare_formulations(collected.spectra)
     beside = gradients_and_updates(run, collected.spectra) if request.rows == "weight" else ()
     changes = compare_sizes(collected.group_ranks) if request.paired else ()
     report = RankReport(
-        source=run.source,
+        source=source,
         rows=request.rows,
         spectra=tuple(collected.spectra),
         curve=tuple(collected.curve),

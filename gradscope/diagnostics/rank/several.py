@@ -13,7 +13,7 @@ from gradscope.diagnostics.rank.request import RankRequest
 from gradscope.diagnostics.rank.weights.weight_question import WeightQuestion
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import ProgressCallback
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.results.rank import RowKind
 from gradscope.rollouts.run import Run
@@ -30,15 +30,17 @@ class SeveralQuestions:
     questions: tuple[RowQuestion | None, ...]
     """One a kind; None for a kind that needs no more than the Gram matrix of the rollouts."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[tuple[Any, ...] | UsageError, ...]:
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[tuple[Any, ...] | UsageError, ...]:
         """The answers, in order; in place of one that this model does not give, why."""
-        return tuple(self._answer(question, prepared, gram) for question in self.questions)
+        return tuple(self._answer(question, prepared, gram, progress) for question in self.questions)
 
     def _answer(
-        self, question: RowQuestion | None, prepared: PreparedStep, gram: StepGram
+        self, question: RowQuestion | None, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback
     ) -> tuple[Any, ...] | UsageError:
         try:
-            return question.measure(prepared, gram) if question else ()
+            return question.measure(prepared, gram, progress) if question else ()
         except UsageError as error:
             return error
 

@@ -17,6 +17,7 @@ from gradscope.diagnostics.inputs.steps import (
     describe_weights,
     measure_steps,
     select_steps,
+    with_damage,
 )
 from gradscope.diagnostics.inputs.tolerance import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.replay.equivalent_check import equivalent_check
@@ -32,6 +33,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.logprobs import logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
+from gradscope.reason import Reason
 from gradscope.results.replay import ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -104,8 +106,13 @@ class ReplayedSteps:
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
         verdicts = [step.verdict for step in self._steps]
+        unreadable = {
+            step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
+            for step in self._steps
+            if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
+        }
         return ReplayReport(
-            source=self._run.source,
+            source=with_damage(self._run, unreadable, ()),
             steps=tuple(self._steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
@@ -188,7 +195,8 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
         )
     impossible = len(steps) - len(with_norm)
     if impossible:
-        sentences.append(f"grad_norm could not be recomputed at {impossible} of {len(steps)} steps.")
+        where = f"{impossible} of {len(steps)} steps" if with_norm else "any step"
+        sentences.append(f"grad_norm could not be recomputed at {where}.")
     for name in ("reward", "advantage", "frac_reward_zero_std"):
         wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
         if wrong:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps
+from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
 from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
@@ -153,7 +153,7 @@ def report_run(
         options=dict(_spelled(read, success_threshold)),
     )
     return RunReport(
-        source=run.source,
+        source=with_damage(run, {one.step: one.reason for one in measured if one.reason}, chosen if gradients else ()),
         name="/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/"),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),

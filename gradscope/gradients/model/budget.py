@@ -12,6 +12,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
+from gradscope.gradients.model.checked.loading import is_out_of_memory
 from gradscope.gradients.model.head.plain import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.processes.group import from_all, num_connected
@@ -182,13 +183,6 @@ def _shape(policy: MeasuredPolicy) -> _Shape | None:
 def _free_bytes(device: torch.device) -> int:
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says so: CUDA's, Python's, or that of PyTorch's CPU allocator, which has no type."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import re
 import warnings
@@ -22,9 +21,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.checked.adapter import read_adapter_config
+from gradscope.gradients.model.checked.loading import UNREADABLE, refusing
+from gradscope.gradients.model.checked.model_folder import require_possible, require_readable, require_same_tensors
 from gradscope.gradients.model.hub import require_hub
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
 from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
+from gradscope.plain_json import read_json
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 
@@ -38,43 +41,47 @@ _ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
-def load_model(source: Path | str, dtype: torch.dtype | None) -> Any:
+def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool = True) -> Any:
     """A whole causal language model.
 
     Args:
+        source: A folder, or a hub id.
         dtype: The dtype to load in; None: the checkpoint's own.
+        may_ask: Whether the hub may be asked for an id; the cache alone is looked at where only a file names it.
 
     Returns:
         The model.
 
     Raises:
-        InputError: There is no model, it is not in safetensors, or its tensors do not fit its configuration.
+        InputError: There is no model, it is not in safetensors, or its configuration is none of its tensors.
     """
     folder = Path(source)
     bring_weights(folder)
     if folder.is_dir():
+        require_readable(folder)
         _require_safetensors(folder)
-    require_hub(str(source))
-    try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-            model_class = _model_class(config)
-            model, report = model_class.from_pretrained(
-                str(source),
-                dtype=dtype if dtype is not None else "auto",
-                trust_remote_code=False,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **sharding_arguments(model_class, config),
-            )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{source} does not load as a causal language model: {first_line}",
-            hint="Point --model at a Hugging Face model folder with config.json and model.safetensors.",
-        ) from error
-    _require_same_tensors(str(source), report)
+        require_possible(folder)
+    require_hub(str(source), may_ask=may_ask)
+    with (
+        refusing(
+            f"{source} does not load as a causal language model",
+            "Point --model at a Hugging Face model folder with config.json and model.safetensors.",
+        ),
+        _quiet(),
+    ):
+        config = AutoConfig.from_pretrained(str(source), trust_remote_code=False, local_files_only=not may_ask)
+        model_class = _model_class(config)
+        model, report = model_class.from_pretrained(
+            str(source),
+            dtype=dtype if dtype is not None else "auto",
+            trust_remote_code=False,
+            local_files_only=not may_ask,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **sharding_arguments(model_class, config),
+        )
+    require_same_tensors(str(source), report)
     settle(model)
     return model
 
@@ -110,7 +117,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
         )
     config = _adapter_config(weights.path)
     tensors = _adapter_tensors(weights.path)
-    model = load_model(base, dtype)
+    model = load_model(base, dtype, may_ask=weights.is_base_given)
     if num_connected() > 1:
         _require_plain_lora(weights.path, config, tensors, model)
     with _quiet():
@@ -123,7 +130,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
                 f"{weights.path}: the adapter lacks the tensor {error.args[0]}.",
                 hint="Save it again with save_pretrained().",
             ) from error
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
                 hint="Point --model at the base model that it was trained on.",
@@ -134,6 +141,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
             f"({len(wrong)} such tensors).",
             hint="Point --model at the base model that it was trained on.",
+            cause=UNREADABLE,
         )
     return model
 
@@ -225,11 +233,11 @@ def load_tokenizer(folders: Sequence[Path]) -> Any:
         if not any((folder / name).is_file() for name in ("tokenizer.json", _TOKENIZER_CONFIG)):
             continue
         try:
-            with _quiet():
+            require_readable(folder)
+            with refusing(f"{folder} does not load as a tokenizer"), _quiet():
                 return _tokenizer_class(folder).from_pretrained(str(folder), trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            first_line = str(error).strip().splitlines()[0]
-            failed = failed or InputError(f"{folder} does not load as a tokenizer: {first_line}")
+        except InputError as error:
+            failed = failed or error
     if failed is not None:
         raise failed
     return None
@@ -242,7 +250,7 @@ def _tokenizer_class(folder: Path) -> Any:
         The class for any tokenizer.json where the folder names that, else transformers' own pick.
     """
     try:
-        named = json.loads((folder / _TOKENIZER_CONFIG).read_bytes()).get("tokenizer_class")
+        named = read_json(folder / _TOKENIZER_CONFIG).get("tokenizer_class")
     except (OSError, ValueError, AttributeError):
         named = None
     return PreTrainedTokenizerFast if named in _ANY_TOKENIZER else AutoTokenizer
@@ -259,6 +267,7 @@ def require_finite(model: nn.Module, source: str) -> None:
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",
+                cause=UNREADABLE,
             )
 
 
@@ -273,23 +282,11 @@ def _require_safetensors(folder: Path) -> None:
     )
 
 
-def _require_same_tensors(source: str, report: dict[str, Any]) -> None:
-    hint = "The folder's config.json and its weights are not from the same model."
-    for name, actual, wanted in sorted(report["mismatched_keys"]):
-        raise InputError(
-            f"{source}: {name} has the shape {tuple(actual)} and the model wants {tuple(wanted)}.", hint=hint
-        )
-    for name in sorted(report["missing_keys"]):
-        raise InputError(f"{source}: the tensor {name} is missing.", hint=hint)
-
-
 def _adapter_config(folder: Path) -> PeftConfig:
-    try:
-        with _quiet():
-            config = PeftConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise InputError(f"{folder} has no readable adapter_config.json: {first_line}") from error
+    require_readable(folder)
+    read_adapter_config(folder)
+    with refusing(f"{folder} has no readable adapter_config.json"), _quiet():
+        config = PeftConfig.from_pretrained(str(folder))
     kind = getattr(config.peft_type, "value", config.peft_type)
     reasons = (
         (getattr(config, "adapters", None), "it mixes adapters from other folders"),
@@ -314,7 +311,7 @@ def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a readable safetensors file: {error}") from error
+        raise InputError(f"{path} is not a readable safetensors file: {error}", cause=UNREADABLE) from error
 
 
 def _second_line(error: Exception) -> str:

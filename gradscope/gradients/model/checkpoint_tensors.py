@@ -8,7 +8,6 @@ Shapes: O outputs, I inputs, r the rank of an adapter.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import torch
 from safetensors import safe_open
 
 from gradscope.errors import InputError
+from gradscope.gradients.model.checked.adapter import read_adapter_config
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
@@ -88,7 +88,7 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 
 def _products(folder: Path) -> dict[str, Callable[[], Array]]:
     """The matrices s B A of a LoRA adapter, under the names of the weights that they are added to."""
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    config = read_adapter_config(folder)
     scale = _scale(folder, config)
     files = _matrices(folder)
     matches = {name: _FACTOR.match(name) for name in files}

@@ -17,17 +17,26 @@ _SECONDS = 5
 _NO = {"", "0", "false", "no", "off"}
 
 
-def require_hub(name: str) -> None:
+def require_hub(name: str, *, may_ask: bool = True) -> None:
     """Refuse a hub id whose model is neither in the cache nor to be had.
 
     Args:
         name: A folder, which is not looked at, or a hub id.
+        may_ask: Whether the hub may be asked: not where only a file names the id.
 
     Raises:
-        InputError: The hub cannot be reached or HF_HUB_OFFLINE is set, and the cache does not hold the model.
+        InputError: The hub may not be asked, cannot be reached, or HF_HUB_OFFLINE is set, and the cache does not hold
+            the model.
     """
     if Path(name).exists() or not _HUB_ID.fullmatch(name):
         return
+    if not may_ask:
+        if _is_cached(name):
+            return
+        raise InputError(
+            f"The base model is named {name}, which is no folder here, and the hub's cache does not hold it.",
+            hint=f"Name its folder, or let it be downloaded: --model {name}",
+        )
     is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() not in _NO
     if (not is_offline and _is_reachable(_endpoint())) or _is_cached(name):
         return

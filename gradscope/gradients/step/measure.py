@@ -127,6 +127,7 @@ class _Attempt:
         self._progress, self._max_bytes, self._budget = progress, max_row_bytes, prepared.budget
         self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
+        self._num_tokens = 0
         self.slow: frozenset[str] = frozenset()
 
     def loop(self) -> None:
@@ -197,7 +198,8 @@ class _Attempt:
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
         self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
-        self._progress(len(self.logprobs), len(self._plan.sequences), "rollouts")
+        self._num_tokens += len(logprobs)
+        self._progress(len(self.logprobs), len(self._plan.sequences), f"rollouts, {self._num_tokens:,} tokens")
 
 
 def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chosen:

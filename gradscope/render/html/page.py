@@ -99,8 +99,6 @@ def _facts(report: RunReport) -> tuple[str, ...]:
         f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
         *source.inferred,
         *source.missing,
-        *(
-            f"{one.num_rows:,} rows set aside: {one.reason} (first at {one.first})"
-            for one in source.quarantined.reasons
-        ),
+        *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
+        *(f"{one.num_rows:,} rows set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
     )

@@ -1,31 +1,78 @@
-"""A check as a list: each requirement with its outcome, number, limit, meaning and next step."""
+"""A check: the outcome, a line a requirement, what the first failures mean, and every requirement in full."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.render.terminal.layout import heading, source_line
-from gradscope.render.terminal.replay import STYLES
+from gradscope.render.terminal.answer import MOST_ROWS, STYLES, Blocks, Tone, answer
+from gradscope.render.terminal.layout import add_row, new_table, source_line
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.render.words.verdict_condition import condition
 from gradscope.results.check import CheckReport, Verdict
 from gradscope.say import with_interval
 
+_TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
+_ORDER = ("fail", "unknown", "pass")
 
-def check_table(report: CheckReport) -> Group:
-    """The outcome of all in the heading, then a paragraph a requirement."""
-    head = heading(f"Check: {report.outcome}", source_line(report.source))
-    return Group(head, *(_paragraph(verdict) for verdict in report.verdicts))
+
+def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
+    """The outcome of all, then a line a requirement, those that need a look first where there are many.
+
+    Args:
+        report: What was checked.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
+    open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
+    return answer(
+        "check",
+        (_headline(report), *(f"{verdict.meaning} {verdict.next_step}".strip() for verdict in open_ones)),
+        _answer(report),
+        facts=[source_line(report.source)],
+        views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
+        show=show,
+        tone=_TONES[report.outcome],
+    )
+
+
+def _headline(report: CheckReport) -> str:
+    """The outcome with its counts."""
+    counts = {name: sum(verdict.outcome == name for verdict in report.verdicts) for name in _ORDER}
+    words = {"fail": "failed", "unknown": "undecided", "pass": "held"}
+    parts = [f"{number} {words[name]}" for name, number in counts.items() if number]
+    number = len(report.verdicts)
+    return f"Check: {report.outcome}. Of {number} requirement{'s' * (number != 1)}: {', '.join(parts)}."
+
+
+def _by_outcome(report: CheckReport) -> list[Verdict]:
+    return sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+
+
+def _answer(report: CheckReport) -> Blocks:
+    table = new_table([("", "left"), ("requirement", "left"), ("is", "left")])
+    few = len(report.verdicts) <= MOST_ROWS
+    shown = report.verdicts if few else _by_outcome(report)[:MOST_ROWS]
+    for verdict in shown:
+        add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
+    yield table
+    if not few:
+        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.", style="dim")
+
+
+def _outcome(verdict: Verdict) -> Text:
+    word = Text(verdict.outcome.upper(), style=STYLES[_TONES[verdict.outcome]])
+    return word.append(" (allowed)", style="dim") if verdict.allowed else word
 
 
 def _paragraph(verdict: Verdict) -> Group:
-    head = Text("\n")
-    head.append(verdict.outcome.upper(), style=STYLES.get(verdict.outcome, "yellow"))
-    allowed = " (allowed)" if verdict.allowed else ""
-    head.append(f"{allowed}  {plain(condition(verdict))}, is {_value(verdict)}")
+    head = _outcome(verdict).append(f"  {plain(condition(verdict))}, is {_value(verdict)}", style="default")
     sentences = [sentence for sentence in (verdict.meaning, verdict.next_step) if sentence]
     return Group(head, *(Padding(cell(sentence), (0, 0, 0, 2)) for sentence in sentences))
 

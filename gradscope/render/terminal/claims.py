@@ -1,39 +1,73 @@
-"""Claims as a table: what was measured beside what chance gives, the verdict, and below it what each rests on."""
+"""Claims: how many hold, what was measured beside what chance gives, and what each verdict rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.layout import Column, add_row, document, heading, new_table, source_line
+from gradscope.render.terminal.answer import STYLES, Blocks, Tone, answer
+from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.escape import cell, plain
-from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_number
+from gradscope.render.words.numbers import UNDEFINED, format_number
 from gradscope.results.claims import ClaimRow, ClaimsReport
-from gradscope.say import with_interval
+from gradscope.say import as_ranges, with_interval
 
-_STYLES = {"supported": "green", "contradicted": "red", "cannot_tell": "yellow"}
+_MOST_ROWS = 14
+"""Of the table of decided claims."""
+_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
 
 
-def claims_table(report: ClaimsReport) -> Group:
-    """The verdicts at a glance, then a paragraph a claim."""
-    steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
-    head = heading("Claims", source_line(report.source), steps)
-    blocks: list[RenderableType] = [_verdicts(report.claims), *map(_paragraph, _by_sentence(report.claims))]
-    return document(head, blocks, Footnotes(), report.findings)
+def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
+    """How many claims hold, those that the run decides at a glance, the others by name.
+
+    Args:
+        report: What was held against the run.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
+    steps = f"gradients of steps {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
+    return answer(
+        "claims",
+        report.findings,
+        _answer(report.claims),
+        facts=[source_line(report.source), steps],
+        findings=report.findings[1:],
+        views={"reasons": lambda notes: map(_paragraph, _by_sentence(report.claims))},
+        show=show,
+    )
+
+
+def _answer(rows: Sequence[ClaimRow]) -> Blocks:
+    """The claims that are decided; the names of the others in a line."""
+    decided = [row for row in rows if row.verdict != "cannot_tell"]
+    if decided:
+        yield _verdicts(decided[:_MOST_ROWS])
+    more = [row.name for row in decided[_MOST_ROWS:]]
+    if more:
+        yield cell(f"{len(more)} more are decided: --show reasons.", style="dim")
+    open_ones = [row.name for row in rows if row.verdict == "cannot_tell"]
+    if open_ones:
+        text = Text("cannot tell: ", style=STYLES["unknown"])
+        yield text.append_text(cell(", ".join(open_ones), style="dim"))
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
-    columns: list[Column] = [("claim", "left"), ("measured", "left"), ("beside", "right"), ("verdict", "left")]
+    columns: list[Column] = [("claim", "left"), ("measured", "left"), ("by chance", "right"), ("verdict", "left")]
     table = new_table(columns)
     for row in rows:
         null = UNDEFINED if row.null.value is None else format_number(row.null.value, "rank")
-        verdict = Text(row.verdict.replace("_", " "), style=_STYLES[row.verdict])
-        add_row(table, cell(row.name, limit=28), _measured(row), null, verdict)
+        add_row(table, cell(row.name, limit=28), _measured(row), null, _word(row))
     return table
+
+
+def _word(row: ClaimRow) -> Text:
+    return Text(row.verdict.replace("_", " "), style=STYLES[_TONES[row.verdict]])
 
 
 def _measured(row: ClaimRow) -> str:
@@ -53,9 +87,7 @@ def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
 def _paragraph(rows: Sequence[ClaimRow]) -> Group:
     lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source, style="dim")]
     for row in rows:
-        text = Text()
-        text.append(row.verdict.replace("_", " "), style=_STYLES[row.verdict])
-        text.append(f"  {plain(row.metric)}. {plain(row.why)}")
+        text = Text().append_text(_word(row)).append(f"  {plain(row.metric)}. {plain(row.why)}")
         lines.append(Padding(text, (0, 0, 0, 2)))
     unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")
     lines += [Padding(cell(f"Would settle it: {settle}", style="dim"), (0, 0, 0, 2)) for settle in unsettled]

@@ -1,46 +1,109 @@
-"""A comparison as tables: what each cell did, and for each metric what changing one thing did."""
+"""A comparison: what the tests decide, what changing one thing did, and further tables of cells and tests."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Sequence
+
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, source_line
+from gradscope.render.terminal.answer import STYLES, Blocks, answer
+from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.words.compare_labels import metric_title, pair_label
-from gradscope.render.words.escape import plain
+from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import Footnotes, format_estimate
-from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _AT_ONCE = 2
 """Metrics beside each other in 80 columns."""
+_MOST_PAIRS = 6
+_METRIC, _LABEL = 16, 29
+"""Characters of a name, as many as leave room for the numbers in 80 columns."""
+_ORDER = ("decides", "suggests", "open")
 
 
-def compare_table(comparison: Comparison) -> Group:
-    """Means by cell, paired differences by metric, then what they say."""
-    notes = Footnotes()
-    blocks: list[RenderableType] = [
-        _means(comparison, comparison.metrics[start : start + _AT_ONCE], notes)
-        for start in range(0, len(comparison.metrics), _AT_ONCE)
-    ]
-    if comparison.pairs:
-        blocks += [_pairs(comparison, metric, notes) for metric in comparison.metrics]
-    own = [name for name in comparison.metrics if "@" not in name]
-    budgets = ["pass_at_k"] if len(own) < len(comparison.metrics) else []
-    tests = ("paired_difference", "p_holm", "sign_flip_p_holm") if comparison.pairs else ()
-    blocks.append(formulas(*budgets, *own, *tests))
+def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
+    """What the tests decide, the differences that say most, and what stays open.
+
+    Args:
+        comparison: What was compared.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
     cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
-    facts = f"{cells}, {comparison.num_tests} tests; means over seeds [95 % interval]"
-    return document(heading("Runs compared", source_line(comparison.source), facts), blocks, notes, comparison.findings)
+    return answer(
+        "compare",
+        comparison.findings or ("Nothing could be compared.",),
+        _answer(comparison),
+        facts=[source_line(comparison.source), f"{cells}, {comparison.num_tests} tests"],
+        findings=comparison.findings[1:],
+        views={
+            "cells": lambda notes: _cells(comparison, notes) if comparison.pairs else (),
+            "pairs": lambda notes: [_pairs(comparison, name, notes) for name in comparison.metrics if comparison.pairs],
+        },
+        show=show,
+    )
+
+
+def _cells(comparison: Comparison, notes: Footnotes) -> Blocks:
+    """Means by cell, a few metrics at once."""
+    for start in range(0, len(comparison.metrics), _AT_ONCE):
+        yield _means(comparison, comparison.metrics[start : start + _AT_ONCE], notes)
+
+
+def _answer(comparison: Comparison) -> Blocks:
+    """The differences, those that the tests decide first; means where there is nothing to compare in pairs."""
+    notes = Footnotes()
+    if not comparison.pairs:
+        yield from _cells(comparison, notes)
+    else:
+        pairs = sorted(comparison.pairs, key=_weight)
+        yield cell("Mean difference over seeds [95 % interval]", style="dim")
+        yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
+        if len(pairs) > _MOST_PAIRS:
+            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.", style="dim")
+    yield from (cell(line, style="dim") for line in notes.lines())
+
+
+def _weight(pair: ComparedPair) -> tuple[int, float]:
+    return _ORDER.index(pair.verdict), 1.0 if pair.p_value is None else pair.p_value
+
+
+def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
+    columns: list[Column] = [("metric", "left"), ("pair", "left"), ("difference", "left"), ("verdict", "left")]
+    table = new_table(columns)
+    for pair in pairs:
+        lines = Text(pair_label(pair, comparison)).split("\n")
+        for line in lines:
+            line.truncate(_LABEL, overflow="ellipsis")
+        label = Text("\n").join(lines)
+        difference = format_estimate(pair.difference, notes, "gap")
+        if pair.difference.interval is None and pair.undefined:
+            difference += notes.number(pair.undefined)
+        verdict = Text(pair.verdict, style=STYLES["fine"] if pair.verdict == "decides" else "")
+        add_row(table, cell(pair.metric, limit=_METRIC), label, difference, verdict)
+    return table
 
 
 def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
     table = new_table([("cell", "left"), ("seeds", "right"), *((metric_title(name), "left") for name in metrics)])
-    for cell in comparison.cells:
-        numbers = (format_estimate(cell.metrics[name], notes, "share") for name in metrics)
-        name = "\n  ".join(plain(part, limit=26) for part in cell.name.split(", "))
-        add_row(table, Text(name), str(len(cell.seeds)), *numbers)
+    for one in comparison.cells:
+        numbers = (_mean(one, name, notes) for name in metrics)
+        name = "\n  ".join(plain(part, limit=26) for part in one.name.split(", "))
+        add_row(table, Text(name), str(len(one.seeds)), *numbers)
     return table
+
+
+def _mean(one: ComparedCell, metric: str, notes: Footnotes) -> str:
+    """A cell's mean; without an interval with the reason."""
+    text = format_estimate(one.metrics[metric], notes, "share")
+    if one.metrics[metric].interval is not None or one.metrics[metric].value is None:
+        return text
+    why = "one run does not tell how runs differ" if len(one.seeds) == 1 else "all runs have this very value"
+    return text + notes.number(f"no interval: {why}")
 
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
@@ -48,7 +111,7 @@ def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
         [
             (metric_title(metric), "left"),
             ("difference", "left"),
-            *((title, "right") for title in ("p", "Holm", "flips")),
+            *((title, "right") for title in ("p", "p,\nHolm", "p,\nflips")),
         ]
     )
     for pair in comparison.pairs:
@@ -68,4 +131,4 @@ def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:
 def _p(value: float | None, pair: ComparedPair, notes: Footnotes) -> str:
     if value is None:
         return notes.mark(pair.undefined or "fewer than 8 pairs: sign flips cannot decide")
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"

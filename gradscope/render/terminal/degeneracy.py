@@ -1,66 +1,145 @@
-"""Degenerate groups as a table: the overall shares, other group sizes, and the course over steps."""
+"""Degenerate groups: the verdict, the shares with their course over steps, and further tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import Blocks, Views, answer
 from gradscope.render.terminal.degeneracy_signal import advantage_table, cost_table, target_table, ties_table
-from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, source_line
+from gradscope.render.terminal.layout import Column, add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import Footnotes, Style, format_estimate, format_number
+from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, Style, format_estimate, format_number
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
 
-MOST_STEPS = 20
-"""A longer run shows its steps as sparklines only; every step is in the JSON and the CSV."""
+MOST_STEPS = 80
+"""Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
+_JOINED = 20
+"""Rows of such a table."""
 
 
-def degeneracy_table(report: DegeneracyReport) -> Group:
-    """Overall shares with intervals, then by group size, then over steps, then what it means."""
-    notes = Footnotes()
+def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
+    """The verdict, the shares with their course, what was asked for, at most three findings.
+
+    Args:
+        report: What was measured.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
     size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
-    threshold = report.success_threshold
-    head = heading(
-        "Degenerate groups",
-        source_line(report.source),
-        f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts, reward '{report.reward}'"
-        + (f", success at {threshold:g} or more" if threshold is not None else ""),
-        f"p of the i.i.d. prediction: {report.pass_rate_origin}",
+    threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
+    dead = report.frac_reward_zero_std.value
+    return answer(
+        "degeneracy",
+        report.findings or ("No group has rewards to compare.",),
+        _answer(report),
+        facts=[
+            source_line(report.source),
+            f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts, reward '{report.reward}'{threshold}",
+        ],
+        findings=report.findings[1:],
+        views=_views(report),
+        show=show,
+        tone="fine" if dead == 0 else "problem" if dead == 1 else "",
     )
-    blocks: list[RenderableType] = [_overall(report, notes)]
+
+
+def _views(report: DegeneracyReport) -> Views:
+    """The further tables; none of what the log does not have."""
+    several = len(report.by_step) > 1
+    return {
+        "shares": lambda notes: [
+            cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}", style="dim"),
+            _overall(report, notes),
+        ],
+        "steps": lambda notes: [_by_step(report.by_step, notes)] if several and not _is_windows(report) else [],
+        "cost": lambda notes: [cost_table(report.starvation, notes)],
+        "advantages": lambda notes: [advantage_table(report.advantages, notes)],
+        "rewards": lambda notes: [ties_table(report.by_reward, notes)] if report.by_reward else [],
+        "policies": lambda notes: [_by_policy(report, notes)] if report.by_policy else [],
+    }
+
+
+def _is_windows(report: DegeneracyReport) -> bool:
+    """Whether the course was asked for by window, at most ten of them: then it is part of the answer."""
+    return any(row.step != row.last_step for row in report.by_step)
+
+
+def _answer(report: DegeneracyReport) -> Blocks:
+    notes = Footnotes()
+    units = report.frac_reward_zero_std.num_units
+    yield cell(f"Shares of groups [95 % interval over {units:,} prompts]", style="dim")
+    yield _shares(report, notes)
     if len(report.by_group_size) > 1:
-        blocks.append(_by_group_size(report, notes))
-    if report.by_policy:
-        blocks.append(_by_policy(report, notes))
+        yield from (Text(), _by_group_size(report, notes))
     if report.target is not None:
-        blocks.append(target_table(report.target, notes))
-    blocks += [cost_table(report.starvation, notes), advantage_table(report.advantages, notes)]
-    if report.by_reward:
-        blocks.append(ties_table(report.by_reward, notes))
-    if len(report.by_step) > 1:
-        blocks.append(_course(report.by_step))
-    if 1 < len(report.by_step) <= MOST_STEPS:
-        blocks.append(_by_step(report.by_step, notes))
-    blocks.append(formulas("frac_reward_zero_std", "iid_prediction", "jensen_gap"))
-    return document(head, blocks, notes, report.findings)
+        yield from (Text(), target_table(report.target, notes))
+    if _is_windows(report):
+        yield from (Text(), _by_step(report.by_step, notes))
+    yield from (cell(line, style="dim") for line in notes.lines())
 
 
+def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
+    """What a person asks first, each beside its course over the steps."""
+    steps, several = report.by_step, len(report.by_step) > 1
+    columns: list[Column] = [("", "left"), ("share", "left")]
+    if several:
+        columns += [(f"steps {steps[0].step} to {steps[-1].last_step},\nfrom 0 to 1", "left"), ("last", "right")]
+    table = new_table(columns)
+    rows: list[tuple[str, Estimate, Style, list[Estimate]]] = [
+        ("no gradient", report.frac_reward_zero_std, "share", [row.frac_reward_zero_std for row in steps]),
+        *(
+            (name, share, "share", [])
+            for name, share, _, _ in _before_filter(report.behind_filter.frac_zero_std_sampled)
+        ),
+        ("  all pass", report.frac_all_pass, "share", [row.frac_all_pass for row in steps]),
+        ("  all fail", report.frac_all_fail, "share", [row.frac_all_fail for row in steps]),
+        ("  tied between", report.frac_tied, "share", [row.frac_tied for row in steps]),
+        ("pass rate", report.pass_rate, "share", [row.pass_rate for row in steps]),
+        ("i.i.d. prediction", report.iid_prediction, "share", [row.iid_prediction for row in steps]),
+        ("Jensen gap", report.jensen_gap, "gap", []),
+    ]
+    for name, estimate, style, course in rows:
+        if not estimate.is_defined or (estimate is report.frac_tied and not estimate.value):
+            continue  # said once below; and most rewards are 0 and 1
+        cells = [name, format_estimate(estimate, notes, style)]
+        values = [one.value for one in course]
+        last = next((value for value in reversed(values) if value is not None), None)
+        drawn = ["", ""]
+        if last is not None:
+            drawn = [sparkline(values, low=0.0, high=1.0, width=_WIDTH), format_number(last, style)]
+        add_row(table, *cells, *(drawn if several else ()), style="bold" if name == "no gradient" else None)
+    undefined: dict[str, list[str]] = {}
+    for name, estimate, _, _ in rows:
+        if estimate.undefined:
+            undefined.setdefault(estimate.undefined, []).append(name.strip())
+    for reason, names in undefined.items():
+        notes.remark(f"No {', '.join(names)}: {reason}")
+    return table
+
+
+_WIDTH = 26
+"""Of a course over steps, in characters."""
 _Row = tuple[str, Estimate, Style, str | None]
 
 
 def _before_filter(share: Estimate) -> list[_Row]:
-    return [("  among all that were sampled", share, "share", None)] if share.is_defined else []
+    return [("  of all sampled", share, "share", None)] if share.is_defined else []
 
 
 def _overall(report: DegeneracyReport, notes: Footnotes) -> Table:
     table = new_table([("", "left"), ("share [95 % interval]", "left"), ("units", "right")])
     split = report.gap_decomposition
     rows: list[_Row] = [
-        ("degenerate groups", report.frac_reward_zero_std, "share", "bold"),
+        ("no gradient", report.frac_reward_zero_std, "share", "bold"),
         *_before_filter(report.behind_filter.frac_zero_std_sampled),
         ("  all fail", report.frac_all_fail, "share", None),
         ("  all pass", report.frac_all_pass, "share", None),
@@ -87,9 +166,8 @@ def _short(origin: str) -> str:
 
 
 def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:
-    table = new_table(
-        [("G", "right"), ("degenerate", "left"), ("i.i.d.", "left"), ("gap", "left"), ("how", "left")],
-    )
+    titles = ("group\nsize", "no gradient", "i.i.d.\nprediction", "Jensen gap", "how")
+    table = new_table([(title, "left" if place else "right") for place, title in enumerate(titles)])
     for row in report.by_group_size:
         add_row(
             table,
@@ -103,7 +181,7 @@ def _by_group_size(report: DegeneracyReport, notes: Footnotes) -> Table:
 
 
 def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
-    table = new_table([("policy", "left"), ("groups", "right"), ("degenerate", "left"), ("pass rate", "left")])
+    table = new_table([("policy", "left"), ("groups", "right"), ("no gradient", "left"), ("pass rate", "left")])
     for row in report.by_policy:
         shares = (row.frac_reward_zero_std, row.pass_rate)
         add_row(
@@ -115,37 +193,61 @@ def _by_policy(report: DegeneracyReport, notes: Footnotes) -> Table:
     return table
 
 
-def _course(steps: Sequence[StepDegeneracy]) -> Table:
-    table = new_table([(f"steps {steps[0].step} to {steps[-1].step}", "left"), ("0 to 1", "left"), ("last", "right")])
-    series = {
-        "degenerate": [row.frac_reward_zero_std.value for row in steps],
-        "  all fail": [row.frac_all_fail.value for row in steps],
-        "  all pass": [row.frac_all_pass.value for row in steps],
-        "pass rate": [row.pass_rate.value for row in steps],
-    }
-    for name, values in series.items():
-        last = next((value for value in reversed(values) if value is not None), None)
-        if last is not None:
-            add_row(table, name, sparkline(values, low=0.0, high=1.0), format_number(last, "share"))
-    return table
-
-
 def _by_step(steps: Sequence[StepDegeneracy], notes: Footnotes) -> Table:
-    """Every step or window; the last column only where the trainer logged its own share."""
-    titles = ["step", "groups", "degenerate", "fail", "pass", "tied", "p", "i.i.d.", "gap"]
-    logs = any(row.logged is not None for row in steps)
-    table = new_table([(title, "right") for title in ([*titles, "logged"] if logs else titles)])
-    for row in steps:
-        shares = (row.frac_reward_zero_std, row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
+    """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
+    whole = len(steps) <= MOST_STEPS
+    columns = [
+        (title, name, style)
+        for title, name, style in _COLUMNS
+        if (whole or name not in _OF_ONE_STEP) and any(getattr(row, name).is_defined for row in steps)
+    ]
+    logs = whole and any(row.logged is not None for row in steps)
+    titles = ["step", "groups", *(title for title, _, _ in columns), *["logged"] * logs]
+    table = new_table([(title, "right") for title in titles])
+    for rows in [(row,) for row in steps] if whole else _joined(steps):
+        first, last = rows[0].step, rows[-1].last_step
         add_row(
             table,
-            str(row.step) if row.step == row.last_step else f"{row.step}-{row.last_step}",
-            str(row.num_groups),
-            *(format_estimate(share, notes, "share", interval=False) for share in (*shares, row.iid_prediction)),
-            format_estimate(row.jensen_gap, notes, "gap", interval=False),
-            *([_logged(row, notes)] if logs else []),
+            str(first) if first == last else f"{first}-{last}",
+            str(sum(row.num_groups for row in rows)),
+            *(_mean(rows, name, style, notes) for _, name, style in columns),
+            *([_logged(rows[0], notes)] if logs else []),
+        )
+    if not whole:
+        notes.remark(
+            f"Each row joins about {len(steps) / _JOINED:.0f} steps, a mean over their groups. --by window has "
+            "intervals; the JSON and the CSV have each step."
         )
     return table
+
+
+_COLUMNS: tuple[tuple[str, str, Style], ...] = (
+    ("no\ngradient", "frac_reward_zero_std", "share"),
+    ("fail", "frac_all_fail", "share"),
+    ("pass", "frac_all_pass", "share"),
+    ("tied", "frac_tied", "share"),
+    ("pass\nrate", "pass_rate", "share"),
+    ("i.i.d.", "iid_prediction", "share"),
+    ("gap", "jensen_gap", "gap"),
+)
+"""Title, field and style of a column over steps; one that is nowhere defined is left out."""
+_OF_ONE_STEP = {"iid_prediction", "jensen_gap"}
+"""No means over groups: several steps have them at their own pass rate alone. Of the others the mean by the number of
+groups is that of all the groups."""
+
+
+def _joined(steps: Sequence[StepDegeneracy]) -> list[Sequence[StepDegeneracy]]:
+    edges = [len(steps) * edge // _JOINED for edge in range(_JOINED + 1)]
+    return [steps[start:stop] for start, stop in pairwise(edges)]
+
+
+def _mean(rows: Sequence[StepDegeneracy], name: str, style: Style, notes: Footnotes) -> str:
+    if len(rows) == 1:
+        return format_estimate(getattr(rows[0], name), notes, style, interval=False)
+    known = [(value, row.num_groups) for row in rows if (value := getattr(row, name).value) is not None]
+    if not known:
+        return UNDEFINED
+    return format_number(sum(value * number for value, number in known) / sum(number for _, number in known), style)
 
 
 def _logged(row: StepDegeneracy, notes: Footnotes) -> str:

@@ -62,10 +62,10 @@ def target_table(target: TargetDegeneracy, notes: Footnotes) -> Table:
     table = new_table(
         [
             (f"to {100 * target.target:g} % dead", "left"),
-            ("G", "right"),
-            ("degenerate", "left"),
-            ("rollouts/group", "right"),
-            ("tokens/group", "right"),
+            ("group\nsize", "right"),
+            ("no gradient", "left"),
+            ("rollouts\na group", "right"),
+            ("tokens\na group", "right"),
             ("how", "left"),
         ]
     )

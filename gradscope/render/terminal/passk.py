@@ -1,32 +1,101 @@
-"""pass@k as a table: one file by k, or two files side by side. Letters: n samples of a prompt, k the budget."""
+"""pass@k: the verdict, one file by k or several side by side. Letters: n samples of a prompt, k the budget."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Sequence
+
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.layout import add_row, document, formulas, heading, new_table, rows_set_aside
-from gradscope.render.words.escape import plain
-from gradscope.render.words.numbers import Footnotes, format_estimate, format_number
-from gradscope.results.passk import PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable
+from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
+from gradscope.render.terminal.layout import Column, add_row, new_table, rows_set_aside
+from gradscope.render.words.escape import cell, plain
+from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
+from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference, PassAtKReport, PassAtKTable
+
+_MOST_FILES = 3
+"""Files with a column each; of more the smallest and the largest budget have one."""
 
 
-def pass_at_k_table(report: PassAtKReport) -> Group:
-    """A table per file, the paired comparisons, then what it means."""
+def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
+    """The verdict, pass@k by budget, at most three findings.
+
+    Args:
+        report: What was measured.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
+    return answer(
+        "passk",
+        report.findings or ("No file has samples to count.",),
+        _answer(report),
+        facts=[_facts(table) for table in report.tables],
+        findings=report.findings[1:],
+        views={
+            "files": lambda notes: [_one(table, notes, table.rows) for table in report.tables if _has_more(report)],
+            "pairs": lambda notes: _pairs(report, notes),
+        },
+        show=show,
+    )
+
+
+def _has_more(report: PassAtKReport) -> bool:
+    """Whether the answer leaves out pass^k, forecasts or budgets."""
+    return len(report.tables) > 1 or len(report.tables[0].rows) > MOST_ROWS
+
+
+def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
+    for comparison in (report.comparison, *report.further_comparisons):
+        if comparison is not None:
+            yield from (_paired(comparison, notes), Text(_solved(comparison)))
+
+
+def _answer(report: PassAtKReport) -> Blocks:
     notes = Footnotes()
-    facts = [_facts(table) for table in report.tables]
-    blocks: list[RenderableType] = []
-    for table in report.tables:
-        blocks.append(_one(table, notes, named=len(report.tables) > 1))
-        if table.forecasts:
-            blocks.append(_beyond(table, notes))
-    comparisons = [report.comparison] if report.comparison is not None else []
-    for comparison in (*comparisons, *report.further_comparisons):
-        blocks += [_paired(comparison, notes), Text(_solved(comparison))]
-    compared = ("compression_factor",) if comparisons else ()
-    blocks.append(formulas("pass_at_k", "pass_hat_k", *compared))
-    return document(heading("pass@k", *facts), blocks, notes, report.findings)
+    if len(report.tables) == 1:
+        yield cell("[95 % interval over prompts]", style="dim")
+        (table,) = report.tables
+        yield _one(table, notes, evenly(table.rows), named=False)
+    elif len(report.tables) <= _MOST_FILES:
+        yield cell("pass@k [95 % interval over prompts]", style="dim")
+        yield _by_budget(report, notes)
+    else:
+        yield cell("pass@k [95 % interval over prompts]", style="dim")
+        yield _by_file(report, notes)
+    yield from (cell(line, style="dim") for line in notes.lines())
+
+
+def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
+    """A row a budget, a column a file; of two files the difference beside them."""
+    tables, compared = report.tables, report.comparison
+    with_difference = compared is not None and len(tables) == 2
+    columns: list[Column] = [("k", "right"), *((plain(table.name, limit=21), "left") for table in tables)]
+    rendered = new_table([*columns, ("difference", "left")] if with_difference else columns)
+    differences = {row.k: row.difference for row in compared.rows} if compared else {}
+    for rows in evenly(list(zip(*(table.rows for table in tables), strict=True))):
+        k = rows[0].k
+        cells = [format_estimate(row.pass_at_k, notes, "share") for row in rows]
+        if with_difference:
+            cells.append(format_estimate(differences[k], notes, "gap") if k in differences else UNDEFINED)
+        add_row(rendered, str(k), *cells)
+    return rendered
+
+
+def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
+    """A row a file at the smallest and the largest budget, with what the others are ahead of the first by there."""
+    first, *_ = report.tables
+    low, high = 0, len(first.rows) - 1
+    columns: list[Column] = [("file", "left"), *((f"k = {first.rows[place].k}", "left") for place in (low, high))]
+    rendered = new_table([*columns, (f"ahead of the first\nat k = {first.rows[high].k}", "left")])
+    compared = [None, report.comparison, *report.further_comparisons]
+    for table, comparison in zip(report.tables, compared, strict=True):
+        cells = [format_estimate(table.rows[place].pass_at_k, notes, "share") for place in (low, high)]
+        difference = "" if comparison is None else format_estimate(comparison.rows[-1].difference, notes, "gap")
+        add_row(rendered, cell(table.name, limit=14), *cells, difference)
+    return rendered
 
 
 def _facts(table: PassAtKTable) -> str:
@@ -36,25 +105,17 @@ def _facts(table: PassAtKTable) -> str:
     return f"{facts}{rows_set_aside(table.source)}"
 
 
-def _one(table: PassAtKTable, notes: Footnotes, *, named: bool) -> Table:
-    name = f"pass@k of {plain(table.name, limit=24)}" if named else "pass@k [95 % interval]"
-    rendered = new_table([("k", "right"), (name, "left"), ("pass^k (all k correct)", "left")])
-    for row in table.rows:
-        add_row(
-            rendered,
-            str(row.k),
-            format_estimate(row.pass_at_k, notes, "share"),
-            format_estimate(row.pass_hat_k, notes, "share"),
-        )
-    return rendered
-
-
-def _beyond(table: PassAtKTable, notes: Footnotes) -> Table:
-    name = f"forecast pass@k of {plain(table.name, limit=24)}"
-    rendered = new_table([("k", "right"), (name, "left"), ("forecast pass^k", "left")])
-    for row in table.forecasts:
-        shares = (row.pass_at_k, row.pass_hat_k)
-        add_row(rendered, str(row.k), *(format_estimate(share, notes, "share") for share in shares))
+def _one(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:
+    """The budgets of one file; forecasts in a column of their own, where a budget exceeds the samples."""
+    name = f"pass@k of\n{plain(table.name, limit=24)}" if named else "pass@k"
+    columns: list[Column] = [("k", "right"), (name, "left"), ("all k correct\n(pass^k)", "left")]
+    forecasts = {row.k: row.pass_at_k for row in table.forecasts}
+    rendered = new_table([*columns, ("pass@k,\nforecast", "left")] if forecasts else columns)
+    for row in rows:
+        cells = [format_estimate(share, notes, "share") for share in (row.pass_at_k, row.pass_hat_k)]
+        if forecasts:
+            cells.append(format_estimate(forecasts[row.k], notes, "share") if row.k in forecasts else "")
+        add_row(rendered, str(row.k), *cells)
     return rendered
 
 
@@ -67,7 +128,7 @@ def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
             ("ahead", "right"),
             ("behind", "right"),
             ("ties", "right"),
-            ("m", "left"),
+            ("compression\nfactor", "left"),
         ]
     )
     for row in comparison.rows:

@@ -1,32 +1,99 @@
-"""A report in the terminal: each question with its one sentence, in the page's own words, and its course in a line."""
+"""A report in the terminal: the first answers, each question with its sentence and course; or a line a run."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from gradscope.render.terminal.layout import heading, source_line
+from gradscope.render.terminal.answer import MOST_ROWS, Blocks, answer, evenly
+from gradscope.render.terminal.layout import add_row, new_table, source_line
 from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
-from gradscope.results.report import Chart, ReportSection, RunReport
+from gradscope.render.words.numbers import Footnotes, format_estimate
+from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, RunSummary
 
-_WIDTH = 24
+_WIDTH, _INDEX_WIDTH = 24, 12
 _LONGEST = 78
 
 
-def report_table(report: RunReport) -> Group:
-    """A paragraph a question; the page holds the rest."""
-    head = heading(f"Report: {plain(report.name)}", source_line(report.source))
-    return Group(head, *(_paragraph(section) for section in report.sections))
+def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
+    """How many questions are answered, the first answers, and what the log cannot tell; the page holds the rest.
+
+    Args:
+        report: What was found.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
+    answered = [section for section in report.sections if section.missing is None]
+    counts = f"Of {len(report.sections)} questions this log answers {len(answered)}."
+    first, *more = [section.headline for section in answered] or ["The page says what to log."]
+    return answer(
+        "report",
+        (f"{counts} {first}", *more),
+        _unanswered(report.sections),
+        facts=[source_line(report.source)],
+        views={"sections": lambda notes: map(_paragraph, report.sections)},
+        show=show,
+    )
+
+
+def _unanswered(sections: Sequence[ReportSection]) -> Blocks:
+    names = [section.name for section in sections if section.missing is not None]
+    if names:
+        yield cell(f"Not in this log: {', '.join(names)}; the page says what to log.", style="dim")
+
+
+def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
+    """A line a run, its rewards as a sparkline.
+
+    Args:
+        index: The runs of a folder.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
+
+    Returns:
+        What rich prints.
+    """
+    return answer(
+        "report",
+        index.findings,
+        _runs(index, evenly(index.runs)),
+        facts=[source_line(index.source)],
+        views={"runs": lambda notes: _runs(index, index.runs) if len(index.runs) > MOST_ROWS else ()},
+        show=show,
+    )
+
+
+def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
+    notes = Footnotes()
+    values = [value for run in index.runs for value in run.reward_by_step if value is not None]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    title = f"reward, {low:.3g} to {high:.3g}"
+    table = new_table([("run", "left"), (title, "left"), ("mean", "right"), ("groups without gradient", "left")])
+    for run in runs:
+        add_row(
+            table,
+            cell(run.name, limit=26),
+            sparkline(run.reward_by_step, low=low, high=high, width=max(_INDEX_WIDTH, len(title))),
+            format_estimate(run.reward, notes, "norm"),
+            format_estimate(run.frac_reward_zero_std, notes, "share"),
+        )
+    yield table
+    if len(runs) < len(index.runs):
+        yield cell(f"{len(runs)} of {len(index.runs)} runs; --show runs has all.", style="dim")
+    lines = (*notes.lines(), *(f"not read: {name}: {reason}" for name, reason in index.left_out))
+    yield from (cell(line, style="dim") for line in lines)
 
 
 def _paragraph(section: ReportSection) -> Group:
     style = "" if section.missing is None else "dim"
     lines = [cell(section.headline, style=style), *(_curve(chart) for chart in section.charts[:1] if _is_course(chart))]
-    return Group(Text(f"\n{plain(section.question)}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+    return Group(Text(plain(section.question), style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
 def _is_course(chart: Chart) -> bool:

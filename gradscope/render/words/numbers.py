@@ -13,6 +13,7 @@ Style = Literal["share", "gap", "rank", "norm", "count"]
 ``count`` a whole number."""
 
 UNDEFINED = "—"
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Footnotes:
@@ -20,16 +21,30 @@ class Footnotes:
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
+        self._remarks: list[str] = []
 
     def mark(self, reason: str) -> str:
-        """The dash that stands for an undefined number, with the number of the footnote that says why."""
+        """The dash that stands for an undefined number, with the raised number of the footnote that says why."""
+        return f"{UNDEFINED}{self.number(reason)}"
+
+    def number(self, reason: str) -> str:
+        """The raised number of a footnote, to stand behind a word: ``cannot²``."""
         if reason not in self._reasons:
             self._reasons.append(reason)
-        return f"{UNDEFINED}({self._reasons.index(reason) + 1})"
+        return _raised(self._reasons.index(reason) + 1)
+
+    def remark(self, sentence: str) -> None:
+        """Adds what no single number points to, such as the rows that a table leaves out."""
+        self._remarks.append(sentence)
 
     def lines(self) -> tuple[str, ...]:
-        """The footnotes, a line per reason, numbered as the marks are."""
-        return tuple(f"({number}) {reason}" for number, reason in enumerate(self._reasons, start=1))
+        """The footnotes, a line per reason, numbered as the marks are; then the remarks."""
+        reasons = (f"{_raised(number)} {reason}" for number, reason in enumerate(self._reasons, start=1))
+        return (*reasons, *self._remarks)
+
+
+def _raised(number: int) -> str:
+    return str(number).translate(_RAISED)
 
 
 def format_number(value: float, style: Style) -> str:

@@ -8,9 +8,9 @@ from typing import Literal
 
 _READ = (
     *(".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".eval"),
-    *(".yaml", ".yml", ".toml", ".md"),
+    *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
-"""Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations beside them."""
+"""Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums beside them."""
 _READ_NAMES = re.compile(r"(^|/)(events\.out\.tfevents\.[^/]*|rollout_data/[^/]*\.pt)$")
 """Further logs: TensorBoard's, and slime's."""
 _WEIGHTS = re.compile(r"(\.safetensors|\.jinja|^tokenizer\.(json|model)|^vocab\.(json|txt)|^merges\.txt)$")

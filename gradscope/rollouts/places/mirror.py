@@ -16,6 +16,7 @@ from typing import Any
 
 from gradscope.copies import note_copy
 from gradscope.errors import InputError
+from gradscope.plain_json import read_json
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.places.failures import explaining
@@ -158,9 +159,9 @@ class Mirror:
 
     def _read_index(self) -> None:
         try:
-            known = json.loads((self.home / _INDEX).read_bytes())
+            known = read_json(self.home / _INDEX)
             self.copied = {name: (size, mark) for name, (size, mark) in known.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (InputError, OSError, ValueError, TypeError, AttributeError):
             self.copied = {}
 
     def _write_index(self) -> None:

@@ -25,7 +25,7 @@ def as_named_run(run: Run) -> Run:
             files=tuple(map(as_named, source.files)),
             inferred=(*map(as_named, source.inferred), *awaited_note(run.path)),
             missing=tuple(map(as_named, source.missing)),
-            quarantined=replace(quarantined, reasons=reasons),
+            quarantined=replace(quarantined, reasons=reasons, lost=tuple(map(as_named, quarantined.lost))),
         ),
         unmerged_weights={
             number: replace(reason, hint=as_named(reason.hint)) for number, reason in run.unmerged_weights.items()

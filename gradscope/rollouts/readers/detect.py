@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
+from gradscope.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
@@ -16,7 +17,7 @@ from gradscope.rollouts.readers.flat import generic
 from gradscope.rollouts.readers.flat.columns import list_names
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.assemble import peek
-from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.refused_files import refuse_files
@@ -60,10 +61,18 @@ def read_run(
     _require_input(request.path)
     reader = _recognize(request) if request.options.reader is None else format_named(request.options.reader)
     _refuse_unused(reader, request)
-    run = as_named_run(_naming_non_finite(reader.read(request)))
+    run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
     return run
+
+
+def _with_given_base(run: Run, request: ReadRequest) -> Run:
+    """The run, with a note on weights whose base a person named and no file."""
+    if request.model is None:
+        return run
+    weights = (replace(one, is_base_given=one.base == request.model) for one in run.weights)
+    return replace(run, weights=tuple(weights))
 
 
 def _naming_non_finite(run: Run) -> Run:
@@ -82,6 +91,7 @@ def _naming_non_finite(run: Run) -> Run:
 
 
 def _require_input(path: Path) -> None:
+    require_regular(path)
     if path.is_dir():
         if not any(path.iterdir()):
             raise InputError(f"The folder {path} is empty.", hint="Name the folder that the trainer wrote its logs to.")
@@ -121,7 +131,15 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_folder_of_runs(request.path, _runs_below(request.path))
     refuse_folders(request.path)
     refuse_files(request.path)
-    rows = peek(request.path)
+    quarantine = QuarantineLog()
+    rows = peek(request.path, quarantine)
+    if not rows:
+        quarantine.raise_lost()
+        for reason in quarantine.result().reasons:
+            raise InputError(
+                f"{request.path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
+                hint="A row needs a finite number as reward and something to group by.",
+            )
     refuse_lone_list(request.path, rows)
     columns = generic.columns_in(rows)
     seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."

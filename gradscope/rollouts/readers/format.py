@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, holds_rewards_alone
 from gradscope.rollouts.readers.parsing.assemble import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.counted import REDUCED, counted
@@ -26,6 +27,9 @@ from gradscope.rollouts.readers.scan.reduction import ColumnLog, FileRow, is_lar
 from gradscope.rollouts.reward_table import RewardTable
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
+
+_NUM_RECOGNIZED = 8
+"""Files that are looked at to recognize a format: the first ones may be damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,7 @@ class RowFormat:
     patterns: tuple[str, ...]
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
-    """Whether the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
+    """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
     records: Callable[..., Iterable[Record]]
     """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none."""
     survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
@@ -144,7 +148,7 @@ class RowFormat:
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
         files = self._files(request.path)
-        return bool(files) and self.recognizes_file(files[0])
+        return any(map(self.recognizes_file, files[:_NUM_RECOGNIZED]))
 
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
@@ -205,7 +209,7 @@ class RowFormat:
             files=reading.files,
             columns=columns.names,
             declared=columns.of_file,
-            rows=self.rows_of,
+            rows=self._rows_in,
             records=records,
             together=together,
             quarantine=reading.quarantine,
@@ -235,8 +239,15 @@ class RowFormat:
 
     def _rows(self, reading: Reading) -> Iterator[LogRow]:
         for file in reading.files:
-            for location, cells in self.rows_of(file, reading.quarantine):
+            for location, cells in self._rows_in(file, reading.quarantine):
                 yield LogRow(file=file, location=location, cells=cells, reading=reading)
+
+    def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+        """The rows of a file; one that cannot be read to its end is set aside from there on."""
+        try:
+            yield from self.rows_of(file, quarantine)
+        except InputError as error:
+            quarantine.lose(error)
 
 
 def has_keys(*keys: str) -> Callable[[Path], bool]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
+from gradscope.rollouts.groups import num_used
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing.arguments import require_arguments
 from gradscope.rollouts.readers.parsing.counted import counted, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
@@ -23,8 +29,10 @@ from gradscope.rollouts.run_folder import (
     read_manifest,
     read_metrics,
     rollouts_path,
+    step_path,
 )
-from gradscope.rollouts.store import read_steps, step_files
+from gradscope.rollouts.store import read_steps, step_files, steps_written
+from gradscope.rollouts.types import RolloutGroup
 
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
@@ -44,19 +52,26 @@ def _read(request: ReadRequest) -> Run:
         The run.
 
     Raises:
-        InputError: It has no rollouts.
+        InputError: It has no rollouts, or none of their files can be read.
     """
     path = request.path
     manifest = read_manifest(path)
+    require_arguments(manifest.trainer_arguments, str(manifest_path(path)))
     files = step_files(path)
     if not files:
         raise InputError(f"{path} holds no rollouts/step_*.parquet.", hint="The run ended before its first step.")
-    groups = read_steps(path)
+    quarantine = QuarantineLog()
+    metrics = read_metrics(path, quarantine)
+    groups = read_steps(path, quarantine)
+    if not groups:
+        quarantine.raise_lost()
+    for sentence in _contradictions(path, groups, metrics):
+        quarantine.lose(InputError(sentence))
     overrides = read_trainer_settings(request.run_config)
-    weights = _find_weights(request)
+    damaged_weights: dict[int, str] = {}
+    weights = _find_weights(request, damaged_weights)
     side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
     named = f"gradscope run {manifest.run_id}"
-    metrics = read_metrics(path)
     return Run(
         path=path,
         source=Source(
@@ -64,7 +79,8 @@ def _read(request: ReadRequest) -> Run:
             format="gradscope",
             recognized=f"{named}, {counted(len(files), 'step')}, advantage {manifest.advantage}",
             files=tuple(str(file) for file in (*files, *side_files) if file.is_file()),
-            num_rows=sum(group.size for group in groups),
+            num_rows=num_used(groups),
+            quarantined=quarantine.result(),
             missing=(*_sampling_notes(manifest, metrics), *(() if weights else (_NO_WEIGHTS,))),
         ),
         groups=groups,
@@ -79,8 +95,24 @@ def _read(request: ReadRequest) -> Run:
             origin=overrides.origin or "the run's manifest",
         ),
         weights=weights,
+        damaged_weights=damaged_weights,
         tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
     )
+
+
+def _contradictions(
+    path: Path, groups: Sequence[RolloutGroup], metrics: Mapping[int, Mapping[str, float]]
+) -> Iterator[str]:
+    """What the checksums and the metrics tell of steps, and their files do not bear out."""
+    found = Counter(group.step for group in groups)
+    there = {file.name for file in step_files(path)}
+    told = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
+    for step in sorted({*steps_written(path), *(step for step, count in told.items() if count > 0)}):
+        file = step_path(path, step)
+        if file.name not in there:
+            yield f"{file} is gone: the run wrote rollouts at step {step}."
+        elif step in found and found[step] != told.get(step, found[step]):
+            yield f"{file} has {found[step]} groups, and the metrics of step {step} tell of {told[step]:g}."
 
 
 def _own_settings(manifest: RunManifest) -> dict[str, Any]:
@@ -100,7 +132,7 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
     """What the log does not show of how its groups came about."""
     sampling = manifest.config.get("sampling")
     sampled, dead = (
-        sum(int(values.get(name, 0)) for values in metrics.values())
+        sum(int(values[name]) for values in metrics.values() if math.isfinite(values.get(name, math.nan)))
         for name in ("num_sampled_groups", "num_sampled_degenerate_groups")
     )
     if sampling == "dynamic":
@@ -113,8 +145,8 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
         )
 
 
-def _find_weights(request: ReadRequest) -> tuple[WeightsRef, ...]:
-    weights = find_weights(request.path)
+def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
+    weights = find_weights(request.path, damaged)
     if request.model is not None:
         weights = tuple(
             dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights

@@ -14,7 +14,7 @@ _WEIGHTS = (".safetensors", ".gguf")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
 _START = 65_536
 """Bytes that are looked at."""
-_DECIMAL_COMMA = re.compile(r"(?:^|;)-?\d+,\d+(?:;|$)", re.MULTILINE)
+_DECIMAL_COMMA = re.compile(r"(?:^|;)-?[0-9]+,[0-9]+(?:;|$)", re.MULTILINE)
 
 
 def refuse_files(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradscope.errors import InputError
 
-_NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_]\d+")
+_NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.gradients.model.embedding import padding_row
+from gradscope.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run import WeightsRef
@@ -83,6 +84,6 @@ def _name_padding(config: Path, model: Any) -> None:
     named before no gradient, so whoever recomputes gradients has to know which that was.
     """
     if config.is_file():  # an adapter has none
-        document = json.loads(config.read_bytes())
+        document = read_json(config)
         document.get("text_config", document)["pad_token_id"] = padding_row(model)
         atomic_write(config, json.dumps(document, indent=2, sort_keys=True) + "\n", force=True)

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
+from gradscope.plain_json import read_json
 from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
@@ -24,7 +25,7 @@ from gradscope.rollouts.run_folder import (
     metrics_path,
     read_metrics,
 )
-from gradscope.rollouts.store import step_files
+from gradscope.rollouts.store import checksum_path, step_files
 from gradscope.training.setup.processes import shards_model
 
 MARKER = "gradscope_checkpoint.json"
@@ -71,7 +72,7 @@ def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
     """
     file = folder / MEMORY
     try:
-        numbers = {str(name): float(value) for name, value in json.loads(file.read_bytes()).items()}
+        numbers = {str(name): float(value) for name, value in read_json(file).items()}
         file = folder / MEMORY_ARRAYS
         online.recall(Memory(numbers=numbers, arrays=load_file(file) if file.is_file() else {}))
     except (OSError, ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:
@@ -118,6 +119,7 @@ def rewind(run: Path, num_updates: int) -> None:
     for file in step_files(run):
         if int(file.stem.removeprefix("step_")) > num_updates:
             file.unlink()
+            checksum_path(file).unlink(missing_ok=True)
     kept = {step: values for step, values in read_metrics(run).items() if step <= num_updates}
     lines = (metrics_line(step, values) for step, values in sorted(kept.items()))
     atomic_write(metrics_path(run), "".join(lines), force=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import math
 import types
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gradscope.errors import InputError, UsageError
+from gradscope.plain_json import read_json
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""
@@ -229,7 +229,7 @@ def read_config(path: Path) -> TrainConfig:
     """
     file = path / "manifest.json" if path.is_dir() else path
     try:
-        document = json.loads(file.read_bytes())
+        document = read_json(file)
     except OSError as error:
         raise InputError(
             f"{file} cannot be read: {error.strerror}.", hint="Name a run's manifest.json or a file of settings."

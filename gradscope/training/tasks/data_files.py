@@ -6,12 +6,13 @@ the file says. Held-out prompts never occur in training, also where a file lists
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.limits import read_whole
+from gradscope.plain_json import parse_json
 from gradscope.training.tasks.answers import extract_answer, grade_final_answer
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 
@@ -105,7 +106,7 @@ def _task(
 def _read(path: Path, row: Row) -> tuple[Problem, ...]:
     """All rows of a file; blank lines are allowed."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # some editors put a mark in front
+        lines = read_whole(path).decode("utf-8-sig").split("\n")  # some editors put a mark in front
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the path given as data.") from error
     except UnicodeDecodeError as error:
@@ -123,9 +124,9 @@ def _read(path: Path, row: Row) -> tuple[Problem, ...]:
 
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
-        document = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON.", hint="Expected: one JSON object a line.") from error
+        document = parse_json(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
     if not isinstance(document, dict):
         raise InputError(f"{where} is not a JSON object.", hint="Expected: one JSON object a line.")
     return document

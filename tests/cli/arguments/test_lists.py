@@ -18,13 +18,13 @@ from gradscope.errors import UsageError
 
 LISTS = {
     "rank": ("--step", "--advantage", "--group-size", "--show"),
-    "replay": ("--step",),
-    "claims": ("--step", "--samples"),
-    "report": ("--step", "--samples"),
-    "degeneracy": ("--group-size",),
-    "passk": ("--k",),
-    "compare": ("--k",),
-    "check": ("--track", "--allow-unknown"),
+    "replay": ("--step", "--show"),
+    "claims": ("--step", "--samples", "--show"),
+    "report": ("--step", "--samples", "--show"),
+    "degeneracy": ("--group-size", "--show"),
+    "passk": ("--k", "--show"),
+    "compare": ("--k", "--show"),
+    "check": ("--track", "--allow-unknown", "--show"),
     "train": ("--seeds", "--advantage", "--learning-rate"),
 }
 """Every option that takes several values, but check's requirements, which hold commas of their own."""

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 
 from gradscope.cli.app import command as app
+from gradscope.cli.arguments.options import parse_show, show_option
+from gradscope.errors import UsageError
+from gradscope.render.terminal.names import TABLES, choices_of
 
 COMMANDS: dict[str, Any] = app().commands
 
@@ -17,7 +20,7 @@ SHARED = {
     ),
     "--reader": (
         "Force a reader instead of detecting it.",
-        ("degeneracy", "passk", "rank", "replay", "check", "report"),
+        ("degeneracy", "passk", "rank", "replay", "check", "report", "claims"),
     ),
     "--initial-weights": ("The weights before the first update", ("rank", "replay", "check", "report")),
     "--json": ("Print one JSON document and nothing else.", ("degeneracy", "passk", "rank", "compare", "report")),
@@ -30,3 +33,12 @@ SHARED = {
 def test_an_option_has_one_wording_in_every_command(flag: str, command: str) -> None:
     (option,) = [one for one in COMMANDS[command].params if flag in one.opts]
     assert option.help.startswith(SHARED[flag][0])
+
+
+@pytest.mark.parametrize("command", sorted(TABLES))
+def test_every_table_of_a_command_is_named_at_its_option_and_taken(command: str) -> None:
+    names = choices_of(command)
+    assert all(name in (show_option(command).help or "") for name in names)
+    assert parse_show(command, [",".join(names)]) == names
+    with pytest.raises(UsageError, match="--show knows no 'nothing'"):
+        parse_show(command, ["nothing"])

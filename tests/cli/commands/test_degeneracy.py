@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,38 @@ from tests.render.examples import HOSTILE
 def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:
     done = cli("degeneracy", log)
     assert done.code == 0
-    assert "degenerate groups" in done.out
-    assert "0.667" in done.out
-    assert f"read {log}" in done.err
-    assert "degenerate groups" not in done.err
+    assert done.out.startswith("4 of 6 groups (66.7 %")
+    assert "no gradient" in done.out
+    assert f"read {log}: " in done.err
+    assert "no gradient" not in done.err
+
+
+def test_the_file_that_was_chosen_in_a_folder_is_named(cli: Cli, log: Path) -> None:
+    assert (
+        f"read {log.parent}: jsonl with a row a rollout, 1 file (log.jsonl), 24 rows"
+        in cli("degeneracy", log.parent).err
+    )
+    for number in range(4):
+        (log.parent / f"{number}.jsonl").write_bytes(log.read_bytes())
+    assert "(0.jsonl" not in cli("degeneracy", log.parent).err
+
+
+def test_the_answer_names_commands_that_work_and_what_was_asked_for_is_part_of_it(cli: Cli, log: Path) -> None:
+    done = cli("degeneracy", log, "--group-size", "2", "--by", "window")
+    lines = done.out.splitlines()
+    assert len(lines) <= 40
+    commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]
+    assert commands[0] == f"degeneracy {log} --group-size 2 --by window --show all"
+    again, explained = (cli(*shlex.split(words)) for words in commands)
+    assert (again.code, explained.code) == (0, 0)
+    assert "advantage on these rewards" in again.out
+    assert "advantage on these rewards" not in done.out
+    assert "unbiased" in done.out
+
+
+def test_a_verdict_alone_is_nothing_else(cli: Cli, log: Path) -> None:
+    done = cli("degeneracy", log, "--show", "verdict")
+    assert (len(done.out.splitlines()), "$ " in done.out) == (2, False)
 
 
 def test_a_pipe_gets_no_color_and_no_padding(cli: Cli, log: Path) -> None:
@@ -87,7 +116,7 @@ def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> Non
         "degeneracy_predictions.csv",
     ]
     assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [
-        f"wrote {folder / name}" for name in names
+        f"wrote {folder}: {', '.join(names)}"
     ]
     assert json.loads((folder / "degeneracy.json").read_text())["schema"] == "gradscope/degeneracy"
     assert sorted(path.name for path in folder.parent.iterdir()) == ["out"]

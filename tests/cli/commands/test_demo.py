@@ -81,7 +81,7 @@ def test_every_command_of_the_tour_parses() -> None:
 def test_the_tour_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
     config = TrainConfig()
     words = [word for _, arguments in _tour(Path("tour")) for word in arguments]
-    steps = {int(words[place + 1]) for place, word in enumerate(words) if word == "--step"}
+    steps = {int(step) for place, word in enumerate(words) if word == "--step" for step in words[place + 1].split(",")}
     assert steps
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]
 
@@ -90,11 +90,11 @@ def test_what_to_look_at_is_what_was_written(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
 ) -> None:
     def write(arguments: list[str]) -> int:
-        if arguments[0] == "replay":
-            (tmp_path / "tour" / "replay").mkdir(parents=True)
-            (tmp_path / "tour" / "replay" / "replay.png").touch()
+        if arguments[0] == "report":
+            (tmp_path / "tour").mkdir()
+            (tmp_path / "tour" / "report.html").touch()
         return recorder(arguments)
 
     _, out, _ = run_demo(cli, monkeypatch, write, str(tmp_path / "tour"))  # type: ignore[arg-type]
-    assert "replay.png" in out
+    assert out.splitlines()[-1] == f"{tmp_path / 'tour' / 'report.html'}: all of it on one page: open it in a browser"
     assert "passk.png" not in out

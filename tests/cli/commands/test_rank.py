@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.render.terminal.rank.names import TABLES
+from gradscope.render.terminal.names import choices_of
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
@@ -38,7 +38,7 @@ def test_a_wrong_table_is_refused_before_anything_is_read(cli: Cli) -> None:
     done = cli("rank", "no-such-run", "--show", "signal,base")
     assert (done.code, done.out) == (2, "")
     assert "error: --show knows no 'base'." in done.err
-    assert f"Write --show with any of {', '.join(TABLES)}, all" in done.err
+    assert f"Write --show with any of {', '.join(choices_of('rank'))}" in done.err
 
 
 @pytest.mark.slow

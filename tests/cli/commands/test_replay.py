@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.contract import missing_fields
 
-GATE = "The same as a gate: gradscope "
+GATE = "$ gradscope check "
 
 
 def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
@@ -24,7 +24,8 @@ def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
 def test_a_log_without_weights_decides_nothing_and_exits_1(cli: Cli, log: Path) -> None:
     done = cli("replay", log)
     assert done.code == 1
-    assert done.out.startswith("Replay: cannot at 2 of 2 steps\n")
+    assert done.out.startswith("Replay: cannot at 2 of 2 steps. ")
+    assert GATE not in done.out
 
 
 @pytest.mark.parametrize(
@@ -39,8 +40,9 @@ def test_the_printed_gate_has_the_exit_code_of_the_replay(
     cli: Cli, tiny_run: Path, options: list[str], code: int, headline: str
 ) -> None:
     done = cli("replay", tiny_run, *options)
-    assert (done.code, done.out.splitlines()[0]) == (code, f"Replay: {headline}")
-    gates = [line.removeprefix(GATE) for line in done.out.splitlines() if line.startswith(GATE)]
+    assert done.code == code
+    assert done.out.startswith(f"Replay: {headline}. ")
+    gates = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith(GATE)]
     assert len(gates) == (0 if "--tolerance" in options else 1)
     assert [cli(*shlex.split(gate)).code for gate in gates] == [code] * len(gates)
 
@@ -51,7 +53,7 @@ def test_a_wrong_loss_type_exits_1_and_so_does_its_gate(cli: Cli, tiny_run: Path
     done = cli("replay", tiny_run, "--run-config", config, "--batch-tokens", "4096")
     assert done.code == 1
     assert "mismatch at 2 of 2 steps" in done.out
-    (gate,) = [line.removeprefix(GATE) for line in done.out.splitlines() if line.startswith(GATE)]
+    (gate,) = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith(GATE)]
     assert f"--run-config {config} --batch-tokens 4096" in gate
     checked = cli(*shlex.split(gate))
     assert checked.code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr("gradscope.training.train.train", train)
     monkeypatch.setattr("gradscope.training.grid.train_grid", train_grid)
+    monkeypatch.setattr("gradscope.cli.commands.train._show_answer", lambda *run: None)
     return calls
 
 
@@ -47,7 +49,8 @@ def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
         ("--learning-rate", "1e-4,2e-4"),
         ("--seeds", "3-4"),
     ):
-        assert cli("train", *arguments, "--output", "g", "--jobs", "2").code == 0
+        done = cli("train", *arguments, "--output", "g", "--jobs", "2")
+        assert (done.code, done.out) == (0, "\n$ gradscope compare g\n")
     shapes = [[(c.advantage, c.learning_rate, c.seed) for c in cells] for cells, jobs in asked if jobs == 2]
     rate = TrainConfig().learning_rate
     assert shapes == [
@@ -88,5 +91,11 @@ def test_a_run_repeats_from_its_manifest(cli: Cli, tiny_run: Path, tmp_path: Pat
     done = cli("train", "--config", tiny_run / "manifest.json", "--output", tmp_path / "again")
     assert done.code == 0
     assert f"wrote the run {tmp_path / 'again'}" in done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith("after.jsonl against before.jsonl: ")
+    assert "groups (" in done.out
+    commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]
+    assert [command.split()[0] for command in commands] == ["degeneracy", "replay", "report"]
+    assert cli(*shlex.split(commands[0])).code == 0
     first, again = (folder / "rollouts" / "step_00002.parquet" for folder in (tiny_run, tmp_path / "again"))
     assert first.read_bytes() == again.read_bytes()

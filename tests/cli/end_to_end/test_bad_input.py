@@ -47,7 +47,12 @@ def test_a_truncated_parquet(cli: Cli, tiny_run: Path, tmp_path: Path, command: 
     shutil.copytree(tiny_run, tmp_path / "run")
     step = tmp_path / "run" / "rollouts" / "step_00002.parquet"
     step.write_bytes(step.read_bytes()[:-100])
-    assert_refused(cli, step.name, command, tmp_path / "run")
+    done = cli(command, tmp_path / "run")
+    assert done.code == (1 if command == "replay" else 2)
+    assert done.out
+    assert f"{step.name} is damaged" in done.err
+    (tmp_path / "run" / "rollouts" / "step_00001.parquet").write_bytes(b"PAR1")
+    assert_refused(cli, "step_00001.parquet is damaged", command, tmp_path / "run")
 
 
 def test_rewards_that_are_not_numbers_are_set_aside_and_counted(cli: Cli, tmp_path: Path) -> None:
@@ -93,7 +98,7 @@ def test_weights_that_are_cut_off(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     shutil.copytree(tiny_run, tmp_path / "run")
     weights = tmp_path / "run" / "checkpoints" / "checkpoint-0" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    assert_refused(cli, "the weights", "rank", tmp_path / "run", "--step", "1")
+    assert_refused(cli, "is cut off", "rank", tmp_path / "run", "--step", "1")
 
 
 def test_a_run_configuration_that_is_no_json(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:

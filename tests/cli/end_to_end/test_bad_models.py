@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gradscope.rollouts.store import checksum_path
 from tests.cli.conftest import Cli
 
 Break = Callable[[Path], None]
@@ -46,6 +47,7 @@ def rewrite_ids(run: Path, change: Callable[[list[int]], list[int]]) -> None:
         for name in ("logprobs", "mask", "token_rewards", "token_advantages"):
             row[name] = None
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    checksum_path(path).unlink()
 
 
 def ids_outside_the_vocabulary(run: Path) -> None:
@@ -58,7 +60,7 @@ def ids_outside_the_vocabulary(run: Path) -> None:
     [
         (weights_with_nan, "model.norm.weight holds values that are not finite"),
         (another_shape, "and the model wants"),
-        (fewer_layers_on_disk, "is missing"),
+        (fewer_layers_on_disk, "missing"),
         (ids_outside_the_vocabulary, "token id 22 is outside the model's vocabulary of 22"),
     ],
 )

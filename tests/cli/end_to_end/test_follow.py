@@ -20,7 +20,7 @@ def test_a_line_a_step_then_the_report_once_the_log_rests(cli: Cli, log: Path, t
     assert head.split() == ["step", "groups", "degenerate", "[95", "%]", "fail", "pass", "tied", "p"]
     assert [line.split()[:3] for line in lines[:2]] == [["1", "3", "0.667"], ["2", "3", "0.667"]]
     assert all(len(line) <= 80 for line in (head, *lines[:2]))
-    assert done.out.count("Degenerate groups") == 1
+    assert done.out.count("4 of 6 groups (66.7 %") == 1
     assert json.loads((tmp_path / "out" / "degeneracy.json").read_text())["result"]["num_groups"] == 6
 
 

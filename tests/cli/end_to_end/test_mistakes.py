@@ -1,14 +1,16 @@
-"""Mistakes in options, as people make them: one line says what is wrong, and what the hint says to write works."""
+"""More than thirty mistakes that people make: one line says what is wrong, and what the hint says to write works."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.diagnostics.compared_runs import write_run
 
 RUN = ("--steps", "2", "--num-prompts", "4", "--group-size", "2", "--heldout-prompts", "2", "--heldout-samples", "2")
 
@@ -81,3 +83,121 @@ def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run:
     page = re.search(r"`gradscope ([^`]+)`", refused(cli, "rank", tiny_run, *typed))
     assert page is not None
     assert cli(*page[1].split()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "written", "kept"),
+    [
+        (("degeneracy", "RUN", "--base-pass-rate", "often"), r"Write (--base-pass-rate [\d.]+)", 2),
+        (("degeneracy", "RUN", "--target-degeneracy", "20"), r"Write (--target-degeneracy [\d.]+)", 2),
+        (("degeneracy", "RUN", "--group-size", "1"), r"Write (--group-size \d+)", 2),
+        (("degeneracy", "RUN", "--reward", "acc"), r"It has: (\w+)", 3),
+        (("degeneracy", "RUN", "--show", "step"), r"any of (\w+)", 3),
+        (("passk", "SAMPLES", "--k", "0"), r"Write (--k \d+)", 2),
+        (("rank", "RUN", "--step", "99"), r"It has steps (\d+)", 3),
+        (("rank", "RUN", "--step", "1", "--rows", "hidden", "--max-tokens", "1"), r"Write (--max-tokens \d+)", 6),
+        (("check", "RUN"), r"Add (--require '[^']+')", 2),
+        (("check", "RUN", "--require", "frac_reward_zero_std =< 1"), r"Write ('[^']+')", 3),
+        (("check", "RUN", "--require", "frac_reward_zero_std=1"), r"Write ('[^']+')", 3),
+        (("check", "RUN", "--require", "frac_reward_zero_std <= 100%"), r"Write ('[^']+')", 3),
+        (("check", "RUN", "--require", "frac_reward_zero_std 0.5"), r"a number: ('[^']+')", 3),
+        (("check", "RUN", "--require", "frac_reward_zero <= 1"), r"Did you mean '(\w+)'", 3),
+        (("explain", "efective_rank"), r"Did you mean '(\w+)'", 1),
+        (("report", "RUN", "--no-gradients", "--output", "FOLDER"), r"(--output \S+)", 3),
+        (("compare", "GRID", "--k", "99"), r"(--k \d+ --k \d+)", 2),
+    ],
+)
+def test_what_a_hint_says_stands_in_for_what_was_typed(
+    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], written: str, kept: int
+) -> None:
+    """The first ``kept`` words stay, and the hint's words follow; a metric alone is required again."""
+    words = [places(word) for word in typed]
+    found = re.search(written, refused(cli, *words))
+    assert found is not None
+    pasted = shlex.split(found[1])
+    if typed[-1] == "frac_reward_zero <= 1":
+        pasted = [f"{pasted[0]} <= 1"]
+    done = cli(*words[:kept], *pasted)
+    assert done.code in ((0, 1) if typed[0] == "check" else (0,)), done.err
+    assert not done.err.startswith("error: ")
+
+
+@pytest.fixture
+def places(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
+    """What the words in capitals stand for."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for seed in (0, 1):
+        write_run(tmp_path / "grid" / str(seed), seed=seed)
+    known = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
+    known["PAGE"] = tmp_path / "full" / "mine.txt"
+    return lambda word: str(known.get(word, word))
+
+
+@pytest.mark.parametrize(
+    ("typed", "more"),
+    [
+        (("check", "RUN", "--require", "frac_reward_zero_std <= 1", "--output", "FOLDER"), ("--force",)),
+        (("report", "RUN", "--no-gradients", "--output", "PAGE"), ("--force",)),
+        (("degeneracy", "RUN", "--idle", "0.05", "--every", "0.01"), ("--follow",)),
+        (("check", "RUN", "--track", "frac_tied", "--baseline", "new.json"), ("--update-baseline",)),
+    ],
+)
+def test_an_option_that_a_hint_names_can_be_added(
+    cli: Cli, places: Callable[[str], str], tmp_path: Path, typed: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    words = [str(tmp_path / word) if word == "new.json" else places(word) for word in typed]
+    assert all(option in refused(cli, *words) for option in more)
+    assert cli(*words, *more).code == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "left_out"),
+    [
+        (("degeneracy", "RUN", "--follow", "--json"), 1),
+        (("explain", "effective_rank", "--markdown"), 1),
+        (("compare", "GRID", "--vary", "advantges"), 2),
+    ],
+)
+def test_what_a_hint_leaves_out_was_in_the_way(
+    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], left_out: int
+) -> None:
+    words = [places(word) for word in typed]
+    assert re.search("[Ll]eave", refused(cli, *words))
+    kept = [word for word in words[: len(words) - left_out] if word != "--follow"]
+    assert cli(*kept).code == 0
+
+
+def test_a_misspelled_command_is_named(cli: Cli, tiny_run: Path) -> None:
+    done = cli("degenracy", tiny_run)
+    meant = re.search(r"Did you mean '(\w+)'", done.err)
+    assert meant is not None
+    assert cli(meant[1], tiny_run).code == 0
+
+
+def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "several" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "several" / name).symlink_to(tiny_run)
+    hint = refused(cli, "degeneracy", tmp_path / "several")
+    commands = [shlex.split(command)[1:] for command in re.findall(r"gradscope [^;]+", hint)]
+    assert [command[0] for command in commands] == ["degeneracy", "report"]
+    assert cli(*commands[0]).code == 0
+    assert cli(*commands[1], "--output", tmp_path / "all.html").code == 0
+
+
+def test_columns_between_semicolons_are_rewritten_by_the_command_of_the_hint(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("semi.csv").write_text("prompt;reward;step\na;1;1\na;0;1\n")
+    program = shlex.split(refused(cli, "degeneracy", "semi.csv").partition("that: ")[2])
+    assert program[:2] == ["python", "-c"]
+    exec(program[2], {})
+    assert cli("degeneracy", "semi.parquet").code == 0
+
+
+def test_a_training_log_is_sent_to_the_command_that_reads_it(cli: Cli, log: Path) -> None:
+    named = re.search(r"`gradscope (\w+)`", refused(cli, "passk", log))
+    assert named is not None
+    assert cli(named[1], log).code == 0

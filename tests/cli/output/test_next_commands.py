@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from gradscope.cli.output.next_commands import show_next, typed_again
+from gradscope.cli.output.next_commands import further, show_next, typed_again
 
 
 @pytest.mark.parametrize(
@@ -11,6 +13,8 @@ from gradscope.cli.output.next_commands import show_next, typed_again
         ("my-run --output out --force", "my-run"),
         ("-oout my-run --output=out -q", "my-run -q"),
         ("--json my-run --show a --show=b --step 1", "my-run --step 1"),
+        ("my-run --follow --every 2 --idle=5 --by window", "my-run --by window"),
+        ("my-run --baseline b.json --update-baseline", "my-run --baseline b.json"),
         ("my-run --initial W0 --run-config args.json -o", "my-run --initial W0 --run-config args.json"),
     ],
 )
@@ -31,3 +35,9 @@ def test_of_several_processes_none_is_printed(
     monkeypatch.setattr("gradscope.cli.output.next_commands.num_processes", lambda: 2)
     show_next(["explain"])
     assert capsys.readouterr().out == ""
+
+
+def test_all_tables_are_offered_until_they_are_shown() -> None:
+    context = SimpleNamespace(info_name="passk", meta={"typed": ("a.jsonl", "--show", "pairs", "--k", "1")})
+    assert further(context, ("pairs",)) == [["passk", "a.jsonl", "--k", "1", "--show", "all"]]
+    assert further(context, ("all",)) == []

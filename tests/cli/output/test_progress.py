@@ -49,10 +49,11 @@ def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "30 of 100 MB read, about 70 s left",
-        "60 of 100 MB read, about 40 s left",
-        "90 of 100 MB read, about 10 s left",
-        "1 of 3 steps, about 2 h 13 min left",
+        "about 80 s left: 20 of 100 MB read",
+        "about 50 s left: 50 of 100 MB read",
+        "about 20 s left: 80 of 100 MB read",
+        "0 of 3 steps",
+        "about 2 h 13 min left: 1 of 3 steps",
         "1 of 7 steps",
     ]
 
@@ -62,4 +63,4 @@ def test_minutes_are_told_as_such(seconds: list[float], capsys: pytest.CaptureFi
         progress(0, 10, "steps")
         seconds[0] += 60
         progress(1, 10, "steps")
-    assert capsys.readouterr().err == "1 of 10 steps, about 9 min left\n"
+    assert capsys.readouterr().err == "about 9 min left: 1 of 10 steps\n"

@@ -29,7 +29,8 @@ def test_what_is_no_requirement_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "hint"), [("=", "Equality is '=='."), ("=>", "The operators are <, <=, >, >=, ==, !=.")]
+    ("op", "hint"),
+    [("=", "Write 'pass@8 == 1'"), ("=>", "Write 'pass@8 >= 1'"), ("<<", "The operators are <, <=, >, >=, ==, !=.")],
 )
 def test_unknown_operator_is_refused(op: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"There is no operator '{op}'") as caught:
@@ -37,10 +38,11 @@ def test_unknown_operator_is_refused(op: str, hint: str) -> None:
     assert caught.value.hint == hint
 
 
-@pytest.mark.parametrize("limit", ["half", "50%", "nan", "inf"])
-def test_limit_is_a_finite_number(limit: str) -> None:
-    with pytest.raises(UsageError, match=f"The limit '{limit}' .* is not a finite number"):
+@pytest.mark.parametrize(("limit", "share"), [("half", "0.5"), ("45%", "0.45"), ("nan", "0.5"), ("inf", "0.5")])
+def test_limit_is_a_finite_number(limit: str, share: str) -> None:
+    with pytest.raises(UsageError, match=f"The limit '{limit}' .* is not a finite number") as caught:
         parse_requirement(f"pass@8 > {limit}")
+    assert caught.value.hint == f"Write 'pass@8 > {share}'"
 
 
 @pytest.mark.parametrize(

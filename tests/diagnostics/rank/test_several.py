@@ -20,13 +20,15 @@ from tests.diagnostics.rank.test_request import request
 
 
 def test_answers_are_in_the_order_of_the_questions() -> None:
-    echo = [SimpleNamespace(measure=lambda prepared, gram, name=name: (name, prepared, gram)) for name in "ab"]
+    echo = [
+        SimpleNamespace(measure=lambda prepared, gram, progress, name=name: (name, prepared, gram)) for name in "ab"
+    ]
     several_of = SeveralQuestions(questions=(echo[0], None, echo[1]))
     assert several_of.measure("step", "gram") == (("a", "step", "gram"), (), ("b", "step", "gram"))
 
 
 def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(prepared: object, gram: object) -> tuple[object, ...]:
+    def refuse(prepared: object, gram: object, progress: object) -> tuple[object, ...]:
         raise UsageError("Rows of tokens are measured by one process.")
 
     questions = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None))

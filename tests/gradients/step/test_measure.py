@@ -265,7 +265,10 @@ def test_unknown_engine_is_refused():
 def test_progress_is_told_per_rollout():
     seen = []
     measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, progress=lambda *event: seen.append(event))
-    assert seen == [(done, 6, "rollouts") for done in range(1, 7)]
+    assert [(done, of) for done, of, _ in seen] == [(done, 6) for done in range(1, 7)]
+    tokens = [int(label.removeprefix("rollouts, ").removesuffix(" tokens")) for _, _, label in seen]
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] == sum(len(rollout.completion_ids) for group in tiny_groups() for rollout in group.rollouts)
 
 
 def test_groups_of_two_steps_are_a_callers_bug():

@@ -91,8 +91,8 @@ def test_a_section_without_data_says_what_to_log() -> None:
 
 def test_cells_keep_their_unrounded_number_and_their_reason() -> None:
     assert 'data-sort="0.25">0.250 [0.10, 0.40]</td>' in PAGE
-    assert "—(1)</td>" in PAGE
-    assert r"(1) no reward in &lt;script&gt;[red]\x1b[31mred" in PAGE
+    assert "—¹</td>" in PAGE
+    assert r"¹ no reward in &lt;script&gt;[red]\x1b[31mred" in PAGE
 
 
 def test_tokens_are_shaded_by_strength_and_marked_by_direction() -> None:

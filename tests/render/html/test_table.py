@@ -36,9 +36,9 @@ def test_a_reason_is_noted_once_and_sorts_by_nothing() -> None:
     missing, other = Estimate.undefined_because("no reward"), Estimate.undefined_because("no tokens")
     columns = (Column(title="a", style="share"), Column(title="b", style="share"))
     table = page_table(ReportTable(caption="", columns=columns, rows=((missing, other), (missing, 0.5))))
-    assert [[cell.text for cell in row] for row in table.rows] == [["—(1)", "—(2)"], ["—(1)", "0.500"]]
+    assert [[cell.text for cell in row] for row in table.rows] == [["—¹", "—²"], ["—¹", "0.500"]]
     assert table.rows[0][0].sort is None
-    assert table.notes == ("(1) no reward", "(2) no tokens")
+    assert table.notes == ("¹ no reward", "² no tokens")
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:

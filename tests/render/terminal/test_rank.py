@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
-from gradscope.render.terminal.rank.names import TABLES
+from gradscope.render.terminal.names import TABLES
 from gradscope.results.rank import RankReport
 from tests.render import examples
 from tests.render.printing import printed
@@ -87,17 +87,17 @@ def test_changes_of_weights_stand_beside_their_nulls() -> None:
 
 def test_a_gradient_stands_beside_the_change_that_followed() -> None:
     text = printed(render_table(gradient_update_report(), ["updates"]))
-    assert "W_60 - W_40: rank" in text
-    assert "8.79  0.463              24.98  0.219  51.53" in text
+    assert "dL/dW  direction  W_60 - W_40  direction       rows" in text
+    assert "8.79      0.463        24.98      0.219      51.53" in text
     assert "11 more pairs of a gradient and a change" in " ".join(text.split())
 
 
 def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
     text = words(weight_rank_report(), "weights")
-    assert "logged (1) 2 12/16 2.02 [1.50, 4.00]" in text
+    assert "logged¹ 2 12/16 2.02 [1.50, 4.00]" in text
     assert "grpo, " in text
     assert ": the same, up to one factor a group" in text
-    assert "R = 2 R = 8 R = 32" in text
+    assert "of 2 of 8 of 32" in text
     assert "more weights are in the JSON and the CSV" in text
 
 
@@ -177,7 +177,7 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
     assert "• G" in words(many, "findings")
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", TABLES["rank"])
 def test_every_name_has_a_table_in_some_result(name: str) -> None:
     token = dataclasses.replace(token_report(), token_curve=(token_point(),))
     longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
@@ -204,3 +204,13 @@ def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
 def test_nothing_found_is_said() -> None:
     none = dataclasses.replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
     assert words(none).startswith("No rank could be found.")
+
+
+def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
+    curve = tuple(
+        dataclasses.replace(p, num_dead=p.num_groups - 1, effective_rank=Estimate.exact(2.0)) if p.step == 11 else p
+        for p in REPORT.curve
+    )
+    text = words(dataclasses.replace(REPORT, curve=curve))
+    assert "No interval at step 11: one live group does not tell how groups differ" in text
+    assert "No interval" not in words(REPORT)

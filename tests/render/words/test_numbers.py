@@ -48,8 +48,16 @@ def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
         format_estimate(Estimate.undefined_because(why), notes, "share")
         for why in ("no samples", "k > n", "no samples")
     ]
-    assert marks == ["—(1)", "—(2)", "—(1)"]
-    assert notes.lines() == ("(1) no samples", "(2) k > n")
+    assert marks == ["—¹", "—²", "—¹"]
+    assert notes.lines() == ("¹ no samples", "² k > n")
+
+
+def test_remarks_stand_behind_the_footnotes_and_have_no_number() -> None:
+    notes = Footnotes()
+    notes.remark("3 more rows are in the CSV")
+    assert notes.number("why") == "¹"
+    assert [notes.number(f"{place}") for place in range(11)][-1] == "¹²"
+    assert (notes.lines()[0], notes.lines()[-1]) == ("¹ why", "3 more rows are in the CSV")
 
 
 def test_a_scale_without_height_is_flat() -> None:

@@ -32,7 +32,7 @@ def test_verl_rows_with_one_uid_twice_are_settled(tmp_path: Path) -> None:
     rows = [{**base, "uid": f"a_{session}_0"} for session in (0, 1, 0, 1)]
     run = read_run(write_lines(tmp_path / "1.jsonl", *rows[:3], {**rows[3], "score": 0.0}))
     assert rewards_of(run) == {"1:a": (1.0, None)}
-    assert set_aside(run) == {REPEATS: 1, CONTRADICTS: 1}
+    assert set_aside(run) == {REPEATS: 1, CONTRADICTS: 2}
 
 
 def test_columns_of_mixed_types_and_unknown_keys(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.sub_groups import advantages_of, sub_groups
 from gradscope.diagnostics.rank.weights.group_combinations import AdvantagedPart, CombinedGroup, combine_groups
 from gradscope.errors import GradscopeError
+from gradscope.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -43,7 +44,9 @@ class WeightQuestion:
     request: RankRequest
     """The advantages and group sizes."""
 
-    def measure(self, prepared: PreparedStep, gram: StepGram) -> tuple[WeightAnswer]:
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[WeightAnswer]:
         """The spectra of the step and the ranks of its groups."""
         from gradscope.gradients.step.group_weights import measure_group_weights
         from gradscope.gradients.step.weight_spectra import measure_weight_spectra
@@ -52,9 +55,9 @@ class WeightQuestion:
         asked = _asked(step_rows(gram), self.request, refused)
         groups = combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
         live = [group.combinations for group in groups if len(group.combinations.factors)]
-        ranks = measure_group_weights(prepared, gram, live)
+        ranks = measure_group_weights(prepared, gram, live, progress=progress)
         logged = all(advantages is not None for advantages in prepared.plan.advantages)
-        spectra = measure_weight_spectra(prepared) if logged else ()
+        spectra = measure_weight_spectra(prepared, progress) if logged else ()
         return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused),)
 
 

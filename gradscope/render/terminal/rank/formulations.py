@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
@@ -30,18 +31,18 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
     columns: list[Column] = [
         (f"step {step}", "left"),
         ("norm", "right"),
-        ("cancel.", "right"),
-        ("between", "right"),
-        ("S/N", "right"),
-        *((f"{target}", "right") for target in targets),
-        (f"cos {plain(last[0].advantage, limit=8)}", "right"),
+        ("not\ncanceled", "right"),
+        ("between\ngroups", "right"),
+        ("signal\nto noise", "right"),
+        *((f"cosine,\n{target}", "right") for target in targets),
+        (f"cosine,\n{plain(last[0].advantage, limit=8)}", "right"),
     ]
     table = new_table(columns)
     for update in last:
         with_first = update.cosines.get(last[0].advantage)
         add_row(
             table,
-            cell(update.advantage, limit=16),
+            cell(update.advantage, limit=14),
             format_estimate(update.update_norm, notes, "norm", interval=False),
             format_estimate(update.cancellation, notes, "share", interval=False),
             format_estimate(update.between_groups, notes, "share", interval=False),
@@ -63,5 +64,10 @@ def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Tab
     for name, noise in baselines[0].relative_noise.items():
         add_row(table, name, format_estimate(noise, notes, "rank"), _LIKE[name])
     correlation = baselines[0].reward_norm_correlation
-    add_row(table, cell("corr(r, |s|^2)", style="dim"), format_estimate(correlation, notes, "rank"), "")
+    add_row(
+        table,
+        Text("correlation of reward\nand squared norm", style="dim"),
+        format_estimate(correlation, notes, "rank"),
+        "",
+    )
     return table

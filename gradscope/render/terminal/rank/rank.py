@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
-from gradscope.render.terminal.layout import bullet, source_line
+from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.layout import source_line
+from gradscope.render.terminal.names import ALL
 from gradscope.render.terminal.rank.formulations import baselines_table, updates_table
-from gradscope.render.terminal.rank.names import ALL, TABLES
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
@@ -25,8 +27,6 @@ from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import Footnotes
 from gradscope.results.rank import RankReport
 from gradscope.say import as_ranges
-
-Blocks = Iterator[RenderableType]
 
 _ROW_WORDS = {
     "rollout": "a rollout's gradient",
@@ -45,24 +45,21 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
 
     Args:
         report: What was measured.
-        show: Further tables, of :data:`~gradscope.render.terminal.rank.names.TABLES`, or ``all``.
+        show: Further tables, of :data:`~gradscope.render.terminal.names.TABLES`, ``all``, or ``verdict``.
 
     Returns:
         What rich prints, at most 40 lines where nothing is asked for.
     """
-    chosen = TABLES if ALL in show else show
-    verdict, *findings = report.headline or ("No rank could be found.",)
-    parts: list[RenderableType] = [cell(verdict, style="bold"), Text(), cell(source_line(report.source), style="dim")]
-    parts += [Text(), *_answer(report, whole="steps" in chosen)]
-    if "findings" in chosen:
-        findings = list(report.findings)
-    if findings:
-        parts += [Text(), *map(bullet, findings)]
-    parts += _further(report, [name for name in TABLES if name in chosen and (ALL not in show or _has(report, name))])
-    left = [name for name in TABLES if name not in chosen and _has(report, name)]
-    if left:
-        parts += [Text(), cell(f"--show adds {', '.join(left)}; or {ALL}.", style="dim")]
-    return Group(*parts)
+    return answer(
+        "rank",
+        report.headline or ("No rank could be found.",),
+        _answer(report, whole="steps" in show or ALL in show),
+        facts=[source_line(report.source)],
+        findings=report.findings,
+        views={name: partial(view, report) for name, view in _TABLES.items()},
+        show=show,
+        tone="" if report.headline else "unknown",
+    )
 
 
 def _answer(report: RankReport, *, whole: bool) -> Blocks:
@@ -78,26 +75,6 @@ def _answer(report: RankReport, *, whole: bool) -> Blocks:
     if len(skipped) > 1 and not whole:
         others = as_ranges([step for step, _ in skipped[1:]])
         yield cell(f"So were {others}; --show steps says why.", style="dim")
-
-
-def _further(report: RankReport, names: Sequence[str]) -> Blocks:
-    """The tables that were asked for, with one list of footnotes."""
-    notes = Footnotes()
-    for name in names:
-        blocks = list(_TABLES[name](report, notes)) if name in _TABLES else []
-        for block in blocks:
-            yield from (Text(), block)
-        if name in _TABLES and not blocks:
-            yield from (Text(), cell(f"There is no table of {name} in this result.", style="dim"))
-    if notes.lines():
-        yield from (Text(), *(cell(line, style="dim") for line in notes.lines()))
-
-
-def _has(report: RankReport, name: str) -> bool:
-    """Whether a further table says anything that the answer does not."""
-    if name in _TABLES:
-        return any(True for _ in _TABLES[name](report, Footnotes()))
-    return name == "findings" and len(report.findings) > len(report.headline)
 
 
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import Column, add_row, new_table
-from gradscope.render.terminal.sparkline import sparkline
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.merge_equal_curves import merge_same
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate, format_number
@@ -19,7 +18,7 @@ from gradscope.results.rank_curves import RankCurvePoint
 MOST_ROWS = 24
 """A longer table is cut, and says so; every row is in the JSON and the CSV."""
 
-_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
+_NULL_TITLES = {"unweighted": "scores", "shuffled": "shuffled", "gaussian": "unre-\nlated"}
 """Columns of the null models: the same matrix without what the rank might be due to. ``signs`` is ``scores`` but for
 rollouts of zero advantage, and stands in the JSON."""
 _RATIO_TITLE = "ratio"
@@ -30,28 +29,25 @@ _SPARSITY = ("sparsity.zero_groups", "sparsity.small_rows", "sparsity.gini")
 
 
 def ranks_table(points: Sequence[RankCurvePoint], notes: Footnotes) -> Table:
-    """One row per formulation and group size, at the last step; the same under each null, and the course over steps."""
-    # ranks of two digits need the room of the course over steps, which the figure shows as well
-    many = len({point.step for point in points}) > 1 and max(point.group_size for point in points) < 10
+    """One row per formulation and group size, at the last step; and the same under each null."""
     last_step = max(point.step for point in points)
     columns: list[Column] = [
         ("advantage", "left"),
-        ("G", "right"),
+        ("size", "right"),
         ("live", "right"),
         (f"rank, step {last_step}", "left"),
         *((title, "right") for title in (*_NULL_TITLES.values(), _RATIO_TITLE)),
     ]
-    table = new_table([*columns, ("steps", "left")] if many else columns)
+    table = new_table(columns)
     for (name, *others), curve in merge_same(points):
         mark = ""
         if others:
             same = f"{', '.join(others)}: the same, up to one factor a group"
-            mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
+            mark = notes.number(same)
         for row, group_size in enumerate(sorted({point.group_size for point in curve})):
             of_size = [point for point in curve if point.group_size == group_size]
             label = "" if row else plain(name, limit=13 - len(mark)) + mark
-            cells = _curve_cells(of_size, last_step, notes)
-            add_row(table, cell(label, limit=13), *cells[: len(table.columns) - 1])
+            add_row(table, cell(label, limit=13), *_curve_cells(of_size, last_step, notes))
     return table
 
 
@@ -59,7 +55,7 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
     last = curve[-1]
     if last.step != last_step:
         none = notes.mark(f"no group of {last.group_size} at step {last_step}")
-        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 1), "")
+        return (str(last.group_size), "0", none, *[UNDEFINED] * (len(_NULL_TITLES) + 1))
     nulls = {name: null.effective_rank for name, null in last.nulls.items()}
     return (
         str(last.group_size),
@@ -67,7 +63,6 @@ def _curve_cells(curve: Sequence[RankCurvePoint], last_step: int, notes: Footnot
         format_estimate(last.effective_rank, notes, "rank"),
         *_null_cells(nulls, notes),
         format_estimate(last.nulls["gaussian"].ratio, notes, "share", interval=False) if last.nulls else UNDEFINED,
-        sparkline([point.effective_rank.value for point in curve], low=1.0, high=float(last.group_size), width=5),
     )
 
 
@@ -78,7 +73,7 @@ def _null_cells(nulls: Mapping[str, Estimate], notes: Footnotes) -> Iterator[str
 
 def spectra_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """Whole steps, one row per step and formulation; of many, the last step's at full group size."""
-    titles = ["step", "advantage", "effective", "stable", "particip.", *_NULL_TITLES.values()]
+    titles = ["step", "advantage", "effective", "stable", "participation\nratio", *_NULL_TITLES.values()]
     table = new_table([(title, "left" if column == 1 else "right") for column, title in enumerate(titles)])
     last_step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
     of_size = [spectrum for spectrum in spectra if spectrum.label.group_size == size]
@@ -99,7 +94,10 @@ def spectra_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Tabl
 
 def matrices_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Table:
     """One row per weight matrix; of many, the last step's."""
-    titles = ["step", "tensor", "shape", "effective", _NULL_TITLES["gaussian"], "stable", "particip.", "99 %"]
+    titles = [
+        *("step", "tensor", "shape", "effec-\ntive"),
+        *(_NULL_TITLES["gaussian"], "stable", "partici-\npation", "99 % of\nenergy"),
+    ]
     table = new_table([(title, "left" if column in {1, 2} else "right") for column, title in enumerate(titles)])
     last = max(spectrum.label.step for spectrum in spectra)
     few = len(spectra) <= MOST_ROWS
@@ -123,12 +121,15 @@ def matrices_table(spectra: Sequence[GradientSpectrum], notes: Footnotes) -> Tab
 
 def _count_the_rest(num_more: int, notes: Footnotes) -> None:
     if num_more:
-        notes.mark(f"{num_more} more spectra are in the JSON and the CSV")
+        notes.remark(f"{num_more} more spectra are in the JSON and the CSV")
 
 
 def geometry_table(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
     """Each step's norm, how much of it cancels, and how sparse it is; of many, the last steps."""
-    titles = ["step", "weights", "grad_norm", "logged", "cancel.", "2 means", "dead", "small", "gini"]
+    titles = [
+        *("step", "weights", "gradient\nnorm", "logged", "not\ncanceled"),
+        *("class\nmeans", "dead\ngroups", "small\nrows", "Gini"),
+    ]
     table = new_table([(title, "left" if title == "weights" else "right") for title in titles])
     for step in steps[-MOST_ROWS:]:
         shares = (
@@ -139,7 +140,7 @@ def geometry_table(steps: Sequence[StepGeometry], notes: Footnotes) -> Table:
         add_row(
             table,
             str(step.step),
-            plain(step.weights.rstrip("/").rsplit("/", 1)[-1], limit=16),
+            plain(step.weights.rstrip("/").rsplit("/", 1)[-1], limit=14),
             format_estimate(step.grad_norm, notes, "norm", interval=False),
             UNDEFINED if step.logged_grad_norm is None else format_number(step.logged_grad_norm, "norm"),
             *(UNDEFINED if s is None else format_estimate(s, notes, "share", interval=False) for s in shares),

@@ -20,8 +20,8 @@ def sparsity_table(sparsities: Sequence[GradientSparsity], notes: Footnotes) -> 
     """Zero and small parts, Hoyer and Gini: of tokens a row a step; of weights a row a matrix at the last step."""
     of_tokens = sparsities[0].parts == "tokens"
     first = ("step", "tokens", "measured") if of_tokens else (f"step {sparsities[-1].step}: entries of", "number")
-    titles = (*first, "zero", "small", "hoyer", "gini", *(() if of_tokens else ("gini, steps",)))
-    words = {"gini, steps"} if of_tokens else {"gini, steps", first[0]}
+    titles = (*first, "zero", "small", "Hoyer", "Gini", *(() if of_tokens else ("Gini by step",)))
+    words = {"Gini by step"} if of_tokens else {"Gini by step", first[0]}
     table = new_table([(title, "left" if title in words else "right") for title in titles])
     shown = [one for one in sparsities if of_tokens or one.step == sparsities[-1].step]
     for one in shown[-_MOST_ROWS:] if of_tokens else shown[:_MOST_ROWS]:
@@ -35,5 +35,5 @@ def sparsity_table(sparsities: Sequence[GradientSparsity], notes: Footnotes) -> 
             *(() if of_tokens else (sparkline(course, low=0.0, high=1.0, width=6),)),
         )
     if len(shown) > _MOST_ROWS:
-        notes.mark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
+        notes.remark(f"{len(shown) - _MOST_ROWS} more lines of sparsity are in the JSON and the CSV")
     return table

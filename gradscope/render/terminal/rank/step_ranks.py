@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 from rich.table import Table
 
 from gradscope.estimate import Estimate
+from gradscope.render.terminal.answer import evenly
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
@@ -21,11 +21,7 @@ from gradscope.results.rank import GradientSpectrum, RankReport, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
 
-MOST_STEPS = 12
-"""Of more, as many are shown, evenly spaced, and one line counts the rest."""
-
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
-_Item = TypeVar("_Item")
 _WHAT = {
     "rollout": "of a group's rollouts",
     "hidden": "of a group's rollouts by the last hidden state",
@@ -47,6 +43,8 @@ class _Row:
     """Most directions that so many rows can span; None: it differs from weight to weight."""
     unrelated: Estimate | None
     scores: Estimate | None
+    num_live: int | None = None
+    """Groups that the rank is the mean of; None: it is of one matrix."""
 
 
 def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[RenderableType]:
@@ -62,11 +60,15 @@ def step_ranks(report: RankReport, *, whole: bool = False) -> Iterator[Renderabl
     rows, advantage = _rows(report)
     if not rows:
         return
-    shown = rows if whole else _evenly(rows)
+    shown = rows if whole else evenly(rows)
     yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}", style="dim")
     yield _table(shown, {step.step: step for step in report.steps})
     if len(shown) < len(rows):
         yield cell(_rest(rows, shown), style="dim")
+    alone = [row.step for row in rows if row.num_live == 1 and row.rank.is_defined and row.rank.interval is None]
+    if alone:
+        where = f"step{'s' * (len(alone) > 1)} {as_ranges(alone)}"
+        yield cell(f"No interval at {where}: one live group does not tell how groups differ", style="dim")
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
@@ -103,7 +105,7 @@ def _of_point(point: _Point) -> _Row:
     elif isinstance(point, TokenRankPoint):
         ceiling = point.num_rows.value
     nulls = {name: null.effective_rank for name, null in point.nulls.items()}
-    return _row(point.step, point.effective_rank, ceiling, nulls)
+    return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
 
 
 def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
@@ -112,13 +114,6 @@ def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
 
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:
     return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
-
-
-def _evenly(items: Sequence[_Item]) -> Sequence[_Item]:
-    """At most MOST_STEPS of them, the first and the last among these."""
-    if len(items) <= MOST_STEPS:
-        return items
-    return [items[round(place * (len(items) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)]
 
 
 def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:

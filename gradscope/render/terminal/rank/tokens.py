@@ -14,8 +14,8 @@ from gradscope.results.rank_curves import TokenRankPoint
 MOST_ROWS = 24
 """A longer table is cut to the last step, and says so; every row is in the JSON and the CSV."""
 
-_NULLS = {"unweighted": "scores", "shuffled": "shuffle", "gaussian": "Gauss"}
-"""Null models with a column; ``signs`` is ``scores`` but for rollouts of zero advantage, and stands in the JSON."""
+_NULLS = {"unweighted": "scores", "gaussian": "unre-\nlated"}
+"""Null models with a column; the others stand in the JSON."""
 
 
 def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Table:
@@ -23,9 +23,9 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
     columns: list[Column] = [
         ("step", "right"),
         ("advantage", "left"),
-        ("G", "right"),
+        ("size", "right"),
         ("live", "right"),
-        ("N", "right"),
+        ("tokens", "right"),
         ("effective rank", "left"),
         *((title, "right") for title in _NULLS.values()),
     ]
@@ -44,7 +44,7 @@ def token_rank_table(points: Sequence[TokenRankPoint], notes: Footnotes) -> Tabl
             *(_null_cell(point, name, notes) for name in _NULLS),
         )
     if len(shown) < len(points):
-        notes.mark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")
+        notes.remark(f"{len(points) - len(shown)} lines of other steps are in the JSON and the CSV")
     return table
 
 

@@ -21,12 +21,12 @@ def weight_ranks_table(points: Sequence[WeightRankPoint], notes: Footnotes) -> T
     """The mean over all weights at the last step, a line an advantage and group size, beside its nulls."""
     columns: list[Column] = [
         ("advantage", "left"),
-        ("R", "right"),
+        ("size", "right"),
         ("live", "right"),
         ("rank of dL/dW", "left"),
         ("scores", "right"),
-        ("shuffle", "right"),
-        ("Gauss", "right"),
+        ("shuffled", "right"),
+        ("unre-\nlated", "right"),
         ("ratio", "right"),
     ]
     table = new_table(columns)
@@ -35,7 +35,7 @@ def weight_ranks_table(points: Sequence[WeightRankPoint], notes: Footnotes) -> T
         mark = ""
         if others:
             same = f"{', '.join(others)}: the same, up to one factor a group"
-            mark = f" {notes.mark(same).removeprefix(UNDEFINED)}"
+            mark = notes.number(same)
         for row, point in enumerate(sorted(merged, key=lambda point: point.group_size)):
             label = "" if row else plain(name, limit=13 - len(mark)) + mark
             live = f"{point.num_groups - point.num_dead}/{point.num_groups}"
@@ -62,12 +62,12 @@ def group_sizes_table(points: Sequence[WeightRankPoint], notes: Footnotes) -> Ta
     for point in last:
         if point.advantage == advantage and point.tensor is not None:
             by_tensor.setdefault(point.tensor, {})[point.group_size] = point
-    table = new_table([(f"weight ({advantage})", "left"), *((f"R = {size}", "right") for size in sizes)])
+    table = new_table([(f"weight ({advantage})", "left"), *((f"groups\nof {size}", "right") for size in sizes)])
     for tensor, by_size in list(by_tensor.items())[:MOST_WEIGHTS]:
         cells = (format_estimate(by_size[size].effective_rank, notes, "rank", interval=False) for size in sizes)
         add_row(table, cell(short_tensor(tensor), limit=24), *cells)
     if len(by_tensor) > MOST_WEIGHTS:
-        notes.mark(f"{len(by_tensor) - MOST_WEIGHTS} more weights are in the JSON and the CSV")
+        notes.remark(f"{len(by_tensor) - MOST_WEIGHTS} more weights are in the JSON and the CSV")
     return table
 
 

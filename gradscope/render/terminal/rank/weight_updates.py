@@ -33,7 +33,10 @@ def trajectory_table(trajectories: Sequence[UpdateTrajectory], notes: Footnotes)
 def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footnotes) -> Table:
     """Each matrix's gradient at the last step with a later checkpoint, its change up to there, and the null."""
     step, first, last = pairs[-1].step, pairs[-1].first, pairs[-1].last
-    titles = (f"step {step}", "dL/dW: rank", "top", f"W_{last} - W_{first}: rank", "top", "Gauss")
+    titles = (
+        *(f"step {step}", "rank of\ndL/dW", "in one\ndirection"),
+        *(f"rank of\nW_{last} - W_{first}", "in one\ndirection", "unrelated\nrows"),
+    )
     table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
     chosen = [one for one in pairs if one.step == step]
     for one in chosen[:_MOST_ROWS]:
@@ -48,7 +51,7 @@ def gradients_and_updates_table(pairs: Sequence[GradientAndUpdate], notes: Footn
         )
     if len(pairs) > min(len(chosen), _MOST_ROWS):
         left = len(pairs) - min(len(chosen), _MOST_ROWS)
-        notes.mark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
+        notes.remark(f"{left} more pairs of a gradient and a change are in the JSON and the CSV")
     return table
 
 
@@ -56,7 +59,10 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
     """The change of each matrix from the first checkpoint to the last, numbers beside their nulls."""
     first, last = min(update.first for update in updates), max(update.last for update in updates)
     chosen = [update for update in updates if (update.first, update.last) == (first, last)]
-    titles = (f"W_{last} - W_{first}", "size", "rank", "Gauss", "top", "princip.", "random", "bf16")
+    titles = (
+        *(f"W_{last} - W_{first}", "size", "rank", "unre-\nlated", "in one\ndirection"),
+        *("princi-\npal", "by\nchance", "changed\nin bf16"),
+    )
     table = new_table([(title, "right" if column else "left") for column, title in enumerate(titles)])
     for update in chosen[:_MOST_ROWS]:
         shares = (update.top_energy, update.principal_overlap, update.principal_null, update.bfloat16_changed)
@@ -72,5 +78,5 @@ def weight_updates_table(updates: Sequence[WeightUpdate], notes: Footnotes) -> T
         )
     left = len(updates) - min(len(chosen), _MOST_ROWS)
     if left:
-        notes.mark(f"{left} more changes, between neighboring checkpoints among them, are in the JSON and the CSV")
+        notes.remark(f"{left} more changes, between neighboring checkpoints among them, are in the JSON and the CSV")
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run
@@ -19,7 +19,7 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name == "rollout_data" else folder
-    events, lines = sorted(folder.glob("**/events.out.tfevents.*")), folder / "metrics.jsonl"
+    events, lines = event_files(folder), folder / "metrics.jsonl"
     if len({file.parent for file in events}) == 1:
         return _with(run, events, _scalars(events))
     return _with(run, [lines], metric_lines([lines], {})) if lines.is_file() else run

@@ -8,7 +8,7 @@ from pathlib import Path
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
+from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 
 Metrics = dict[int, dict[str, float]]
 
@@ -27,8 +27,7 @@ def metric_lines(files: Iterable[Path], names: Mapping[str, str]) -> Metrics:
         for _, row in read_jsonl(file, QuarantineLog()):
             step = whole_number(row.get("step"))
             if step is not None:
-                numbers = {name: logged_number(cell) for name, cell in row.items() if is_number(cell)}
-                found.setdefault(step, {}).update(renamed(numbers, names))
+                found.setdefault(step, {}).update(renamed(logged_numbers(row), names))
     for metrics in found.values():
         metrics.pop("step", None)
     return found

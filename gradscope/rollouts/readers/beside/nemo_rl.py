@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.beside.configuration import trainer_settings
 from gradscope.rollouts.readers.beside.metric_lines import Metrics, metric_lines, renamed
 from gradscope.rollouts.readers.beside.step_weights import CheckpointLayout, numbered_folders, saved_weights
@@ -58,10 +58,11 @@ def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
 
 
 def _metrics(roots: list[Path]) -> Metrics:
-    """From TensorBoard's files in or beside the folder, else from JSON lines under the same names."""
-    for root in roots[:2]:
+    """From TensorBoard's files in the folder or beside it, else from JSON lines under the same names."""
+    here, above, *_ = roots
+    for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
         found: dict[int, dict[str, float]] = {}
-        for file in sorted(root.glob("**/events.out.tfevents.*")):
+        for file in files:
             for step, scalars in scalars_in(file).items():
                 found.setdefault(step, {}).update(renamed(scalars, _NAMES))
         found = found or metric_lines(sorted(root.glob("metrics.jsonl")), _NAMES)

@@ -81,7 +81,7 @@ def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int,
     for pattern in patterns:
         folders = [folder for folder in sorted(root.glob(pattern)) if folder.is_dir()]
         if len({folder.parent for folder in folders}) == 1:
-            numbered = ((re.search(r"(\d+)$", folder.name), folder) for folder in folders)
+            numbered = ((re.search(r"([0-9]+)$", folder.name), folder) for folder in folders)
             yield from ((int(number[1]), folder) for number, folder in numbered if number)
 
 

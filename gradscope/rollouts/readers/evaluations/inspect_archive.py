@@ -7,7 +7,6 @@ larger than a sample can be is refused before it is inflated, and never inflated
 from __future__ import annotations
 
 import io
-import json
 import lzma
 import re
 import struct
@@ -20,12 +19,14 @@ from typing import Any
 import pyarrow as pa
 
 from gradscope.errors import InputError
+from gradscope.limits import MOST_ROW, in_mib, most, most_unpacked, raise_limits, require_regular
+from gradscope.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 SUFFIX = ".eval"
 _SAMPLE = re.compile(r"samples/[^/]+\.json")
-_CHUNK = re.compile(r"samples/[^/]+_epoch_\d+/.+")
+_CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
 _ZSTD = 93
 """The zip format's number for Zstandard, which Python's zipfile knows from 3.14 on."""
 _LOCAL_HEADER = struct.Struct("<26x2H")
@@ -35,14 +36,13 @@ _BROKEN = (
     *(EOFError, OSError, RuntimeError),
 )
 """What reading an archive raises that is damaged or compressed in a way that nobody uses."""
-_MOST_BYTES = 1 << 30
-"""Largest member that is inflated."""
 _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"
 
 
 def is_log(path: Path) -> bool:
     """Whether a file is a zip named ``.eval``, or a JSON document with ``eval`` and a list of ``samples``."""
     if path.suffix == SUFFIX:
+        require_regular(path)
         return zipfile.is_zipfile(path)
     document = _document(path)
     return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
@@ -62,16 +62,18 @@ def has_succeeded(path: Path) -> bool:
     """Whether an ``.eval`` log says that its evaluation succeeded; the header is written last."""
     try:
         with zipfile.ZipFile(path) as archive:
-            header = _parse(_inflated(path, archive, archive.getinfo("header.json")))
-    except (KeyError, *_BROKEN):
+            member = archive.getinfo("header.json")
+            _refuse_unreadable(path, [member], [member])
+            header = _parse(_inflated(path, archive, member))
+    except (InputError, KeyError, *_BROKEN):
         return False
     return mapping_of(header).get("status") == "success"
 
 
 def _document(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_json(path)
+    except (InputError, OSError, ValueError):
         return None
 
 
@@ -116,12 +118,14 @@ def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[
         )
     if any(member.flag_bits & 1 for member in chosen):
         raise InputError(f"{path} is encrypted.", hint="Give a log without a password.")
-    if any(member.file_size > _MOST_BYTES for member in chosen):
-        raise InputError(f"{path} has a sample of more than 1 GiB.", hint="Give a log of one sample a member.")
+    if any(member.file_size > most(MOST_ROW) for member in chosen):
+        raise InputError(f"{path} has a sample of more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
+    if sum(member.file_size for member in chosen) > most_unpacked(path):
+        raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
 
 
 def _parse(data: bytes) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except ValueError:
         return None

@@ -15,7 +15,7 @@ from gradscope.rollouts.readers.parsing.tables import files_like, natural
 
 _SHARDS = ".shards"
 _RECOVERED = "-recovered"
-_CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
+_CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-9][0-9]")
 
 
 def find_logs(path: Path) -> dict[Path, str]:

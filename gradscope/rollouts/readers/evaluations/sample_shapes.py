@@ -10,7 +10,7 @@ from typing import Any
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.flat.columns import SAMPLE_IDS, USUAL, list_names
-from gradscope.rollouts.readers.parsing.nested_cells import list_of
+from gradscope.rollouts.readers.parsing.nested_cells import list_of, whole_number
 from gradscope.rollouts.readers.parsing.scalars import digest, is_number
 
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
@@ -198,10 +198,7 @@ def _counts_agree(row: Mapping[str, Any], rewards: Sequence[Any]) -> bool:
 
 
 def _count(value: Any) -> int | None:
-    try:
-        return int(value) if not isinstance(value, bool) and float(value).is_integer() and float(value) >= 0 else None
-    except (TypeError, ValueError, OverflowError):
-        return None
+    return whole_number(value)
 
 
 def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradscope.errors import InputError
+from gradscope.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.evaluations.sample_shapes import (
     COUNTS,
@@ -28,6 +30,8 @@ from gradscope.rollouts.run import Run
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
+MOST_SAMPLES = 20_000_000
+"""Samples of all prompts: a row of counts declares up to a million with a few digits."""
 _PLAIN = frozenset({type(None), bool, int, float, str})
 """What equal rewards can be counted as: a list or an object has no hash."""
 
@@ -85,6 +89,7 @@ def _records(
     request: ReadRequest, quarantine: QuarantineLog, shapes: Counter[str], identities: Counter[str]
 ) -> Iterator[Record]:
     columns = request.columns
+    left = largest = most(MOST_SAMPLES)
     for file in expand(request.path):
         for location, row in read_rows(file, quarantine):
             has_samples = False
@@ -93,6 +98,12 @@ def _records(
                 samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
+                    left -= len(samples.rewards)
+                    if left < 0:
+                        raise InputError(
+                            f"{file} holds more than {largest:,} samples, which its counts declare or its lists have.",
+                            hint=raise_limits(file),
+                        )
                     yield from _expand(
                         part,
                         samples,

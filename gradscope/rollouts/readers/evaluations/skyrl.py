@@ -21,7 +21,7 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, parse_reward, text_of
 from gradscope.rollouts.types import Status
 
-_STEP = re.compile(r"^global_step_(\d+)_evals$")
+_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
 _STATUS: dict[str, Status] = {"stop": "completed", "length": "truncated"}
 _BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
 _SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,31 @@ _NUM_PEEKED = 50
 """Rows that are looked at to learn the columns: not every row of a log names every key."""
 
 
-def peek(path: Path) -> list[dict[str, Any]]:
-    """The first readable rows of a file, or of the first file of a folder or glob that has any."""
+def peek(path: Path, quarantine: QuarantineLog | None = None) -> list[dict[str, Any]]:
+    """The first readable rows of a file, or of the first file of a folder or glob that has any.
+
+    Args:
+        path: What to look at.
+        quarantine: Takes what was met on the way; None: nobody asks.
+
+    Returns:
+        Their cells.
+    """
     for file in expand(path):
-        rows = [row for _, row in islice(read_rows(file, QuarantineLog()), _NUM_PEEKED)]
+        stat = file.stat()
+        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns)
+        if quarantine is not None:
+            quarantine.include(met, {})
         if rows:
-            return rows
+            return list(rows)
     return []
+
+
+@lru_cache(maxsize=4)
+def _first_rows(file: Path, size: int, written: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
+    """The first rows of a file and what was met on the way; every format asks for them in turn."""
+    met = QuarantineLog()
+    return tuple(row for _, row in islice(read_rows(file, met), _NUM_PEEKED)), met
 
 
 def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
@@ -66,11 +85,13 @@ def assemble_groups(
         The run.
 
     Raises:
-        InputError: No row can be used.
+        InputError: No row can be used, or no file be read.
     """
     set_aside = quarantine.result()
     num_rows = num_used(groups, needs_reward=needs_reward)
     if not num_rows:
+        if not set_aside.num_rows:
+            quarantine.raise_lost()
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
             f"{request.path} has no usable rows{first}.",

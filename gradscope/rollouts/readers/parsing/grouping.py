@@ -117,7 +117,8 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
     if (first.reward, first.completion) == (again.reward, again.completion):
         quarantine.add(REPEATED, again.location)
         return first
-    quarantine.add(CONTRADICTED, again.location)
+    for _ in range(1 if first.reward is None else 2):  # this row, and the one that counted until now
+        quarantine.add(CONTRADICTED, again.location)
     return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 

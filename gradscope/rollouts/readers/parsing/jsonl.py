@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,37 +17,62 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from gradscope.errors import InputError
+from gradscope.limits import MOST_ROW, Unpacked, in_mib, most, open_file, raise_limits, require_regular
+from gradscope.plain_json import RefusedJsonError, parse_json
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")
 """Last suffixes of the files that are decompressed on the way."""
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
+MOST_FLAWED = 1_000_000
+"""Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number."""
 BOM = b"\xef\xbb\xbf"
 """The byte-order mark of UTF-8."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``."""
+    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit."""
+    if path.suffix not in COMPRESSED:
+        return open_file(path)
+    require_regular(path)
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path))
-    if path.suffix == ".zst":
-        compressed = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-        return cast(IO[bytes], io.BufferedReader(compressed, 1 << 20))
-    return path.open("rb")
+        packed = cast(IO[bytes], gzip.GzipFile(path))
+    else:
+        packed = cast(IO[bytes], pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+    return io.BufferedReader(Unpacked(packed, path), 1 << 20)
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
     """A file's lines, with their ends.
 
     Yields:
-        One line after the other.
+        One line after the other; of one that is longer than a row may be only its start, which is longer still.
 
     Raises:
         InputError: The file cannot be opened, or its compression is broken.
     """
+    size = most(MOST_ROW) + 1
     with _named_if_unreadable(path), open_bytes(path) as stream:
-        yield from stream
+        while line := stream.readline(size):
+            yield line
+            while len(line) == size and not line.endswith(b"\n"):  # the rest of a long line
+                line = stream.readline(size)
+
+
+def document_bytes(path: Path) -> bytes | None:
+    """A file that is one document.
+
+    Returns:
+        Its bytes without a byte-order mark; None where they are more than a row may have.
+
+    Raises:
+        InputError: The file cannot be opened, or its compression is broken.
+    """
+    size = most(MOST_ROW)
+    with _named_if_unreadable(path), open_bytes(path) as stream:
+        data = stream.read(size + 1)
+    return None if len(data) > size else data.removeprefix(BOM)
 
 
 def read_span(path: Path, start: int, end: int) -> bytes:
@@ -78,26 +102,45 @@ def _named_if_unreadable(path: Path) -> Iterator[None]:
 
 
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its ``file:line``; lines that hold none go to the quarantine."""
-    for number, line in enumerate(read_bytes(path), start=1):
-        row = parse_line(line.removeprefix(BOM) if number == 1 else line)
-        location = f"{path}:{number}"
-        if isinstance(row, str):
-            quarantine.add(row, location)
-        else:
-            yield location, row
+    """The objects of a file of JSON lines, each with its ``file:line``.
+
+    Args:
+        path: The file.
+        quarantine: Takes the lines that hold no object, and what is left of a file that cannot be read to its end.
+
+    Yields:
+        Location and object.
+    """
+    last = 0
+    try:
+        for number, line in enumerate(read_bytes(path), start=1):
+            row = parse_line(line.removeprefix(BOM) if number == 1 else line)
+            location = f"{path}:{number}"
+            if not isinstance(row, str):
+                last = number
+                yield location, row
+            elif number - last <= most(MOST_FLAWED):
+                quarantine.add(row, location)
+            else:
+                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+                quarantine.lose(InputError(what, hint=raise_limits(path)))
+                return
+    except InputError as error:
+        quarantine.lose(error)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
     """The object in a line, or why there is none; a line without an end of line is the file's last."""
     if not line.strip():
         return "the line is blank"
+    if len(line) > most(MOST_ROW):
+        return f"the line is longer than {in_mib(most(MOST_ROW))}"
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = parse_json(line)
     except UnicodeDecodeError:
         return "the line is not UTF-8"
+    except RefusedJsonError as error:
+        return f"the line {error.why}"
     except ValueError:
         return "the line is not JSON" if line.endswith(b"\n") else "the last line is cut off"
-    except RecursionError:
-        return "the line is nested too deeply"
     return row if isinstance(row, dict) else "the line is not a JSON object"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gradscope.numerals import whole_from
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward
 
@@ -63,19 +64,20 @@ def whole_number(value: Any) -> int | None:
     """A step or an index.
 
     Returns:
-        The number; None where the cell is no whole number that a float can tell from its neighbors, nor text of one.
+        The number; None where the cell is no whole number from 0 on that a float can tell from its neighbors, nor text
+        of one in digits.
 
     Example:
-        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("ten"), whole_number(1e300)
+        >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("1_0"), whole_number(-1)
         (10, 3, None, None, None)
     """
     if isinstance(value, bool):
         return None
     try:
-        number = float(value)
-        return int(number) if number.is_integer() and abs(number) <= LARGEST_STEP else None
+        number = whole_from(value) if isinstance(value, str) else int(value) if value == int(value) else -1
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if 0 <= number <= LARGEST_STEP else None
 
 
 def required_whole(value: Any, name: str) -> int:
@@ -96,7 +98,7 @@ def required_whole(value: Any, name: str) -> int:
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step that names of files or folders tell: the pattern's first group in the last part of a path that matches."""
     numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
-    return int(numbers[-1]) if numbers else None
+    return whole_number(numbers[-1]) if numbers else None
 
 
 def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:

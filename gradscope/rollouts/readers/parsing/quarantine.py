@@ -20,11 +20,18 @@ class QuarantineLog:
 
     def __init__(self) -> None:
         self._by_reason: dict[str, tuple[int, str]] = {}
+        self._files: dict[str, set[str]] = {}
+        self._lost: dict[str, InputError] = {}
 
     def add(self, reason: str, location: str) -> None:
         """Set a row aside: why, in a few words, and its ``file:line``, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + 1, first)
+        self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
+
+    def lose(self, error: InputError) -> None:
+        """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
+        self._lost.setdefault(error.message, error)
 
     def include(self, other: QuarantineLog, order: Mapping[str, int]) -> None:
         """Count what another set aside, too; ``order`` is that of their files, which tells what came first."""
@@ -36,22 +43,33 @@ class QuarantineLog:
         for reason, (count, first) in other._by_reason.items():
             own, own_first = self._by_reason.get(reason, (0, first))
             self._by_reason[reason] = (own + count, min(own_first, first, key=place))
+            self._files[reason] = self._files.get(reason, set()) | other._files[reason]
+        self._lost |= other._lost
+
+    def raise_lost(self) -> None:
+        """Raise what the first file met that could not be read, where there is one: nothing else was left."""
+        for error in self._lost.values():
+            raise error
 
     def result(self) -> Quarantine:
         """What was set aside, by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
         reasons = tuple(
-            QuarantineReason(reason=reason, num_rows=count, first=first) for reason, (count, first) in ordered
+            QuarantineReason(reason=reason, num_rows=count, first=first, num_files=len(self._files[reason]))
+            for reason, (count, first) in ordered
         )
-        return Quarantine(num_rows=sum(reason.num_rows for reason in reasons), reasons=reasons)
+        num_rows = sum(reason.num_rows for reason in reasons)
+        return Quarantine(num_rows=num_rows, reasons=reasons, lost=tuple(self._lost))
 
 
 def refuse_quarantined(quarantine: Quarantine) -> None:
     """Turn rows that were set aside into an error.
 
     Raises:
-        InputError: There are such rows.
+        InputError: There are such rows, or files that cannot be read.
     """
+    if quarantine.lost:
+        raise InputError(quarantine.lost[0], hint="Copy the file again, or leave out --strict to go on without it.")
     if quarantine.num_rows:
         reason = quarantine.reasons[0]
         raise InputError(

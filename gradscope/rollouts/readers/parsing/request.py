@@ -11,8 +11,11 @@ from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.config_file import config_format, read_document
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.parsing.arguments import require_arguments
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
+from gradscope.rollouts.readers.parsing.token_lists import token_ids
 from gradscope.rollouts.run import TrainerSettings
 
 
@@ -79,7 +82,7 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         The arguments; what stands beside ``args`` counts too, unless ``args`` has the same name.
 
     Raises:
-        InputError: The file is missing or not a JSON object.
+        InputError: The file is missing or not a JSON object, or an argument is not what it can be.
     """
     if path is None:
         return TrainerSettings()
@@ -90,7 +93,9 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
         raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
     others = {name: value for name, value in document.items() if name != "args"}
-    return TrainerSettings(values={**others, **document.get("args", {})}, origin=str(path))
+    values = {**others, **document.get("args", {})}
+    require_arguments(values, str(path))
+    return TrainerSettings(values=values, origin=str(path))
 
 
 _SETTINGS_HINT = (
@@ -118,7 +123,10 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     ids: dict[tuple[int, int], tuple[int, ...]] = {}
     for location, row in read_rows(path, quarantine):
         try:
-            ids[int(row["step"]), int(row["row"])] = tuple(_token_ids(row["completion_ids"]))
+            place = (_place(row["step"]), _place(row["row"]))
+            if place in ids:
+                quarantine.add("step and row were there before", location)
+            ids[place] = _token_ids(row["completion_ids"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{location} does not hold step, row and completion_ids.",
@@ -128,7 +136,15 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     return ids
 
 
-def _token_ids(value: Any) -> list[int]:
-    if not isinstance(value, list) or not all(type(token) is int for token in value):
+def _place(value: Any) -> int:
+    number = whole_number(value)
+    if number is None:
+        raise ValueError("a step and a row are whole numbers from 0 on")
+    return number
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    ids = token_ids(value)
+    if ids is None:
         raise TypeError("token ids are a list of integers")
-    return value
+    return ids

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from gradscope.numerals import number_from
+
+_NOT_FINITE = frozenset({"nan", "inf", "infinity"})
 ABSENT = object()
 """Stands for a key that a row does not have."""
 
@@ -35,7 +38,7 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
         if word in {"true", "false"}:
             return float(word == "true")
         try:
-            value = float(word)
+            value = number_from(word)
         except ValueError:
             return "the reward is text"
     if isinstance(value, str):
@@ -60,12 +63,34 @@ def is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def logged_number(value: float) -> float:
-    """A metric as the trainer logged it, NaN and infinity included; a whole number beyond all floats is infinite."""
+def logged_number(value: Any) -> float | None:
+    """A metric as the trainer logged it.
+
+    Args:
+        value: A cell of its log.
+
+    Returns:
+        The number, NaN and infinity included, as numbers or as words; a whole number beyond all floats is infinite.
+        None where the cell is no number: booleans and other text are none, and null is what was not logged.
+
+    Example:
+        >>> logged_number(2), logged_number("NaN"), logged_number(True), logged_number("cosine")
+        (2.0, nan, None, None)
+    """
+    if isinstance(value, str) and value.lower().strip("+-") in _NOT_FINITE:
+        return float(value)
+    if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
+        return None
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def logged_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics among the cells of a row of a trainer's log, by their keys."""
+    found = {name: logged_number(cell) for name, cell in row.items()}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def is_number(value: Any) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import glob
-import io
-import json
 import re
-import sys
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,14 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.jsonl import read_bytes, read_jsonl
+from gradscope.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
+from gradscope.plain_json import RefusedJsonError, parse_json
+from gradscope.rollouts.readers.parsing.csv_rows import TWICE, read_csv, twice_in
+from gradscope.rollouts.readers.parsing.jsonl import BOM, document_bytes, parse_line, read_bytes, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 Row = tuple[str, dict[str, Any]]
 """``file:line`` and the row's cells."""
 
-_BATCH = 4096
-"""Rows of a Parquet file that are held as Python objects at once."""
+_BATCH = 64
+"""Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
+_CHUNK = 1024
+"""The same where they stay columns."""
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -65,13 +67,17 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
 
 
 def _natural_path(path: Path) -> list[tuple[bool, int, str]]:
-    parts = re.split(r"(\d+)", str(path))
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    parts = re.split(r"([0-9]+)", str(path))
+    return [(_is_digits(part), int(part) if _is_digits(part) else 0, part) for part in parts]
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()  # "²" is a digit too, but no number
 
 
 def natural(path: Path) -> tuple[int, str]:
     """A sorting key that puts numbered files in order: the last number in the name (0 without any), then the name."""
-    digits = "".join(letter if letter.isdigit() else " " for letter in path.name.split(".")[0]).split()
+    digits = "".join(letter if _is_digits(letter) else " " for letter in path.name.split(".")[0]).split()
     return (int(digits[-1]) if digits else 0, path.name)
 
 
@@ -91,39 +97,62 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
     Args:
         path: An existing file; names without a known ending are read as JSON lines.
-        quarantine: Takes the lines that hold no row.
+        quarantine: Takes the lines that hold no row, and what is left of a file that cannot be read to its end.
 
     Yields:
         Location and cells.
     """
-    match suffix_of(path):
-        case ".parquet":
-            yield from ((f"{path}:{number}", row) for number, row in enumerate(_parquet_rows(path), start=1))
-        case ".csv":
-            yield from _read_csv(path, quarantine)
-        case ".json":
-            yield from _read_json(path, quarantine)
-        case _:
-            yield from read_jsonl(path, quarantine)
+    reader = {".parquet": _read_parquet, ".csv": read_csv, ".json": _read_json}.get(suffix_of(path) or "", read_jsonl)
+    try:
+        yield from reader(path, quarantine)
+    except InputError as error:
+        quarantine.lose(error)
 
 
 def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
     """A Parquet file, or all but some of its columns."""
-    with _named_if_damaged(path), path.open("rb") as stream:  # as a path, "a=1/" above it would become a column
-        file = pq.ParquetFile(stream)
-        return file.read(columns=[name for name in file.schema_arrow.names if name not in without])
+    with _opened(path) as file:  # as a path, "a=1/" above it would become a column
+        chosen = [name for name in file.schema_arrow.names if name not in without]
+        batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
+        table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
+        return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
 def parquet_columns(path: Path) -> tuple[str, ...]:
     """The names of a Parquet file's columns, in order."""
-    with _named_if_damaged(path), path.open("rb") as stream:
-        return tuple(pq.read_schema(stream).names)
+    with _opened(path) as file:
+        return tuple(file.schema_arrow.names)
 
 
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with _named_if_damaged(path), pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            yield from batch.to_pylist()
+def _read_parquet(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    with _opened(path) as file:
+        twice = twice_in(file.schema_arrow.names)
+        number = 0
+        for batch in _batches(path, file):
+            for row in batch.to_pylist():
+                number += 1
+                if twice is None:
+                    yield f"{path}:{number}", row
+                else:
+                    quarantine.add(TWICE.format(twice), f"{path}:{number}")
+
+
+def _batches(
+    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, a few at a time; more bytes than a file of this size may hold are refused."""
+    left = most_unpacked(path)
+    for batch in file.iter_batches(batch_size=size, columns=columns):
+        left -= batch.nbytes
+        if left < 0:
+            raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
+        yield batch
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream) as file:
+        yield file
 
 
 @contextmanager
@@ -139,28 +168,19 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB
-    data = b"".join(read_bytes(path))
-    reader = csv.reader(io.StringIO(data.decode("utf-8-sig", errors="surrogateescape"), newline=""))
-    header = next(reader, [])
-    for cells in reader:
-        location = f"{path}:{reader.line_num}"
-        if not any(cells):
-            quarantine.add("the line is blank", location)
-        elif len(cells) != len(header):
-            quarantine.add("the row has more or fewer cells than the header", location)
-        elif any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
-            quarantine.add("the line is not UTF-8", location)
-        else:
-            yield location, dict(zip(header, cells, strict=True))
-
-
 def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The elements of one document's list, or its one object; where it is no document, JSON lines under such a name."""
+    if _starts_with_rows(path):
+        yield from read_jsonl(path, quarantine)
+        return
+    data = document_bytes(path)
+    if data is None:
+        raise InputError(f"{path} is a JSON document of more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
     try:
-        document = json.loads(b"".join(read_bytes(path)).decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        document = parse_json(data)
+    except RefusedJsonError as error:
+        raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
+    except ValueError:
         yield from read_jsonl(path, quarantine)
         return
     for number, row in enumerate(document if isinstance(document, list) else [document], start=1):
@@ -168,3 +188,9 @@ def _read_json(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             yield f"{path}:{number}", row
         else:
             quarantine.add("the element is not a JSON object", f"{path}:{number}")
+
+
+def _starts_with_rows(path: Path) -> bool:
+    """Whether a file's first two lines are an object each, so that it need not fit into memory as one document."""
+    lines = list(islice(read_bytes(path), 2))
+    return len(lines) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in lines)

@@ -15,7 +15,7 @@ from gradscope.rollouts.readers.parsing.scalars import text_of
 from gradscope.rollouts.readers.prime_rl.trace import AgentTrace, read_trace
 from gradscope.rollouts.types import Tokens
 
-STEP = re.compile(r"^step_(\d+)$")
+STEP = re.compile(r"^step_([0-9]+)$")
 """A step's folder."""
 
 

@@ -89,7 +89,7 @@ def read_shipments(files: Sequence[Path], quarantine: QuarantineLog) -> Shipment
     dispatches: dict[str, Mapping[str, Any]] = {}
     num_lines: Counter[Path] = Counter()
     with Workers() as workers:
-        for block, found in workers.map(blocks_of(files, lambda _: _LINES), _scan):
+        for block, found in workers.map(blocks_of(files, lambda _: _LINES, quarantine=quarantine), _scan):
             if isinstance(block, LineBlock) and found is not None:
                 odd = list(_of_odd_lines(found, _locations(block, found, num_lines), dispatches, quarantine))
                 told = np.concatenate([_of_part(found.part), np.array(odd, dtype=np.int64).reshape(-1, 4)])

@@ -51,7 +51,7 @@ _AGAIN = Reason("rollouts_missing", "a restart trained on this step again, and t
 def stream_files(path: Path) -> tuple[Path, ...]:
     """The chunks of a stream of training episodes, in order; none where the path holds no such stream."""
     files = _chunks(files_like(path, *(f"{folder}/{_CHUNK}" for folder in _FOLDERS)))
-    return files if any(any(map(_is_of_training, peek(file))) for file in files[:1]) else ()
+    return files if any(any(map(_is_of_training, peek(file))) for file in files[:2]) else ()
 
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:

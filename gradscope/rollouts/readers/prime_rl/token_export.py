@@ -12,7 +12,7 @@ from gradscope.rollouts.readers.parsing.scalars import digest, text_of
 from gradscope.rollouts.readers.parsing.token_lists import cut_sequence
 from gradscope.rollouts.readers.prime_rl.left_behind import with_prime_rls
 
-_STEP = re.compile(r"^step_(\d+)$")
+_STEP = re.compile(r"^step_([0-9]+)$")
 
 
 def _records(row: LogRow) -> Iterator[Record]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,6 +61,16 @@ class Lines:
             ]
         )
 
+    def with_twice(self, word: bytes) -> NDArray[np.int64]:
+        """Lines in which some letters stand twice or more, ascending; where lines have them once it costs one pass."""
+        found = []
+        for piece, starts, first in zip(self.pieces, self.starts, self.first[:-1], strict=True):
+            if piece.count(word) >= len(starts):
+                places = np.array([match.start() for match in re.finditer(re.escape(word), piece)], dtype=np.int64)
+                lines, count = np.unique(np.searchsorted(starts, places, side="right") - 1, return_counts=True)
+                found.append(first + lines[count > 1])
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
     def __len__(self) -> int:
         return int(self.first[-1])
 
@@ -88,15 +100,20 @@ class Lines:
         return pa.table(columns)
 
 
-def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+def whole_lines(read: Callable[[int], bytes], size: int, longest: int = sys.maxsize) -> Iterator[bytes]:
     """Blocks of whole lines from a stream; the last may lack its end of line.
 
     Args:
         read: Gives at most so many next bytes, none at the end.
         size: Bytes of a block, more where a line is longer.
 
+        longest: Bytes that a line may have.
+
     Yields:
         The blocks.
+
+    Raises:
+        ValueError: A line is longer.
     """
     rest: list[bytes] = []
     while more := read(size):
@@ -110,6 +127,8 @@ def whole_lines(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
             yield more
         if tail:
             rest.append(tail)
+            if sum(map(len, rest)) > longest:
+                raise ValueError("a line is too long")
     if rest:
         yield b"".join(rest)
 

@@ -2,12 +2,13 @@
 
 A line is plain where DuckDB is known to read it as the row reader does. An odd one (no JSON, no reward, a reward that
 is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Two things
-are known to differ: of a key that one JSON object names twice DuckDB takes the first and the row reader the last, and
+are known to differ: the row reader sets a line aside that names any key twice, here only keys that are read count; and
 DuckDB lets ``nan`` and ``inf`` in small letters pass, which JSON does not have, in cells that nothing is read from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
+from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.line_queries import NAME, LineQueries
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
@@ -30,7 +32,9 @@ _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTE
 _NONE = np.zeros(0, dtype=np.int64)
 _LARGEST = 10**15 - 1
 """The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
-_DECIMAL_STEP = "-?[0-9]{1,15}([.]0*)?"
+_NUM_LOOKED_AT = 64
+"""Lines with a key twice that are looked at one by one."""
+_DECIMAL_STEP = "[0-9]{1,15}([.]0*)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,12 @@ class LineColumns:
         """The names of a part's columns."""
         sample = () if self.sample is None else ("sample",)
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Keys of a row that are read, as they stand in it."""
+        simple = (re.fullmatch(r'\$\.("[ -~]+?")(\..*)?', path) for path in self.paths)
+        return tuple({found[1].encode(): None for found in simple if found and "\\" not in found[1]})
 
     @property
     def query(self) -> str:
@@ -145,6 +155,7 @@ def scan_lines(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
+    is_odd[_with_key_twice(lines, columns.keys)] = True
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
@@ -157,6 +168,22 @@ def scan_lines(
     )
     prompt = to_numpy(rows["prompt"])[first]
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
+
+
+def _with_key_twice(lines: Lines, keys: Sequence[bytes]) -> NDArray[np.int64]:
+    """Lines that may name one of these keys twice: DuckDB takes the first, the row reader sets the line aside.
+
+    In some formats an object within the row has the same key. Then nearly every line has it twice, and none of the
+    first ones names it twice in one object.
+
+    Returns:
+        The places of the lines, ascending.
+    """
+    found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key) for key in keys)]))
+    is_flawed = [isinstance(parse_line(lines[at]), str) for at in found[:_NUM_LOOKED_AT].tolist()]
+    if len(found) <= _NUM_LOOKED_AT:
+        return found[is_flawed] if len(found) else _NONE
+    return found if any(is_flawed) else _NONE
 
 
 def _rows(
@@ -216,14 +243,14 @@ def finite(expression: str) -> str:
 
 
 def whole(cell: str) -> str:
-    """The expression for a JSON text that is a whole number in digits, as ``type(value) is int`` asks; else null."""
+    """The expression for a JSON text that is a whole number from 0 on in digits, not ``3.0``; else null."""
     value = f"try_cast({cell} AS BIGINT)"
-    return f"CASE WHEN {value}::VARCHAR = {cell} AND {value} BETWEEN -{_LARGEST} AND {_LARGEST} THEN {value} END"
+    return f"CASE WHEN {value}::VARCHAR = {cell} AND {value} BETWEEN 0 AND {_LARGEST} THEN {value} END"
 
 
 def step_number(cell: str) -> str:
     """The expression for a JSON text that is a step for ``whole_number``: also ``3.0`` and ``"3"``; else null."""
-    is_step = f"regexp_full_match({cell}, '{_DECIMAL_STEP}|\"{_DECIMAL_STEP}\"|-?[0-9]{{1,6}}[eE][+]?[0-9]')"
+    is_step = f"regexp_full_match({cell}, '{_DECIMAL_STEP}|\"{_DECIMAL_STEP}\"|[0-9]{{1,6}}[eE][+]?[0-9]')"
     # Nearly every step is plain digits. What the rest names twice DuckDB would work out for all rows, so it does not.
     return f"coalesce({whole(cell)}, CASE WHEN {is_step} THEN trim({cell}, '\"')::DOUBLE::BIGINT END)"
 

@@ -185,7 +185,7 @@ def _parts(
     num_rows = sum(int(part.size.sum()) for part in so_far.parts)
     places = _Places({number: so_far.files[file].num_lines for number, file in enumerate(so_far.files)})
     ends = {file: known.end for file, known in so_far.files.items()}
-    for block, found in workers.map(blocks_of(log.files, log.declared, ends), _scan):
+    for block, found in workers.map(blocks_of(log.files, log.declared, ends, log.quarantine), _scan):
         if isinstance(block, LineBlock) and isinstance(found, ScannedLines):
             is_open = block.pieces[-1].is_open
             quarantine = log.quarantine if is_open else so_far.set_aside

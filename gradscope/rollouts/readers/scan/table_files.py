@@ -65,20 +65,26 @@ class CellColumns:
         further = [name for name in self.rewards if name != self.reward]
         cells = {f"x{at}": _number(name, is_typed) for at, name in enumerate([self.reward, *further])}
         found = {
-            "s": "0" if self.step is None else _name(self.step),
+            "s": self._step(is_typed),
             "g": f"{_name(self.group)}::VARCHAR",
             "p": f"{_name(self.prompt)}::VARCHAR",
             **cells,
         }
         inner = ", ".join(f"{expression} AS {name}" for name, expression in found.items())
         step = "try_cast(s AS DOUBLE)"
-        is_step = f"{step} = floor({step}) AND abs({step}) <= {LARGEST_STEP}"
+        is_step = f"{step} = floor({step}) AND {step} BETWEEN 0 AND {LARGEST_STEP}"
         is_key = "g <> '' AND left(g, 1) NOT IN ('[', '{') AND left(p, 1) NOT IN ('[', '{')"
         rewards = ", ".join(f"coalesce({finite(name)}, 'NaN'::DOUBLE) AS {name}" for name in cells)
         return f"""
             SELECT coalesce(try_cast({step} AS BIGINT), 0) AS step, g AS name, p AS prompt, {rewards},
                    (NOT coalesce({is_step} AND {is_key} AND isfinite(x0), false))::UTINYINT AS is_odd
             FROM (SELECT {inner} FROM {source})"""
+
+    def _step(self, is_typed: bool) -> str:
+        if self.step is None:
+            return "0"
+        cell = _name(self.step)
+        return cell if is_typed else f"CASE WHEN NOT {_has_others(cell)} THEN {cell} END"
 
     def columns_of(self, rows: pa.RecordBatch) -> dict[str, Any]:
         """The columns of a part from the rows of the query, row by row, [R] each."""
@@ -143,7 +149,17 @@ def _source(path: Path, columns: CellColumns) -> str | None:
 
 def _number(column: str, is_typed: bool) -> str:
     """The expression for a reward's column; typed cells are numbers or booleans, others text."""
-    return f"CAST({_name(column)} AS DOUBLE)" if is_typed else numeric(f"lower({_name(column)})")
+    cell = _name(column)
+    return (
+        f"CAST({cell} AS DOUBLE)"
+        if is_typed
+        else f"CASE WHEN NOT {_has_others(cell)} THEN {numeric(f'lower({cell})')} END"
+    )
+
+
+def _has_others(cell: str) -> str:
+    """The expression for whether a text is a number to DuckDB and none to the row reader: DuckDB passes over ``_``."""
+    return f"contains({cell}, '_')"
 
 
 def _has_plain_types(path: Path, columns: CellColumns) -> bool:

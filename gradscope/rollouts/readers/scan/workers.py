@@ -14,7 +14,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gradscope.errors import InputError
+from gradscope.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan.cut_lines import whole_lines
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns
@@ -92,6 +94,7 @@ def blocks_of(
     files: Sequence[Path],
     declared: Callable[[Path], LineColumns | CellColumns | None],
     ends: Mapping[Path, int] = MappingProxyType({}),
+    quarantine: QuarantineLog | None = None,
 ) -> Iterator[Block]:
     """The blocks of a log; a line without an end is in a block of its own.
 
@@ -99,6 +102,7 @@ def blocks_of(
         files: What it consists of, in order.
         declared: How each is read.
         ends: Bytes of files of JSON lines that were read before.
+        quarantine: Takes what is left of a file that cannot be read to its end; None: it was told before.
 
     Yields:
         The blocks, in order.
@@ -118,7 +122,7 @@ def blocks_of(
             yield from block()
         if isinstance(columns, LineColumns):
             of_waiting = columns
-            for piece in _pieces(file, number, ends.get(file, 0)):
+            for piece in _pieces(file, number, ends.get(file, 0), quarantine or QuarantineLog()):
                 if piece.is_open:
                     yield from block()
                 waiting.append(piece)
@@ -131,25 +135,23 @@ def blocks_of(
     yield from block()
 
 
-def _pieces(path: Path, file: int, end: int) -> Iterator[Piece]:
-    """The pieces of a file from some byte on.
-
-    Yields:
-        The pieces.
-
-    Raises:
-        InputError: It cannot be opened, or its compression is broken.
-    """
+def _pieces(path: Path, file: int, end: int, quarantine: QuarantineLog) -> Iterator[Piece]:
+    """The pieces of a file from some byte on, as far as it can be read."""
+    longest = most(MOST_ROW)
     try:
         with open_bytes(path) as stream:
             if end:
                 stream.seek(end)
-            for data in whole_lines(stream.read, BLOCK):
+            for data in whole_lines(stream.read, BLOCK, longest):
                 is_first, end = end == 0, end + len(data)
                 lines = data.removeprefix(BOM) if is_first else data
                 yield Piece(file=file, path=path, data=lines, is_first=is_first, end=end)
+    except InputError as error:
+        quarantine.lose(error)
+    except ValueError:  # what follows a line without an end cannot be told from it
+        quarantine.lose(InputError(f"{path} has a line of more than {in_mib(longest)}.", hint=raise_limits(path)))
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
+        quarantine.lose(InputError(f"{path} cannot be read: {error}.", hint="Copy the file again."))
 
 
 class Workers:

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.slime.sample import logged_tokens, sample_record
 from gradscope.rollouts.readers.slime.table import table_of_samples
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
 
-_EVALUATION = re.compile(r"eval_\d+\.pt$")
+_EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 
 def _holds_samples(file: Path) -> bool:

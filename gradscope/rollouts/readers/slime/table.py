@@ -146,7 +146,8 @@ def _settled(samples: _Samples, totals: list[float | None], quarantine: Quaranti
         if (totals[first], samples.response[first]) == (totals[at], samples.response[at]):
             quarantine.add(REPEATED, samples.locations[at])
         else:
-            quarantine.add(CONTRADICTED, samples.locations[at])
+            for _ in range(1 if totals[first] is None else 2):  # this row, and the one that counted until now
+                quarantine.add(CONTRADICTED, samples.locations[at])
             totals[first] = None
             samples.rewards[first] = dict.fromkeys(numbers_in(samples.rewards[first]), math.nan)
     return counts

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
+from gradscope.plain_json import MOST_DEPTH, is_deeper
+from gradscope.rollouts.readers.slime.pickle_bounds import num_parts, require_bounded
 
 _BROKEN = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError),
@@ -56,11 +59,22 @@ def read_archive(path: Path) -> Any:
         The object, with a :class:`StandIn` for every part of it that is not plain data.
 
     Raises:
-        InputError: It is damaged, or no such archive.
+        InputError: It is damaged, no such archive, or larger than may be read.
     """
     try:
+        require_regular(path)
         with zipfile.ZipFile(path) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
-            return _PlainUnpickler(io.BytesIO(archive.read(name))).load()
+            (member,) = (member for member in archive.infolist() if member.filename.endswith("/data.pkl"))
+            if member.file_size > most(MOST_ROW):
+                raise InputError(f"{path} unpacks to more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
+            data = archive.read(member)
+        require_bounded(data)
+        value = _PlainUnpickler(io.BytesIO(data)).load()
     except _BROKEN as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
+    if is_deeper(value, MOST_DEPTH) or num_parts(value) > most(MOST_ROW):
+        raise InputError(
+            f"{path} is nested deeper than {MOST_DEPTH} levels, or repeats itself without end.",
+            hint="Copy the file again.",
+        )
+    return value

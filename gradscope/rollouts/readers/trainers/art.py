@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gradscope.plain_json import parse_json
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.conversations import cut_conversation
 from gradscope.rollouts.readers.parsing.counted import TEXT_ONLY
@@ -16,7 +16,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numb
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import ABSENT, digest, text_of
 
-_STEP = re.compile(r"^(\d+)\.parquet$")
+_STEP = re.compile(r"^([0-9]+)\.parquet$")
 
 
 def _records(row: LogRow) -> Iterator[Record]:
@@ -41,8 +41,8 @@ def _records(row: LogRow) -> Iterator[Record]:
 def _document(text: Any) -> Mapping[str, Any] | None:
     """The JSON object that ART keeps its metrics as, within a cell; None where the cell holds none."""
     try:
-        document = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+        document = parse_json(text)
+    except (AttributeError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 

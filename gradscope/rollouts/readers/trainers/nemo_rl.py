@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.parsing.token_lists import NOT_ALIGNED, cut_sequ
 from gradscope.rollouts.readers.trainers.nemo_rl_columns import nemo_rl_columns
 from gradscope.rollouts.types import Tokens
 
-_STEP = re.compile(r"^train_data_step(\d+)\.jsonl")
+_STEP = re.compile(r"^train_data_step([0-9]+)\.jsonl")
 _BY_IDS = "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."
 _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "

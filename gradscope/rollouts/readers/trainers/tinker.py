@@ -12,7 +12,7 @@ from gradscope.rollouts.readers.parsing.nested_cells import number_in_name, numb
 from gradscope.rollouts.readers.parsing.scalars import ABSENT
 from gradscope.rollouts.readers.trainers.tinker_columns import tinker_columns
 
-_ITERATION = re.compile(r"^iteration_(\d+)$")
+_ITERATION = re.compile(r"^iteration_([0-9]+)$")
 
 
 def _records(row: LogRow, known: Set[str] = frozenset(), late: set[str] | None = None) -> Iterator[Record]:

@@ -126,7 +126,7 @@ def _readable(paths: Sequence[Path], quarantine: QuarantineLog, *, whole: bool) 
             files.append(read_step_file(path, whole=whole))
         except InputError as error:
             errors.append(error)
-            quarantine.add("a file of completions that cannot be read", str(path))
+            quarantine.lose(error)
     if not files:
         raise errors[0]
     return files

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
+from gradscope.errors import InputError
+from gradscope.plain_json import read_json
+from gradscope.rollouts.readers.parsing.nested_cells import whole_number
+from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 
 _EVAL_PREFIX = "eval_"
 
@@ -60,12 +62,11 @@ def read_state(run: Path) -> TrlState:
     damaged: list[Path] = []
     for path in _state_files(run):
         try:
-            document = json.loads(path.read_bytes())
-            states.append((int(document["global_step"]), path, document))
+            document = read_json(path)
             _metrics_of(document)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            states.append((_step_of(document, "global_step"), path, document))
+        except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError):
             damaged.append(path)
-            states = [entry for entry in states if entry[1] != path]
     if not states:
         return TrlState(damaged=tuple(damaged))
     last_step, path, document = max(states, key=lambda entry: entry[0])
@@ -73,7 +74,7 @@ def read_state(run: Path) -> TrlState:
         path=path,
         last_step=last_step,
         metrics=_metrics_of(document),
-        eval_steps=frozenset(int(entry["step"]) for entry in document["log_history"] if _is_eval(entry)),
+        eval_steps=frozenset(_step_of(entry, "step") for entry in document["log_history"] if _is_eval(entry)),
         damaged=tuple(damaged),
     )
 
@@ -83,9 +84,17 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     for entry in document["log_history"]:
         if _is_eval(entry):
             continue
-        logged = {name: logged_number(value) for name, value in entry.items() if name != "step" and is_number(value)}
-        metrics[int(entry["step"])] = {**logged, **metrics.get(int(entry["step"]), {})}
+        step, logged = _step_of(entry, "step"), logged_numbers(entry)
+        logged.pop("step", None)
+        metrics[step] = {**logged, **metrics.get(step, {})}
     return metrics
+
+
+def _step_of(entry: Mapping[str, Any], key: str) -> int:
+    step = entry[key]
+    if type(step) is not int or whole_number(step) is None:
+        raise ValueError(f"{key} is {str(step)[:40]!r}, which is no step")
+    return step
 
 
 def _is_eval(entry: Mapping[str, Any]) -> bool:

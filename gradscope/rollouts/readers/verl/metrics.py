@@ -9,7 +9,7 @@ from typing import Any
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.nested_cells import mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.scalars import is_number, logged_number
+from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 
 SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
@@ -21,7 +21,9 @@ COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
 
 def find_metrics(folder: Path) -> Path | None:
     """The first ``.jsonl`` of metrics in a folder of rollouts, or in the one above; None where none is."""
-    candidates = (file for parent in (folder, folder.parent) for file in sorted(parent.glob("*.jsonl")))
+    candidates = (
+        file for parent in (folder, folder.parent) for file in sorted(parent.glob("*.jsonl")) if file.is_file()
+    )
     return next((file for file in candidates if is_metrics(file)), None)
 
 
@@ -47,9 +49,8 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         if step is None or not mapping_of(row.get("data")):
             quarantine.add("the line of metrics has no step or no data", location)
             continue
-        metrics[step] = {
-            COMMON_NAMES.get(name, name): logged_number(cell) for name, cell in row["data"].items() if is_number(cell)
-        }
+        numbers = logged_numbers(row["data"])
+        metrics[step] = {COMMON_NAMES.get(name, name): number for name, number in numbers.items()}
     return metrics
 
 

@@ -32,8 +32,8 @@ from gradscope.rollouts.reward_table import UNKNOWN
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup, Tokens
 
-_UID = re.compile(r"(?P<group>.+)_(?P<session>\d+)_(?P<index>\d+)")
-_NUMBERED = re.compile(r"\d+\.jsonl(\.gz)?")
+_UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
+_NUMBERED = re.compile(r"[0-9]+\.jsonl(\.gz)?")
 _GROUPED_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."

@@ -57,7 +57,7 @@ def test_the_verdict_stands_first_whatever_else_is_found() -> None:
     comparison = replace(REPORT.comparison, second="after")
     report = replace(REPORT, comparison=comparison, findings=("Something else.", "3 samples have no reward."))
     findings = coverage_section(inputs_of(RUN, passk=report)).findings
-    assert findings[0].startswith("after against before.jsonl: undecided; ")
+    assert findings[0].startswith("after against before.jsonl: a gain ")
     assert findings[1:3] == report.findings
 
 

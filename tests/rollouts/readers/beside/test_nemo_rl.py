@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def test_events_weights_and_configuration_are_found_beside_the_data(tmp_path: Pa
     assert [weights.num_updates for weights in run.weights] == [1]
     assert "convert_dcp_to_hf.py" in run.unmerged_weights[2].advice
     assert (run.settings.get("bf16"), run.settings.get("per_device_train_batch_size")) == (False, 4)
+
+
+def test_events_beside_the_data_are_read_and_those_of_a_sibling_are_not(tmp_path: Path) -> None:
+    log = copy_of(tmp_path)
+    other = log / "exp_002" / "tensorboard"
+    other.mkdir(parents=True)
+    other.joinpath("events.out.tfevents.1.a").write_bytes(record(scalar(1, b"train/grad_norm", 9.0)))
+    assert read_run(log / "exp_001").metrics == {}
+    os.mkfifo(log / "events.out.tfevents.1.a")
+    assert read_run(log / "exp_001").metrics == {}
+    (log / "tensorboard").mkdir()
+    (log / "tensorboard" / "events.out.tfevents.1.a").write_bytes(record(scalar(1, b"train/grad_norm", 0.5)))
+    assert read_run(log / "exp_001").metrics == {1: {"grad_norm": 0.5}}
 
 
 def test_metrics_may_be_lines_of_json(tmp_path: Path) -> None:

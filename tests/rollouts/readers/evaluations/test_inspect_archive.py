@@ -96,8 +96,8 @@ def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, mon
     with pytest.raises(InputError, match="splits each sample into chunks") as caught:
         read_run(chunks)
     assert f"inspect log convert {chunks} --to json" in (caught.value.hint or "")
-    monkeypatch.setattr(inspect_archive, "_MOST_BYTES", 3)
-    with pytest.raises(InputError, match="a sample of more than 1 GiB"):
+    monkeypatch.setattr(inspect_archive, "MOST_ROW", 3)
+    with pytest.raises(InputError, match="a sample of more than 0 MiB"):
         read_run(log)
     damaged = tmp_path / "damaged.eval"
     damaged.write_bytes(raw.replace(b'"id"', b'"ix"', 1))

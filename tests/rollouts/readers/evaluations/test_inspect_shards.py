@@ -75,6 +75,6 @@ def test_runs_stay_apart_and_a_sample_in_two_shards_is_settled(tmp_path: Path) -
     run = read_run(tmp_path)
     assert rewards_of(run) == {"two/a": (1.0,), "one/a": (None, 1.0)}
     assert set_aside(run) == {
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the file is no zip archive": 1,
     }

@@ -40,7 +40,8 @@ def test_rows_that_contradict_each_other_leave_the_group_without_a_verdict(tmp_p
     run = read(tmp_path, row(sample_idx=0), row(sample_idx=1), row(sample_idx=1, reward=0.0))
     assert rewards_of(run) == {"1:a": (1.0, None)}
     assert run.groups[0].rollouts[1].rewards == {"reward": None}
-    assert set_aside(run) == {CONTRADICTS: 1}
+    assert set_aside(run) == {CONTRADICTS: 2}
+    assert run.source.num_rows + run.source.quarantined.num_rows == 3
 
 
 def test_an_id_that_all_rows_of_a_group_share_is_the_prompts_and_drops_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
         (b'{"a": ', "the last line is cut off"),
         (b"[1]\n", "the line is not a JSON object"),
         (b"null\n", "the line is not a JSON object"),
-        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested too deeply"),
+        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested deeper than 100 levels"),
     ],
 )
 def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> None:
@@ -46,11 +46,14 @@ def test_places_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path
 @pytest.mark.parametrize(
     "content", [gzip.compress(b'{"a": 1}\n' * 100, mtime=0)[:-10], b"not gzip"], ids=["cut off", "not gzip"]
 )
-def test_broken_compression_is_an_error_that_names_the_file(tmp_path: Path, content: bytes) -> None:
+def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(content)
+    quarantine = QuarantineLog()
+    list(read_jsonl(path, quarantine))
+    assert str(path) in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
-        list(read_jsonl(path, QuarantineLog()))
+        quarantine.raise_lost()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
@@ -61,3 +64,12 @@ def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pyt
     path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
     found = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
     assert found == [b"012", b"567", b"89", b""]
+
+
+def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MOST_FLAWED", 3)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
+    quarantine = QuarantineLog()
+    assert [place.rpartition(":")[2] for place, _ in read_jsonl(path, quarantine)] == ["4", "8"]
+    assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)

@@ -44,7 +44,7 @@ def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
         (7.0, 7),
         ("7", 7),
         (" 7.0 ", 7),
-        (-3, -3),
+        (-3, None),
         (LARGEST_STEP, 1 << 53),
         (LARGEST_STEP * 2, None),
         (7.5, None),

@@ -8,7 +8,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.parsing.tables import expand, read_parquet, read_rows
 
 
 def rows(path: Path) -> tuple[list[dict[str, object]], dict[str, str]]:
@@ -57,12 +57,15 @@ def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
     assert found == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
 
 
-def test_a_truncated_parquet_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": list(range(1000))}), path)
     path.write_bytes(path.read_bytes()[:500])
+    quarantine = QuarantineLog()
+    assert list(read_rows(path, quarantine)) == []
+    assert "a.parquet is not a readable Parquet file" in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
-        rows(path)
+        read_parquet(path)
 
 
 def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_trace_is_found_whatever_its_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "again"),
-    [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, -1, 0), {0}), ((), set())],
+    [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())],
 )
 def test_a_step_is_trained_again_where_another_was_between(
     tmp_path: Path, steps: Sequence[int], again: set[int]

@@ -73,14 +73,14 @@ def test_expressions_know_a_cell_as_the_row_reader_does_or_not_at_all(cell: str)
     assert evaluated(text("c[1]"), cell) in (None, text_of(value) if isinstance(value, str | int) else None)
 
 
-@pytest.mark.parametrize("cell", ["0", "17", "-3", "123456789012345"])
+@pytest.mark.parametrize("cell", ["0", "17", "3", "123456789012345"])
 def test_whole_numbers_are_known(cell: str) -> None:
     assert evaluated(whole("c[1]"), cell) == int(cell)
     assert evaluated(text("c[1]"), cell) == cell
 
 
-@pytest.mark.parametrize(("cell", "step"), [("3", 3), ("3.0", 3), ('"3"', 3), ("-2", -2), ("1e2", 100)])
-def test_steps_are_known(cell: str, step: int) -> None:
+@pytest.mark.parametrize(("cell", "step"), [("3", 3), ("3.0", 3), ('"3"', 3), ("-2", None), ("1e2", 100)])
+def test_steps_are_known(cell: str, step: int | None) -> None:
     assert evaluated(step_number("c[1]"), cell) == step
 
 

@@ -216,7 +216,6 @@ def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, by_row:
         'step,group_id,reward\n1,"a\nb",1\n1,a,0.5\n',
         "step,group_id,reward\n1,a,x\n1.5,a,1\n1, a ,1\n",
         "\ufeffstep,group_id,reward\n1,a,1\n1,a, 0 \n",
-        "step,group_id,reward,reward\n1,a,1,0\n",
         'step,group_id,reward\n1,"[a",1\n1,NULL,1\n1,a"b,1\n',
     ],
 )
@@ -284,12 +283,16 @@ def test_a_name_that_duckdb_takes_for_a_pattern(tmp_path: Path, by_row: list[Rec
 
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz", "parquet"])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_file_is_set_aside_and_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1.jsonl").write_text(ROW + "\n")
     damaged = tmp_path / f"2.{kind}"
     damaged.write_bytes(gzip.compress(ROW.encode() * 1000)[:-12] if kind.endswith("gz") else b"damaged")
+    for rewards_only in (True, False):
+        source = read_run(tmp_path, rewards_only=rewards_only).source
+        assert source.num_rows >= 1
+        assert damaged.name in source.quarantined.lost[0]
     with pytest.raises(InputError, match=damaged.name):
-        read_run(tmp_path, rewards_only=True)
+        read_run(damaged, rewards_only=True)
 
 
 def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class Log:
         read: list[int] = []
         original = workers.whole_lines
 
-        def spy(stream: Any, size: int) -> Iterator[bytes]:
-            for data in original(stream, size):
+        def spy(stream: Any, size: int, longest: int) -> Iterator[bytes]:
+            for data in original(stream, size, longest):
                 read.append(len(data))
                 yield data
 

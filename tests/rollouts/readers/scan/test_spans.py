@@ -108,7 +108,7 @@ def test_a_document_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_rows_that_are_scanned_and_read_differently_are_an_error(tmp_path: Path) -> None:
-    twice = lines([1]).replace('"step": 1', '"step": 1, "step": 2')
+    twice = lines([1]).replace('"step": 1', '"step": 1, "other": nan')
     (tmp_path / "1.jsonl").write_text(lines(IN_ORDER) + twice)
     with pytest.raises(InputError, match="Step 1 does not have the rollouts"):
         read_run(tmp_path).groups_at(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan import workers
 from gradscope.rollouts.readers.scan.line_queries import LineQueries
 from gradscope.rollouts.readers.scan.lines import LineColumns
@@ -92,8 +93,21 @@ def test_how_far_a_compressed_file_is_read_is_known_at_its_end_alone(
 def test_a_file_that_cannot_be_decompressed_is_named(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl.gz"
     file.write_bytes(gzip.compress(b"1\n" * 1000)[:-10])
+    quarantine = QuarantineLog()
+    list(blocks_of([file], lambda _: LINES, quarantine=quarantine))
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
-        list(blocks_of([file], lambda _: LINES))
+        quarantine.raise_lost()
+
+
+def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "BLOCK", 1 << 18)
+    monkeypatch.setattr(workers, "MOST_ROW", 1 << 20)
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b"1\n" + b"x" * (3 << 19) + b"\n2\n")
+    quarantine = QuarantineLog()
+    found = list(blocks_of([file], lambda _: LINES, quarantine=quarantine))
+    assert [data for block in found for _, data, _ in pieces_of(block)] == [b"1\n"]
+    assert "has a line of more than 1 MiB" in quarantine.result().lost[0]
 
 
 def test_a_block_knows_the_steps_that_its_files_tell(tmp_path: Path) -> None:

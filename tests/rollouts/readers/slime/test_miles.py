@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.scan import reduction
 from gradscope.rollouts.run import Run
@@ -100,18 +99,18 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     assert set_aside(run) == {
         "the reward is null": 1,
         "group_index is not a whole number": 1,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the token ids are not a list of whole numbers": 1,
         "no token of the row was sampled": 1,
         "the sample kept no conversation, so that neither its group nor its reward is known": 2,
     }
 
 
-def test_a_damaged_parquet_file_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     shutil.copytree(LOG, tmp_path / "run")
     (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"rollout_1\.parquet is not a readable Parquet file"):
-        read_run(tmp_path / "run")
+    (lost,) = read_run(tmp_path / "run").source.quarantined.lost
+    assert "rollout_1.parquet is not a readable Parquet file" in lost
 
 
 @pytest.fixture

@@ -58,6 +58,6 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         "the reward is a list, not a number": 1,
         "group_index is not a whole number": 2,
         "the step is not a whole number": 1,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "the last line is cut off": 1,
     }

@@ -107,7 +107,7 @@ def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_eac
     assert rewards_of(run) == {"0": (1.0, None), "1": (None,)}
     assert set_aside(run) == {
         "the row repeats an earlier one of the same sample": 2,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 3,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 5,
     }
 
 

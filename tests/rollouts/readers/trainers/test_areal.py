@@ -73,7 +73,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     assert set_aside(run) == {
         "the reward is null": 1,
         "the reward is text": 1,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 1,
+        "the row contradicts an earlier one of the same sample, so that neither counts": 2,
         "tail_version is not a whole number": 2,
         "task_id is missing": 1,
         "the last line is cut off": 1,

@@ -1,0 +1,48 @@
+"""What a loader raises over somebody's files, as an error of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from gradscope.errors import InputError
+
+_REFUSED = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError),
+    *(RuntimeError, SafetensorError, StrictDataclassError),
+)
+"""What transformers and PEFT raise where a configuration says what none can."""
+UNREADABLE = "weights_unreadable"
+"""The cause of an error over weights that are there and cannot be used."""
+_SHOWN = 300
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so: CUDA's, Python's, or that of PyTorch's CPU allocator, which has no type."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+@contextmanager
+def refusing(what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what a loader raises into an error that names the folder; running out of memory stays what it is.
+
+    Args:
+        what: What goes before the loader's own words: "<folder> does not load as a tokenizer".
+        hint: The next step.
+
+    Raises:
+        InputError: The loader gave up.
+    """
+    try:
+        yield
+    except _REFUSED as error:
+        if is_out_of_memory(error):
+            raise
+        words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error

@@ -1,0 +1,170 @@
+"""What is read at all: regular files, up to a size.
+
+A pipe, a socket or a device may never end, a few bytes may unpack to all memory, and one row of a log may be a
+document. Each limit is far above what trainers write; :data:`VARIABLE` raises all of them for one command.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from gradscope.errors import InputError, UsageError
+from gradscope.numerals import number_from
+
+VARIABLE = "GRADSCOPE_LIMITS"
+"""The environment variable that every limit of size is multiplied by, so that a larger file is a choice."""
+MOST_ROW = 256 << 20
+"""Bytes of one line, of one member of an archive and of one document: the longest rollouts, with every token's numbers,
+take some ten MB, and as Python objects text of this size takes up to 2 GB."""
+MOST_UNPACKED = 512 << 20
+"""Bytes that any compressed file may unpack to, however small it is."""
+MOST_RATIO = 200
+"""How many times its size a compressed file may unpack to beyond that: rollouts of one prompt are alike and compress
+ten- to thirtyfold, a file made to fill memory a thousandfold."""
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def most(limit: int) -> int:
+    """A limit as the environment sets it.
+
+    Args:
+        limit: One of those above.
+
+    Returns:
+        The limit, times the number in ``GRADSCOPE_LIMITS`` where there is one.
+
+    Raises:
+        UsageError: What stands there is no number from 1 on.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return limit
+    try:
+        factor = number_from(text)
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor < float("inf"):
+        raise UsageError(
+            f"{VARIABLE} is {text!r}, which is no number from 1 on.",
+            hint=f"Set {VARIABLE}=4 to allow four times as much.",
+        )
+    return int(limit * factor)
+
+
+def raise_limits(path: Path) -> str:
+    """The hint of an error about a limit."""
+    return f"Where {path.name} is meant to be so large, set {VARIABLE}=4 to allow four times as much."
+
+
+def in_mib(size: int) -> str:
+    """A size in a message.
+
+    Returns:
+        Whole MiB.
+
+    Example:
+        >>> in_mib(256 << 20)
+        '256 MiB'
+    """
+    return f"{size >> 20} MiB"
+
+
+def require_regular(path: Path) -> None:
+    """Refuse to open what is no file: reading it may never end.
+
+    Args:
+        path: What is about to be opened; one that is not there, or a folder, is left to the opening.
+
+    Raises:
+        InputError: It is a pipe, a socket or a device, also by a link.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    kind = next((name for is_one, name in _KINDS if is_one(mode)), None)
+    if kind is not None:
+        raise InputError(
+            f"{path} is {kind}, and only files are read.", hint="Write its content to a file and name that."
+        )
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """A file's bytes; what is no regular file is refused by :func:`require_regular` before it is opened."""
+    require_regular(path)
+    return path.open("rb")
+
+
+def read_whole(path: Path) -> bytes:
+    """A small file at once: a configuration, a manifest, an index.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        InputError: It is no regular file, or larger than ``MOST_ROW``.
+    """
+    largest = most(MOST_ROW)
+    with open_file(path) as stream:
+        data = stream.read(largest + 1)
+    if len(data) > largest:
+        raise InputError(f"{path} is larger than {in_mib(largest)}.", hint=raise_limits(path))
+    return data
+
+
+def most_unpacked(path: Path) -> int:
+    """Bytes that a compressed file may unpack to, by its own size."""
+    return max(most(MOST_UNPACKED), most(MOST_RATIO) * path.stat().st_size)
+
+
+class Unpacked(io.RawIOBase):
+    """A decompressed stream that ends in an error where more comes out of it than may."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        """Nothing is read yet.
+
+        Args:
+            stream: Gives the decompressed bytes.
+            path: The file that they come from.
+        """
+        self._stream = stream
+        self._path = path
+        self._left = most_unpacked(path)
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """The next bytes, as io asks for them.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            InputError: They are more than :func:`most_unpacked`.
+        """
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError(
+                f"{self._path} unpacks to more than {in_mib(most_unpacked(self._path))}, "
+                f"which is {MOST_RATIO} times its size and more than {in_mib(most(MOST_UNPACKED))}.",
+                hint=raise_limits(self._path),
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the stream below, too."""
+        self._stream.close()
+        super().close()

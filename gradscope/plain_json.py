@@ -1,0 +1,96 @@
+"""JSON from anybody: bounded in depth and in the length of its numbers, and no key of an object named twice.
+
+Every part of gradscope that reads JSON reads it here. NaN and Infinity are read as the numbers they stand for, which
+Python and DuckDB write and JSON does not have: what is not finite is judged where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gradscope.limits import read_whole
+
+MOST_DEPTH = 100
+"""Levels of lists and objects within one another: logs and configurations have a dozen, and each costs a call."""
+
+
+_TOO_DEEP = f"is nested deeper than {MOST_DEPTH} levels"
+_SHOWN = 40
+_OUTER = frozenset({dict, list, tuple})
+
+
+class RefusedJsonError(ValueError):
+    """Text is JSON of a kind that is not read.
+
+    Args:
+        why: What it does, for a sentence whose subject goes before: "names 'reward' twice in one object".
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"it {why}")
+        self.why = why
+
+
+def parse_json(text: bytes | str) -> Any:
+    """What a text of JSON says.
+
+    Args:
+        text: Text, or UTF-8 without a byte-order mark.
+
+    Returns:
+        The value.
+
+    Raises:
+        RefusedJsonError: It is nested deeper than ``MOST_DEPTH``, names a key twice, or has a number of more digits
+            than Python converts (4300).
+        JSONDecodeError: It is no JSON. Of bytes that are not UTF-8 it is a UnicodeDecodeError; all are ValueErrors.
+    """
+    decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+    try:
+        value = json.loads(decoded, object_pairs_hook=_object)
+    except RecursionError:
+        raise RefusedJsonError(_TOO_DEEP) from None
+    except (json.JSONDecodeError, RefusedJsonError):
+        raise
+    except ValueError:  # all that is left is what int() says of a number
+        raise RefusedJsonError("has a number of more than 4300 digits") from None
+    # A text with fewer brackets than that needs no second look, which is nearly every one.
+    if decoded.count("[") + decoded.count("{") > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
+        raise RefusedJsonError(_TOO_DEEP)
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """What a small file of JSON says, a configuration or a manifest.
+
+    Returns:
+        The value.
+
+    Raises:
+        InputError: It is no regular file, or too large.
+        OSError: It cannot be read.
+        ValueError: It is no JSON: see :func:`parse_json`.
+    """
+    return parse_json(read_whole(path).removeprefix(b"\xef\xbb\xbf"))
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects are within one another on more levels than that; parts in several places count once."""
+    level: list[Any] = [value] if type(value) in _OUTER else []
+    for _ in range(depth if level else 0):
+        parts = [part for outer in level for part in (outer.values() if type(outer) is dict else outer)]
+        level = list({id(part): part for part in parts if type(part) in _OUTER}.values())
+        if not level:
+            break
+    return bool(level)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RefusedJsonError(f"names {twice[:_SHOWN]!r} twice in one object")
+    return made

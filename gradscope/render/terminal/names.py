@@ -1,0 +1,40 @@
+"""The tables that ``--show`` adds to each command's answer. They stand apart so that help loads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALL = "all"
+"""The name of all tables together."""
+VERDICT = "verdict"
+"""The name of the answer without its table: nothing but the first sentences."""
+
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "degeneracy": ("shares", "sizes", "steps", "cost", "advantages", "rewards", "policies", "findings"),
+    "passk": ("files", "pairs", "findings"),
+    "rank": (
+        "steps",
+        "formulations",
+        "spectra",
+        "weights",
+        "tokens",
+        "updates",
+        "sparsity",
+        "geometry",
+        "signal",
+        "baselines",
+        "findings",
+        "engine",
+    ),
+    "replay": ("steps", "causes", "findings"),
+    "claims": ("reasons", "findings"),
+    "compare": ("cells", "pairs", "findings"),
+    "check": ("requirements",),
+    "report": ("sections", "runs"),
+}
+"""Command -> names of its further tables, in the order in which they are printed."""
+
+
+def choices_of(command: str) -> tuple[str, ...]:
+    """What ``--show`` takes in a command."""
+    return (*TABLES[command], VERDICT, ALL)

@@ -1,0 +1,33 @@
+"""What a loader raises names the folder, and running out of memory stays what it is."""
+
+from __future__ import annotations
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+
+from gradscope.errors import InputError
+from gradscope.gradients.model.checked.loading import is_out_of_memory, refusing
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("a\n b"), ZeroDivisionError("a b"), StrictDataclassError("a b"), RuntimeError("a b")]
+)
+def test_a_loader_that_gives_up_is_an_error_of_the_input(error: Exception) -> None:
+    with (
+        pytest.raises(InputError, match="folder does not load: a b") as caught,
+        refusing("folder does not load", "Copy it."),
+    ):
+        raise error
+    assert (caught.value.hint, caught.value.cause) == ("Copy it.", "weights_unreadable")
+
+
+def test_an_error_without_words_says_its_kind() -> None:
+    with pytest.raises(InputError, match="folder: AssertionError"), refusing("folder"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_ran_out_is_no_error_of_the_input(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    with pytest.raises(type(error)), refusing("folder"):
+        raise error

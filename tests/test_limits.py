@@ -1,0 +1,89 @@
+"""Only regular files, and only so much of them."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gradscope import limits
+from gradscope.errors import InputError, UsageError
+from gradscope.limits import VARIABLE, Unpacked, in_mib, most, most_unpacked, open_file, read_whole, require_regular
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def bound_socket(path: Path) -> Path:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(path))
+    return path
+
+
+def link_to_a_device(path: Path) -> Path:
+    path.symlink_to("/dev/zero")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(pipe, "a pipe"), (bound_socket, "a socket"), (link_to_a_device, "a device")]
+)
+def test_what_is_no_file_is_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's name may have 108 letters
+    path = make(tmp_path / "a.json")  # type: ignore[operator]
+    for read in (require_regular, open_file, read_whole):
+        with pytest.raises(InputError, match=f"is {kind}, and only files are read"):
+            read(path)
+
+
+def test_files_folders_and_what_is_not_there_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    require_regular(tmp_path / "a")
+    require_regular(tmp_path)
+    require_regular(tmp_path / "absent")
+    require_regular(Path("a\0b"))
+    assert read_whole(tmp_path / "a") == b"abc"
+
+
+def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOST_ROW", 2 << 20)
+    (tmp_path / "a").write_bytes(bytes((2 << 20) + 1))
+    with pytest.raises(InputError, match="a is larger than 2 MiB") as caught:
+        read_whole(tmp_path / "a")
+    assert caught.value.hint == "Where a is meant to be so large, set GRADSCOPE_LIMITS=4 to allow four times as much."
+    monkeypatch.setenv(VARIABLE, "1.5")
+    assert len(read_whole(tmp_path / "a")) == (2 << 20) + 1
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "0.5", "nan", "inf", "four", "1_0"])
+def test_a_limit_is_never_lowered(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UsageError, match="which is no number from 1 on"):
+        most(1)
+
+
+def test_without_the_variable_a_limit_is_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    assert most(7) == 7
+    assert in_mib(7 << 20) == "7 MiB"
+
+
+def test_a_stream_gives_as_much_as_its_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    file = tmp_path / "a.gz"
+    file.write_bytes(bytes(10_000))
+    assert most_unpacked(file) == 200 * 10_000
+    whole = Unpacked(io.BytesIO(bytes(2_000_000)), file)
+    assert len(io.BufferedReader(whole).read()) == 2_000_000
+    beyond = io.BufferedReader(Unpacked(io.BytesIO(bytes(2_000_001)), file))
+    with pytest.raises(InputError, match="unpacks to more than 1 MiB, which is 200 times its size"):
+        beyond.read()
