@@ -1,7 +1,9 @@
-"""The README is run: each `$ gradscope` line in the order in which a reader would type it, and its Python beside it."""
+"""The README and the tour are run: each `$ gradscope` line as a reader would type it, and the Python beside it."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 import shutil
@@ -12,16 +14,21 @@ import pytest
 from gradscope.__main__ import main
 from tests.conftest import REPOSITORY
 
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\$ gradscope (.+)$", README, flags=re.MULTILINE)
-PYTHON = re.findall(r"^```python\n(.+?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+README, TOUR, HOWTO = (
+    (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tour.md", "docs/howto.md")
+)
+PAGES = f"{TOUR}\n{HOWTO}\n{README.replace('my-run', 'tour')}"
+"""What the tour trains is the reader's own run; what two pages say is run once."""
+COMMANDS = list(dict.fromkeys(re.findall(r"^\$ gradscope (.+)$", PAGES, flags=re.MULTILINE)))
+NOTEBOOK = json.loads((REPOSITORY / "docs" / "first_finding.ipynb").read_text(encoding="utf-8"))
+PYTHON = re.findall(r"^```python\n(.+?)^```$", PAGES, flags=re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder with the fixtures that the README names."""
+    """An empty folder with the fixtures that the pages name."""
     folder = tmp_path_factory.mktemp("readme")
     shutil.copytree(REPOSITORY / "fixtures", folder / "fixtures")
     return folder
@@ -45,9 +52,50 @@ def test_each_snippet_works_on_the_same_run(snippet: str, desk: Path, monkeypatc
     exec(compile(snippet, "README.md", "exec"), {})
 
 
+def test_the_output_that_the_readme_shows_is_what_the_command_prints(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers are those of another run; the words, and what stands in a line, are not."""
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = re.findall(r"^```text\n(.+?)^```$", README, flags=re.MULTILINE | re.DOTALL)[0]
+    assert main(["degeneracy", "tour"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.strip().split("  ")[0] for line in _table(shown)] == [
+        line.strip().split("  ")[0] for line in _table(printed)
+    ]
+
+
+def _table(screen: str) -> list[str]:
+    """The lines below the head of a screen's table."""
+    _, _, below = screen.partition("──\n")
+    return below.partition("\n\n")[0].splitlines()
+
+
+def test_the_notebook_runs_and_shows_what_it_shows(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell in turn; what a cell ends with is of the kind that the notebook holds, numbers aside."""
+    monkeypatch.chdir(desk)
+    names: dict[str, object] = {}
+    code = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    for cell in code:
+        *body, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(body, []), "notebook", "exec"), names)
+        if not isinstance(last, ast.Expr):
+            exec(compile(ast.Module([last], []), "notebook", "exec"), names)
+            continue
+        shown = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+        (output,) = cell["outputs"]
+        texts = "".join(output["data"]["text/plain"])
+        assert repr(shown).split()[0] == texts.split()[0]
+        assert ("text/html" in output["data"]) == hasattr(shown, "_repr_html_")
+        assert ("image/png" in output["data"]) == hasattr(shown, "_repr_png_")
+    assert len(code) >= 5
+
+
 def test_the_readme_has_commands_and_snippets() -> None:
     assert len(COMMANDS) >= 10
     assert len(PYTHON) >= 5
+    assert README.count("\n") < 150
 
 
 def test_the_install_commands_are_the_ones_that_ci_runs() -> None:

@@ -6,6 +6,7 @@ title that names the finding and a subtitle that holds the formula. Text from a 
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,8 @@ _STYLE: dict[str, Any] = {
     "ytick.labelsize": 8.5,
 }
 
+_SCREEN_DPI = 100
+"""Dots per inch in a notebook: its column is about as wide as a figure then."""
 _HEAD = 0.72
 """Inches above the axes for the title and one line of subtitle."""
 _LINE = 0.165
@@ -86,6 +89,16 @@ def figure_style() -> Iterator[None]:
     settings: Any = {**matplotlib.rcParamsDefault, **_STYLE}
     with matplotlib.rc_context(rc=settings):
         yield
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows, whether or not it has loaded pyplot, which alone would tell it how."""
+
+    def _repr_png_(self) -> bytes:
+        picture = io.BytesIO()
+        with figure_style():
+            self.savefig(picture, format="png", dpi=_SCREEN_DPI)
+        return picture.getvalue()
 
 
 def new_figure(
@@ -120,7 +133,7 @@ def new_figure(
     Returns:
         The figure and its axes, row by row.
     """
-    figure = Figure(figsize=(width, height))
+    figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)
     width_in_characters = int((width - 0.36) / _CHARACTER)
     lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]

@@ -70,3 +70,8 @@ def test_pictures_of_the_docs_are_right_on_dark_pages() -> None:
         text = drawing.read_text(encoding="utf-8")
         assert "prefers-color-scheme:dark" in text, drawing.name
         assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text)) <= set(DARK), drawing.name
+
+
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    figure, *_ = draw_figures(EXPECTED["passk"][0]).values()
+    assert figure._repr_png_().startswith(b"\x89PNG")
