@@ -47,7 +47,7 @@ def page_of(name: str) -> str:
 
 def _help_of(name: str) -> str:
     printed = io.StringIO()
-    with _columns(100), contextlib.redirect_stdout(printed):
+    with _columns(80), contextlib.redirect_stdout(printed):
         code = main([name, "--help-all"])
     if code != 0:
         raise RuntimeError(f"gradscope {name} --help-all ended with {code}")
