@@ -219,7 +219,8 @@ def _best_fit(counts: PassCounts, inflated: Counts) -> InflatedBeta:
     start = max(starts, key=lambda pair: pair[0])[1]
     bounds = [(_MEANS[0], _MEANS[-1]), (_CORRELATIONS[0], _CORRELATIONS[-1]), *[(-_FARTHEST, _FARTHEST)] * 2]
     start = np.clip(start, *np.transpose(bounds))
-    polished = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
+    # not L-BFGS-B: its steps of four numbers wait for every thread of BLAS, long where other work keeps the cores busy
+    polished = minimize(loss, start, method="Nelder-Mead", bounds=bounds)
     return _from_logits(polished.x if polished.fun < loss(start) else start, inflated)
 
 
