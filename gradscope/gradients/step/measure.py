@@ -59,7 +59,7 @@ def measure_step(
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
         max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
-            goes to a temporary file.
+            goes to a temporary file, and what half of the free disk does not hold takes further rounds.
 
     Returns:
         The step's Gram matrix.
