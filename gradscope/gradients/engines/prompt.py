@@ -11,7 +11,7 @@ Shapes: R rows of a group, N rows of the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from gradscope.gradients.engines.pending_parts import PendingParts
 from gradscope.gradients.engines.prefix import Prefix
 from gradscope.gradients.engines.shared_prompts import PromptGroup, group_by_prompt
 from gradscope.gradients.engines.spill import KEPT_BYTES
-from gradscope.gradients.engines.stream import OnSequence, capture_batch
+from gradscope.gradients.engines.stream import OnRounds, OnSequence, capture_batch, share_of_first
 from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.trace import Tracer
@@ -48,12 +48,16 @@ def prompt_gram(
     *,
     max_kept_bytes: int = KEPT_BYTES,
     recompute: bool = False,
+    on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers.
 
     Args:
-        max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file.
+        on_sequence: Called in every round.
+        max_kept_bytes: Memory for what waits for other groups; more of it goes to a temporary file, of which each
+            round takes at most half of what is free.
         recompute: Whether decoder layers run again in the backward pass instead of keeping their activations.
+        on_rounds: Told in each round how many are to come.
 
     Returns:
         Names of the parameters that no rule covers; nothing was added for them.
@@ -69,27 +73,49 @@ def prompt_gram(
     capture = Capture(model, trainable, recompute=recompute)
     tracer = Tracer(model, trainable, plan.objective.temperature)
     groups = group_by_prompt(plan)
-    with PendingParts(trainable, accumulator, waits=len(groups) > 1, max_kept_bytes=max_kept_bytes) as pending:
-        for group in groups:
-            batches = completion_batches(plan, group, batch_tokens, accumulator.device)
-            with gradients_on(trainable, on=False):
-                prefix = Prefix(model, tracer, group.prefix_ids, accumulator.device) if group.prefix_ids else None
-                capture.uncovered.update(tracer.layers.uncovered)
-                for batch in batches:
-
-                    def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
+    left, waits = trainable, len(groups) > 1
+    while left:
+        with PendingParts(left, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
+            for number, group in enumerate(groups):
+                batches = completion_batches(plan, group, batch_tokens, accumulator.device)
+                with gradients_on(trainable, on=False):
+                    prefix = _run_group(model, plan, group, batches, capture, tracer, pending, on_sequence)
+                rows = [row for batch in batches for row in batch.rows]
+                for complete, added in prefix.descend() if prefix else ():
+                    for name, factors in added.items():
                         pending.take(name, rows, factors)
-
-                    past = prefix.expanded(len(batch.rows)) if prefix else None
-                    capture_batch(model, plan, batch, capture, take, on_sequence, past)
-            rows = [row for batch in batches for row in batch.rows]
-            for complete, added in prefix.descend() if prefix else ():
-                for name, factors in added.items():
-                    pending.take(name, rows, factors)
-                for name in complete - capture.uncovered if len(groups) == 1 else ():
-                    pending.combine(name)
-        pending.combine_all(capture.uncovered)
+                    for name in complete - capture.uncovered if not waits else ():
+                        pending.combine(name)
+                if number == 0:
+                    shares = share_of_first([each.rows for each in groups], plan)
+                    on_rounds(pending.leave_what_does_not_fit(*shares))
+            pending.combine_all(capture.uncovered)
+        left = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
     return frozenset(capture.uncovered)
+
+
+def _run_group(
+    model: Any,
+    plan: RowPlan,
+    group: PromptGroup,
+    batches: Sequence[PaddedBatch],
+    capture: Capture,
+    tracer: Tracer,
+    pending: PendingParts,
+    on_sequence: OnSequence,
+) -> Prefix | None:
+    """The prefix of a group, with the cotangents that its completions left on it; None where it has none."""
+    device = batches[0].input_ids.device
+    prefix = Prefix(model, tracer, group.prefix_ids, device) if group.prefix_ids else None
+    capture.uncovered.update(tracer.layers.uncovered)
+    for batch in batches:
+
+        def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
+            pending.take(name, rows, factors)
+
+        past = prefix.expanded(len(batch.rows)) if prefix else None
+        capture_batch(model, plan, batch, capture, take, on_sequence, past)
+    return prefix
 
 
 def completion_batches(plan: RowPlan, group: PromptGroup, batch_tokens: int, device: torch.device) -> list[PaddedBatch]:

@@ -7,10 +7,11 @@ numbers; where they are and what they were stays in memory.
 from __future__ import annotations
 
 import ctypes
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
@@ -75,8 +76,17 @@ class PartStore:
             for rows, factors in self._parts.pop(name)
         ]
 
+    def factors(self) -> Iterator[tuple[str, list[GradientFactor]]]:
+        """Each parameter with its factors of all batches so far; of what is on disk only the places."""
+        for name, parts in self._parts.items():
+            yield name, [factor for _, factors in parts for factor in factors]
+
+    def drop(self, name: str) -> None:
+        """Forget what was kept of a parameter; the room that it has on disk stays taken."""
+        del self._parts[name]
+
     def _stored(self, factor: GradientFactor) -> GradientFactor:
-        size = sum(tensor.numel() * tensor.itemsize for tensor in _tensors(factor))
+        size = stored_bytes([factor])
         if size <= self._left:
             self._left -= size
             return factor.to(torch.device("cpu"))
@@ -102,6 +112,17 @@ class PartStore:
         return tensor
 
 
+def free_bytes() -> int:
+    """What is free where the temporary file is, or would be."""
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def stored_bytes(factors: Iterable[GradientFactor]) -> int:
+    """What factors take, here or on disk."""
+    kept = (part for factor in factors for part in _parts(factor))
+    return sum(part.shape.numel() * part.dtype.itemsize for part in kept)
+
+
 def _trim_heap() -> None:
     """Hand free memory back to the system: glibc keeps what many small tensors held, more than a gigabyte was seen."""
     if sys.platform == "linux":
@@ -115,10 +136,10 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.flatten().view(torch.uint8).numpy()
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors of a factor."""
-    found: list[torch.Tensor] = []
-    _mapped(value, lambda part: found.append(part) if isinstance(part, torch.Tensor) else None)
+def _parts(value: Any) -> list[torch.Tensor | _Place]:
+    """All tensors of a factor, wherever they are."""
+    found: list[torch.Tensor | _Place] = []
+    _mapped(value, lambda part: found.append(part) if isinstance(part, torch.Tensor | _Place) else None)
     return found
 
 

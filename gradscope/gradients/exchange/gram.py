@@ -24,7 +24,7 @@ from gradscope.gradients.exchange.letters import Letter, exchange_letters
 from gradscope.gradients.exchange.pieces import bounds_of, cut_shape, piece_of
 from gradscope.gradients.exchange.shares import deal_rows
 from gradscope.gradients.layers.capture import Capture
-from gradscope.gradients.layers.factors import GradientFactor, Part
+from gradscope.gradients.layers.factors import GradientFactor, Part, compact
 from gradscope.gradients.model.backward import backward, gradients_on
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -62,7 +62,7 @@ def exchanged_gram(
 
             def take(name: str, factors: list[GradientFactor], batch: PaddedBatch = batch, on: bool = counts) -> None:
                 if on:
-                    store.keep(name, batch.rows, factors)
+                    store.keep(name, batch.rows, compact(factors))
 
             seen = on_sequence if counts else _nobody
             with gradients_on(policy.trainable, on=False):

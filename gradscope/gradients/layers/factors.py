@@ -8,6 +8,7 @@ Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -41,6 +42,11 @@ class OuterProduct:
     """The factor along the parameter's first dimension, per row, [B][T, O]."""
     right: tuple[torch.Tensor, ...]
     """The factor along its second dimension, per row, [B][T, I]."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What both take when they are kept."""
+        return sum(part.numel() * part.itemsize for part in (*self.left, *self.right))
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add rows ``start:start + len(out)`` of the outer product to ``out``, [slice, I]."""
@@ -150,6 +156,31 @@ class Summed:
     def to(self, device: torch.device) -> Summed:
         """The same on another device."""
         return Summed(rows=self.rows.to(device))
+
+
+def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
+    """What the calls of one batch add to a parameter, in as few bytes as it takes until other batches come.
+
+    Of T tokens a product left right^T is T (I + O) numbers, and its matrix I O. So matrices are formed at once where
+    they are less: of the adapters of any model as soon as a row has more tokens than their rank, of a whole weight for
+    long rows of narrow layers.
+
+    Returns:
+        The factors, all products among them as one sum where its rows take fewer bytes.
+    """
+    products = [factor for factor in factors if isinstance(factor, OuterProduct)]
+    if not products:
+        return list(factors)
+    left, right = products[0].left, products[0].right
+    dtype = torch.promote_types(torch.promote_types(left[0].dtype, right[0].dtype), torch.float32)
+    shape = (len(left), left[0].shape[1], right[0].shape[1])
+    if torch.Size(shape).numel() * dtype.itemsize >= sum(product.num_bytes for product in products):
+        return list(factors)
+    rows = torch.zeros(shape, dtype=dtype, device=left[0].device)
+    for row, out in enumerate(rows):
+        for product in products:
+            product.add_to(row, 0, out)
+    return [*(factor for factor in factors if not isinstance(factor, OuterProduct)), Summed(rows=rows)]
 
 
 Part = tuple[tuple[int, ...], list[GradientFactor]]

@@ -53,7 +53,7 @@ class TokenBudget:
         self.recompute = False
         """Whether decoder layers run again in the backward pass instead of keeping their activations."""
         self.notes: list[str] = []
-        """What was halved, in sentences."""
+        """What was halved and what took longer for want of room, in sentences."""
         self._fixed, self._notice = fixed, notice
 
     def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made], *, recomputed: int | None = None) -> Made:
@@ -97,8 +97,12 @@ class TokenBudget:
         before, self.recompute = self.tokens, self.tokens <= longest
         self.tokens = max(longest, min(self.tokens, whole) // 2)
         went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
-        self.notes.append(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
-        self._notice(self.notes[-1])
+        self.say(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
+
+    def say(self, note: str) -> None:
+        """Say something of the resources at once, and in the result's notes."""
+        self.notes.append(note)
+        self._notice(note)
 
 
 def first_batch_tokens(policy: MeasuredPolicy) -> int:

@@ -8,6 +8,7 @@ backward pass. What does not fit the memory is tried again in smaller batches.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -58,7 +59,7 @@ def measure_step(
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
         max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
-            goes to a temporary file.
+            goes to a temporary file, and what half of the free disk does not hold takes further rounds.
 
     Returns:
         The step's Gram matrix.
@@ -127,7 +128,7 @@ class _Attempt:
         self._progress, self._max_bytes, self._budget = progress, max_row_bytes, prepared.budget
         self._accumulator = GramAccumulator(len(self._plan.rows), self._policy.device)
         self.logprobs: dict[int, torch.Tensor] = {}
-        self._num_tokens = 0
+        self._num_done, self._num_tokens, self._rounds = 0, 0, 1
         self.slow: frozenset[str] = frozenset()
 
     def loop(self) -> None:
@@ -144,6 +145,7 @@ class _Attempt:
             self._done,
             max_kept_bytes=max_kept_bytes,
             recompute=self._budget.recompute,
+            on_rounds=self._say_rounds,
         )
         self._add_slowly(slow)
 
@@ -168,8 +170,17 @@ class _Attempt:
             self._done,
             max_kept_bytes=max_kept_bytes,
             recompute=self._budget.recompute,
+            on_rounds=self._say_rounds,
         )
         self._add_slowly(slow)
+
+    def _say_rounds(self, to_come: int) -> None:
+        if to_come > self._rounds:
+            self._rounds = to_come
+            self._budget.say(
+                f"What waits for other batches is too much for half of the free space in {tempfile.gettempdir()}: all "
+                f"rollouts run {to_come} times, each time for some of the layers. A TMPDIR with more room is faster."
+            )
 
     def _add_slowly(self, slow: frozenset[str]) -> None:
         self.slow = slow
@@ -198,8 +209,9 @@ class _Attempt:
 
     def _done(self, sequence: int, logprobs: torch.Tensor) -> None:
         self.logprobs[sequence] = logprobs.double()  # still on the device: copying would wait for it
-        self._num_tokens += len(logprobs)
-        self._progress(len(self.logprobs), len(self._plan.sequences), f"rollouts, {self._num_tokens:,} tokens")
+        self._num_done, self._num_tokens = self._num_done + 1, self._num_tokens + len(logprobs)
+        total = self._rounds * len(self._plan.sequences)
+        self._progress(min(self._num_done, total), total, f"rollouts, {self._num_tokens:,} tokens")
 
 
 def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chosen:

@@ -53,7 +53,7 @@ def test_a_dry_run_does_every_section(tmp_path: Path, gpu_setting: Any) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    running = start(tmp_path / "gpu.md", "--dry-run", "--only", "rates", "steps")
+    running = start(tmp_path / "gpu.md", "--dry-run", "--only", "rates", "steps", "prompts", "tokens")
     while "| steps |" not in ((tmp_path / "gpu.md").read_text() if (tmp_path / "gpu.md").exists() else ""):
         assert running.poll() is None
         time.sleep(0.05)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import shutil
 import tempfile
 
 import numpy as np
 import pytest
 import torch
 
-from gradscope.gradients.engines.spill import PartStore
+from gradscope.gradients.engines.spill import PartStore, free_bytes, stored_bytes
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from gradscope.gradients.model.head.plain import plain_head
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_experts, tiny_groups, tiny_policy
@@ -63,6 +64,19 @@ def test_memory_is_used_up_first(files):
         store.keep("a", (2, 3), [part])
         assert len(files) == 1
         assert all(torch.equal(use.rows, part.rows) for _, uses in store.take("a", CPU) for use in uses)
+
+
+def test_what_is_kept_is_counted_here_and_on_disk_and_can_be_dropped(files, tmp_path, monkeypatch):
+    part = Summed(rows=torch.ones(2, 4))
+    with PartStore(max_bytes=32) as store:
+        store.keep("a", (0, 1), [part])
+        store.keep("b", (0, 1), [part, part])
+        assert len(files) == 1
+        assert {name: stored_bytes(kept) for name, kept in store.factors()} == {"a": 32, "b": 64}
+        store.drop("b")
+        assert store.names == ["a"]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert 0 < free_bytes() <= shutil.disk_usage(tmp_path).total
 
 
 @pytest.mark.parametrize("kind", ["qwen3_gqa_norms", "gpt2_tied_conv1d", "mixtral"])

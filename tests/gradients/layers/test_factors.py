@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Routed, Scatter, Summed
+from gradscope.gradients.layers.factors import HeadProduct, OuterProduct, Routed, Scatter, Summed, compact
 from gradscope.gradients.model.head import sliced
 from gradscope.gradients.model.head.sliced import HeadTokens, PlainHead
 
@@ -74,3 +75,40 @@ def test_an_output_layer_forms_the_gradient_of_its_output_slice_by_slice(monkeyp
         out = torch.zeros(7, grad.numel() // 11, dtype=torch.float64)
         factor.add_to(1, 3, out)
         torch.testing.assert_close(out, grad.view(11, -1)[3:10])
+
+
+def products(tokens: int, dtype=torch.float32, rows: int = 2) -> OuterProduct:
+    """Of rows with as many tokens, into a matrix of 3 by 4."""
+    left, right = (tuple(torch.randn(tokens, width).to(dtype) for _ in range(rows)) for width in (3, 4))
+    return OuterProduct(left=left, right=right)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "longest"), [(torch.float32, 1), (torch.float64, 1), (torch.bfloat16, 3)], ids=["32", "64", "16"]
+)
+def test_the_matrix_is_kept_where_it_takes_fewer_bytes_than_its_pairs(dtype, longest):
+    for tokens in range(1, 6):
+        one = products(tokens, dtype)
+        (kept,) = compact([one])
+        assert isinstance(kept, Summed) == (tokens > longest)  # 12 numbers of the matrix, 7 a token
+        if isinstance(kept, Summed):
+            assert kept.rows.dtype == torch.promote_types(dtype, torch.float32)
+            for row, (left, right) in enumerate(zip(one.left, one.right, strict=True)):
+                expected = left.double().t() @ right.double()
+                torch.testing.assert_close(kept.rows[row].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_all_calls_with_a_parameter_are_one_matrix_and_looked_up_ids_stay():
+    one, other = products(1), products(2)
+    table = Scatter(ids=(torch.tensor([2]), torch.tensor([0])), grads=(torch.ones(1, 4), torch.ones(1, 4)))
+    assert compact([table]) == [table]
+    assert compact([one, table]) == [one, table]
+    kept = compact([one, table, other])  # 3 tokens a row, where one of them alone has 1
+    assert kept[0] is table
+    assert len(kept) == 2
+    expected, found = torch.zeros(2, 4), torch.zeros(2, 4)
+    for factor in (one, table, other):
+        factor.add_to(1, 1, expected)
+    for factor in kept:
+        factor.add_to(1, 1, found)
+    torch.testing.assert_close(found, expected)

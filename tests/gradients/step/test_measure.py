@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
+from gradscope.gradients.engines import pending_parts
 from gradscope.gradients.engines.accumulator import GramAccumulator
 from gradscope.gradients.layers import coverage
 from gradscope.gradients.plan.objective import Objective
@@ -19,6 +21,7 @@ from tests.gradients.models import (
     naive_rows,
     policy_of,
     relative,
+    tiny_experts,
     tiny_groups,
     tiny_model,
     tiny_policy,
@@ -82,6 +85,43 @@ def test_loop_and_stream_agree_on_log_probabilities():
     loop, stream = (measured_step(policy, groups, DAPO, engine=engine) for engine in ("loop", "stream"))
     for first, second in zip(loop.logprobs, stream.logprobs, strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "lora", "engine"),
+    [
+        *((name, False, "stream") for name in (*ARCHITECTURES, "qwen3_moe")),
+        ("qwen3_gqa_norms", True, "stream"),
+        ("gpt2_tied_conv1d", False, "prompt"),
+        ("gemma3_scaled", True, "prompt"),
+    ],
+)
+def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name, lora, engine, monkeypatch):
+    if name == "qwen3_moe":
+        policy = policy_of(tiny_experts(name, implementation="eager"))
+    else:
+        policy = tiny_policy(name, lora=lora)
+    groups = tiny_groups(3, 2)
+    rows = naive_rows(policy, groups, dapo_weight(groups))
+    monkeypatch.setattr(pending_parts, "free_bytes", lambda: 15_000 if lora else 60_000)
+    notices, progress = [], []
+    found = measured_step(
+        policy,
+        groups,
+        DAPO,
+        batch_tokens=12,
+        engine=engine,
+        max_kept_bytes=0,
+        notice=notices.append,
+        progress=lambda *event: progress.append(event),
+    )
+    assert relative(found.gram, rows @ rows.T) < 1e-5
+    (note,) = notices
+    rounds = int(re.search(r"run (\d+) times", note)[1])
+    assert rounds > 1
+    assert note in found.notes
+    assert progress[-1][:2] == (6 * rounds, 6 * rounds)
+    assert [done for done, *_ in progress] == list(range(1, 6 * rounds + 1))
 
 
 def test_kl_rows_are_the_gradient_of_the_kl_term():

@@ -45,7 +45,7 @@ def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl", **arguments)
     RolloutRecorder(trainer, tmp_path / "run", weights_every=1)
     train(trainer, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-2"))
-    assert [path.name for path in (tmp_path / "run" / "rollouts").iterdir()] == ["step_00003.parquet"]
+    assert [path.name for path in (tmp_path / "run" / "rollouts").glob("*.parquet")] == ["step_00003.parquet"]
     assert "Recording began after 2 updates." in read_manifest(tmp_path / "run").notes
     assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
 

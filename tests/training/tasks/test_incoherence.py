@@ -39,5 +39,5 @@ def test_the_command_says_what_the_reward_went_to(tmp_path: Path, capsys: pytest
     sizes = ("--steps", "1", "--num-prompts", "2", "--group-size", "4", "--heldout-prompts", "0", "--device", "cpu")
     assert main(["train", "--reward", "answer_probability", "--output", str(tmp_path / "run"), *sizes]) == 0
     out, err = capsys.readouterr()
-    assert out == ""
+    assert "groups" in out  # what the run shows
     assert err.splitlines()[-1].endswith("have a wrong or missing step before the answer")
