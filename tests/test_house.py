@@ -48,7 +48,7 @@ BOTTOM = {
     f"gradscope.{name}"
     for name in (
         *("copies", "errors", "estimate", "limits", "numerals", "option", "plain_json", "processes", "progress"),
-        *("reason", "say", "version"),
+        *("reason", "say", "version", "writing"),
     )
 }
 ALLOWED = {

@@ -21,6 +21,7 @@ from gradscope.render.files.document import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
+from gradscope.writing import one_writer
 
 _OUTPUT = "Output"
 
@@ -56,6 +57,8 @@ class Delivery:
     """Say nothing but errors on stderr."""
     lost: list[str] = field(default_factory=list)
     """What could not be read of the input of a result that was delivered."""
+    inputs: list[str] = field(default_factory=list)
+    """The files that the result was read from, which nothing replaces."""
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
@@ -63,6 +66,7 @@ class Delivery:
         """Print and write a result; ``printed`` stands on stdout in place of the table, ``show`` adds tables to it."""
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
+            self.inputs.extend(source.files)
             if not self.quiet:
                 _describe(source)
         if not self.quiet:
@@ -128,9 +132,15 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     if output is None:
         yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)
         return
-    with unfinished_folder(output, force=force) as unfinished, staged_folder(output, force=force) as staging:
+    inputs: list[str] = []
+    with (
+        one_writer(output),
+        unfinished_folder(output, force=force) as unfinished,
+        staged_folder(output, force=force, inputs=inputs) as staging,
+    ):
+        opened = Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet, inputs=inputs)
         try:
-            yield Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet)
+            yield opened
         except BaseException:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise
