@@ -31,6 +31,8 @@ from gradscope.errors import GradscopeError, OutputBusyError, OutputExistsError
 
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 _FLOCK: Any = import_module("fcntl") if find_spec("fcntl") else None
+_OURS: set[tuple[int, int, int]] = set()
+"""Locks that are held: the process that does, device and inode."""
 _OS_ERROR = re.compile(r"\(os error ([0-9]+)\)")
 _PARTIAL = re.compile(r"\.([^/]+)\.[0-9]+(?:-[0-9a-f]{6})?\.partial")
 _TORCH_WRITER = re.compile("PytorchStreamWriter|inline_container")
@@ -157,6 +159,7 @@ def one_writer(path: Path) -> Iterator[None]:
     finally:
         if descriptor is not None:
             file.unlink(missing_ok=True)
+            _OURS.discard(_identity(descriptor))
             os.close(descriptor)
 
 
@@ -229,9 +232,9 @@ def _held(file: Path) -> int | None:
     while True:
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
         if _lock(descriptor) is False:
-            owner = _owner(descriptor)
+            owner, is_ours = _owner(descriptor), _identity(descriptor) in _OURS
             os.close(descriptor)
-            if owner.get("process") == os.getpid() and owner.get("host") == socket.gethostname():
+            if is_ours:
                 return None
             raise OutputBusyError(
                 f"{_place_of(file)} is being written by {_named(owner, file)}.",
@@ -242,9 +245,16 @@ def _held(file: Path) -> int | None:
         os.close(descriptor)  # its holder removed it between our opening and locking it
     since = datetime.now(UTC).isoformat(timespec="seconds")
     text = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, text.encode())
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, text.encode())
+    _OURS.add(_identity(descriptor))
     return descriptor
+
+
+def _identity(descriptor: int) -> tuple[int, int, int]:
+    status = os.fstat(descriptor)
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def _lock(descriptor: int) -> bool | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -173,10 +174,21 @@ def test_the_same_process_is_let_in_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[1]", "garbage"])
 def test_a_lock_that_does_not_say_whose_it_is(tmp_path: Path, text: str) -> None:
-    with one_writer(tmp_path / "out"):
-        lock_path(tmp_path / "out").write_text(text)
+    lock_path(tmp_path / "out").write_text(text)
+    with lock_path(tmp_path / "out").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OutputBusyError, match="written by another process"), one_writer(tmp_path / "out"):
             pass
+
+
+def test_a_full_disk_is_no_reason_to_lock_oneself_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with one_writer(tmp_path / "out"), one_writer(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_that_its_holder_just_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
     try:
         with open_file(path) as stream:
             table = pq.read_table(stream)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a readable Parquet file: {error}.", hint=_COPY) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY)
     if version != str(SCHEMA_VERSION).encode():

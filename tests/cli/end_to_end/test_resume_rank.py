@@ -11,6 +11,7 @@ import pytest
 from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.rollouts.store import checksum_path
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow  # a run is trained for it
@@ -80,6 +81,7 @@ def change_a_reward(run: Path) -> None:
     table = pq.read_table(path)
     place = table.column_names.index("reward")
     pq.write_table(table.set_column(place, table.field(place), [[0.5] * len(table)]), path)
+    checksum_path(path).unlink()
 
 
 def damage_what_is_kept(run: Path) -> None:
