@@ -92,7 +92,7 @@ def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
         patched.setenv("GRADSCOPE_DEBUG", "1")
         if chance.random() < 0.5:  # as a large log is read
             patched.setattr(reduction, "MIN_BYTES", 0)
-        code, out, err = _called(arguments)
+        code, out, err = called(arguments)
     seconds = time.monotonic() - start
     wrong = _wrong(arguments, code, out, err, seconds)
     if not wrong and _digest(place) != before:
@@ -110,7 +110,8 @@ def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
     )
 
 
-def _called(arguments: list[str]) -> tuple[int, str, str]:
+def called(arguments: list[str]) -> tuple[int, str, str]:
+    """A command's exit code, stdout and stderr."""
     with _text() as out, _text() as err:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(arguments)

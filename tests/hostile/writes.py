@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ LONGEST = 60
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGING = re.compile(
-    rb'"(created_at|run_id|step_time|since|train_runtime|[a-z_]+_per_second)": ("[^"]*"|[-0-9.e]+)'
+    rb'"(created_at|run_id|commit|step_time|since|train_runtime|[a-z_]+_per_second)": ("[^"]*"|[-0-9.e]+)'
     rb"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00"
 )
 """What two runs of one command tell differently."""
@@ -70,22 +71,18 @@ WRITERS = (
     Writer("report", ("report", "log.jsonl", "--no-gradients", "--output", "page.html", "--quiet"), "page.html"),
     Writer("check --update-baseline", ("check", "log.jsonl", *_TRACK, "--quiet"), "base.json"),
     Writer("train", _TRAIN, "run", _to_resume),
-    Writer(
-        "train --lora-rank", ("train", "--output", "run", "--lora-rank", "2", *_SMALL, *_HELD_OUT), "run", _to_resume
-    ),
+    Writer("train --lora-rank", (*_TRAIN, "--lora-rank", "2"), "run", _to_resume),
     Writer("rank --output", ("rank", "run", "--step", "1", "--output", "out", "--quiet"), "out"),
 )
 
 
-def preload() -> None:
+def preload(names: Sequence[str]) -> None:
     """Import what the commands import late, so that a fork need not."""
-    import datasets  # noqa: F401
-    import torch
-    import trl  # noqa: F401
-
-    import gradscope.training.run_training  # noqa: F401
-
-    torch.set_num_threads(1)
+    modules = ["cli.app", "diagnostics.report.measure", "diagnostics.check.measure", "render.figures.save"]
+    if not names or any(name.startswith(("rank", "train")) for name in names):
+        modules += ["diagnostics.rank.measure", "training.run_training"]
+    for module in modules:
+        import_module(f"gradscope.{module}")
 
 
 def forked(folder: Path, arguments: Sequence[str], prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
@@ -357,7 +354,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
     asked = parser.parse_args()
-    preload()
+    preload(asked.writer)
     with tempfile.TemporaryDirectory() as place:
         result = run_trials(Path(place), most=asked.most, seed=asked.seed, names=asked.writer)
     for kind, outcomes in result.items():
