@@ -1,4 +1,4 @@
-"""What `gradscope check` says of each kind of damage, as the table of docs/security.md: `python -m tests.hostile.gate`."""
+"""What `gradscope check` says of each kind of damage: `python -m tests.hostile.gate` prints it as a table."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ KINDS: dict[str, Damage] = {
     "the baseline is not there": _baseline(None),
     "the baseline is cut off": _baseline('{"schema": "gradscope/baseline", "schema'),
     "the baseline holds NaN": _baseline(
-        '{"schema": "gradscope/baseline", "schema_version": 1, "run": "x", "metrics": {"frac_reward_zero_std": {"value": '
-        'NaN, "low": null, "high": null, "num_units": 1, "undefined": null, "prompts": {}}}}'
+        '{"schema": "gradscope/baseline", "schema_version": 1, "run": "x", "metrics": {"frac_reward_zero_std": '
+        '{"value": NaN, "low": null, "high": null, "num_units": 1, "undefined": null, "prompts": {}}}}'
     ),
 }
 """Damage -> what makes it in a folder and gives the arguments of `check`."""

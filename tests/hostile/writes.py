@@ -240,7 +240,6 @@ class Bench:
     def full(self, writer: Writer, size: int) -> str:
         """Let no file become larger than a size, and go on with space."""
         folder = self.fresh(writer)
-        self.whole(writer)
         limit = (size, size)
         code, err = forked(folder, writer.arguments, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
         if code not in (0, 2):
@@ -252,7 +251,6 @@ class Bench:
     def beside(self, writer: Writer) -> str:
         """Two at once: one writes, the other is refused."""
         folder = self.fresh(writer)
-        self.whole(writer)
         children = []
         for _ in range(2):
             child = os.fork()
@@ -287,7 +285,6 @@ class Bench:
     def clock(self, writer: Writer) -> str:
         """Let the clock go backwards at each look."""
         folder = self.fresh(writer)
-        self.whole(writer)
         now = [2_000_000_000.0]
 
         def back() -> None:
@@ -315,6 +312,7 @@ def _tell_code(folder: Path, arguments: Sequence[str]) -> None:
 
 def trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
     """Every trial of a command: its name and what runs it."""
+    bench.whole(writer)
     folder = bench.fresh(writer)
     found: list[tuple[str, Callable[[], str]]] = [
         (f"killed at write {at}", lambda at=at: bench.killed(writer, at))  # type: ignore[misc]

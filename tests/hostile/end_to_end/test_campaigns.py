@@ -18,14 +18,14 @@ from tests.hostile.oracle import counted, write_log
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_logs_are_read_refused_or_set_aside(tmp_path: Path, seed: int) -> None:
-    outcomes = [run_case(seed, case, tmp_path / "case", None) for case in range(30)]
+def test_damaged_logs_are_read_refused_or_set_aside(tmp_path: Path) -> None:
+    outcomes = [run_case(1, case, tmp_path / "case", None) for case in range(30)]
     assert [outcome for outcome in outcomes if outcome.wrong] == []
     assert {0, 2} <= {outcome.code for outcome in outcomes}
     assert len({outcome.subject for outcome in outcomes}) > 15
 
 
+@pytest.mark.slow
 def test_a_case_can_be_made_again(tmp_path: Path) -> None:
     outcomes = [run_case(7, 3, tmp_path / "case", None) for _ in range(2)]
     assert len({(one.subject, one.damage, one.command, one.code) for one in outcomes}) == 1
@@ -40,11 +40,12 @@ def test_a_tally_finds_what_did_not_hold() -> None:
     assert str(tally) == "3 cases (exit 0: 3); 2 did not hold; slowest 1.0 s; largest process 2048 MiB"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 def test_no_row_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     monkeypatch.setattr(reduction, "MIN_BYTES", 0 if large else 1 << 60)
     log = tmp_path / "log.jsonl"
-    for seed in range(25):
+    for seed in range(12):
         write_log(log, seed)
         code, out, err = called(["degeneracy", str(log), "--json"])
         expected = counted(log)
@@ -59,7 +60,7 @@ def test_no_row_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: 
 
 @pytest.mark.slow
 def test_what_is_written_is_whole_whatever_happens() -> None:
-    arguments = ["--writer", "check --update-baseline", "--writer", "degeneracy --output", "--most", "6", "--seed", "5"]
+    arguments = ["--writer", "check --update-baseline", "--writer", "degeneracy --output", "--most", "4", "--seed", "5"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.hostile.writes", *arguments], cwd=REPOSITORY, capture_output=True, text=True
     )
