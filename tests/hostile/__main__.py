@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--found", type=Path, default=Path("hostile.jsonl"), help="gets each case that did not hold")
     parser.add_argument("--keep", type=Path, help="run the first case alone, in this folder, which stays")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder) / "run")
         if asked.keep is not None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,23 +67,24 @@ def run_campaign(cases: Sequence[int], *, seed: int, jobs: int, model: Path | No
     tally, waiting = Tally(), [list(cases[at : at + CHUNK]) for at in range(0, len(cases), CHUNK)]
     with tempfile.TemporaryDirectory(prefix="gradscope-hostile-") as folder, ExitStack() as stack:
         workers: list[_Worker] = []
-        while waiting or workers:
-            while waiting and len(workers) < jobs:
-                worker = _Worker(waiting.pop(0), seed, Path(folder), model)
-                stack.callback(worker.end)
-                workers.append(worker)
-            select.select([worker.descriptor for worker in workers], [], [], 1.0)
-            for worker in list(workers):
-                for outcome in worker.outcomes():
-                    before = len(tally.wrong)
-                    tally.add(outcome)
-                    if found is not None and len(tally.wrong) > before:
-                        found.write(json.dumps(outcome) + "\n")
-                        found.flush()
-                if worker.has_ended:
-                    workers.remove(worker)
-                    if worker.left:
-                        waiting.insert(0, worker.left)
+        with suppress(KeyboardInterrupt):  # what was run until then is told
+            while waiting or workers:
+                while waiting and len(workers) < jobs:
+                    worker = _Worker(waiting.pop(0), seed, Path(folder), model)
+                    stack.callback(worker.end)
+                    workers.append(worker)
+                select.select([worker.descriptor for worker in workers], [], [], 1.0)
+                for worker in list(workers):
+                    for outcome in worker.outcomes():
+                        before = len(tally.wrong)
+                        tally.add(outcome)
+                        if found is not None and len(tally.wrong) > before:
+                            found.write(json.dumps(outcome) + "\n")
+                            found.flush()
+                    if worker.has_ended:
+                        workers.remove(worker)
+                        if worker.left:
+                            waiting.insert(0, worker.left)
     return tally
 
 
