@@ -7,6 +7,7 @@ pipe went away.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -17,9 +18,20 @@ import typer
 
 from gradscope.errors import GradscopeError, LaunchError, VerificationError
 from gradscope.processes import num_processes, tell_own_error
+from gradscope.writing import naming
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
+_FULL = "Free some space, or name another place."
+_NO_RIGHT = "Ask for the right to it, or name another place."
+_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NO_RIGHT),
+    errno.ENOENT: "Run the same command again: the file was moved or removed meanwhile.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EMFILE: "Raise the number of open files: ulimit -n 4096",
+}
+_ANY_OTHER = "Look at the path and at the space on its disk, and run the same command again."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _say_error(f"{error.strerror or error}{where}", None)
+        _say_error(f"{error.strerror or error}{where}", _HINTS.get(error.errno or 0, _ANY_OTHER))
         return 2
     except Exception as error:
         return _say_bug(error)
@@ -84,7 +96,8 @@ def _run_command(arguments: list[str]) -> int:
         standalone_mode=False,
         obj=main,  # the demo runs other commands as a person would
     )
-    sys.stdout.flush()
+    with naming("stdout"):
+        sys.stdout.flush()
     if code == INTERRUPTED:  # typer's own translation of Ctrl-C, without a word
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0

@@ -37,6 +37,10 @@ class OutputExistsError(GradscopeError):
     """A file or folder is in the way; nothing is overwritten without ``--force``."""
 
 
+class OutputBusyError(GradscopeError):
+    """Another process writes there; of two writers of one output the second is refused."""
+
+
 class MissingDependencyError(GradscopeError):
     """An optional package that this command needs is not installed."""
 

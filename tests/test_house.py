@@ -49,7 +49,7 @@ BOTTOM = {
     f"gradscope.{name}"
     for name in (
         *("copies", "errors", "estimate", "limits", "numerals", "option", "plain_json", "processes", "progress"),
-        *("reason", "say", "shown", "version"),
+        *("reason", "say", "shown", "version", "writing"),
     )
 }
 TYPES_OF_THE_BOTTOM = {"gradscope.shown": {"matplotlib", "pandas", "pyarrow"}}

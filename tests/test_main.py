@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,6 +65,37 @@ def test_an_error_says_what_and_then_what_next(
     assert __main__.main([]) == 2
     expected = "error: no run log at `runs/a[b]`\\x1b[31m\nhint: [bold]gradscope demo[/bold]\n"
     assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "out/a.json"), "Free some space"),
+        (OSError(errno.EROFS, "Read-only file system", "out/a.json"), "Ask for the right to it"),
+        (OSError(errno.ENOENT, "No such file or directory", "out/a.json"), "was moved or removed meanwhile"),
+        (OSError(errno.EIO, "Input/output error", "out/a.json"), "Look at the path"),
+        (OSError("said by a library, about out/a.json"), "Look at the path"),
+    ],
+)
+def test_an_error_of_the_disk_names_the_file_and_hints(
+    error: OSError, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(__main__, "_run_command", raising(error))
+    assert __main__.main([]) == 2
+    told, hint = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: ")
+    assert "out/a.json" in told
+    assert hint.startswith("hint: ")
+    assert words in hint
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_below_stdout_is_named() -> None:
+    code = "from gradscope.__main__ import main; print(main(['--version']), file=__import__('sys').stderr)"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert "(stdout)" in done.stderr
+    assert "hint: Free some space" in done.stderr
 
 
 def test_a_long_message_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def _add(
     """Adds a command with the options of its first page of help."""
     words = (summary or inspect.getdoc(function) or "").split("\n\n")
     app.command(
-        cls=page_of(examples, common),
+        cls=page_of(function, examples, common),
         help=_help(words, examples),
         context_settings={"help_option_names": HELP_NAMES},
         rich_help_panel=panel,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, ClassVar, get_args, get_type_hints
 
+import typer
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -13,6 +15,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from gradscope.cli.output.streams import rendered
+from gradscope.numerals import number_from
 
 HELP_NAMES = ("-h", "--help", "--help-all")
 """All three are one option of the parser; which one was typed decides the page."""
@@ -39,9 +42,11 @@ def examples_in(examples: Sequence[str]) -> str:
     return "\n".join(line for example in examples for line in _lines(example))
 
 
-def page_of(examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
+def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
     """The class of a command with these examples and these options on its first page."""
-    return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common)})
+    hints = get_type_hints(function)
+    numbers = frozenset(name for name, hint in hints.items() if {int, float} & {hint, *get_args(hint)})
+    return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common), "numbers": numbers})
 
 
 class _PlainSwitches:
@@ -58,6 +63,21 @@ class _PlainSwitches:
         return params
 
 
+def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
+    """How typer processes a number, held to the grammar of all others: its own takes ``1_0`` and NaN."""
+    process = one.process_value
+
+    def processed(ctx: Any, value: Any) -> Any:
+        try:
+            if isinstance(value, str) and not isfinite(number_from(value)):
+                raise ValueError(f"{value!r} is not a finite number")
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.", ctx=ctx, param=one) from error
+        return process(ctx, value)
+
+    return processed
+
+
 class Commands(_PlainSwitches, TyperGroup):
     """All commands."""
 
@@ -65,6 +85,13 @@ class Commands(_PlainSwitches, TyperGroup):
 class _Command(_PlainSwitches, TyperCommand):
     examples: ClassVar[tuple[str, ...]] = ()
     common: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for one in self.params:
+            if one.name in self.numbers:
+                one.process_value = _in_one_grammar(one)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Notes which page is asked for, before the help option prints it, and what was typed."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.copies import copy_of
+from gradscope.errors import InputError
+from gradscope.limits import require_regular
 from gradscope.say import non_finite_word
 from gradscope.version import __version__
 
@@ -62,8 +64,17 @@ def to_jsonable(value: Any) -> Any:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
+    require_regular(path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest(path: Path) -> str | None:
+    """The digest of an input; None of one that could not be read either, such as a pipe or a file that is gone."""
+    try:
+        return sha256_of(path)
+    except (InputError, OSError):
+        return None
 
 
 def build_document(
@@ -85,7 +96,7 @@ def build_document(
         "schema_version": SCHEMA_VERSION,
         "gradscope": __version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "inputs": [{"path": str(path), "sha256": sha256_of(copy_of(path))} for path in files],
+        "inputs": [{"path": str(path), "sha256": _digest(copy_of(path))} for path in files],
         "definitions": dict(definitions),
         "result": to_jsonable(result),
     }

@@ -31,8 +31,8 @@ from gradscope.numerals import number_from
 from gradscope.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
-from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run import WeightsRef
+from gradscope.writing import atomic_write, naming
 
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1
@@ -190,7 +190,7 @@ def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
     """Add one step's line to the metrics."""
     path = metrics_path(run)
     cut_off = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with path.open("a", encoding="utf-8") as stream:
+    with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write("\n" * cut_off + metrics_line(step, metrics))
 
 
@@ -222,6 +222,14 @@ def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dic
             if quarantine is not None:
                 quarantine.add(f"a line of metrics is none: {error}", f"{path}:{number}")
     return metrics
+
+
+def step_of(line: bytes) -> int | None:
+    """The step of a line of metrics; None where it is none."""
+    try:
+        return _metrics_in(parse_json(line))[0]
+    except ValueError:
+        return None
 
 
 def _metrics_in(row: Any) -> tuple[int, dict[str, float]]:

@@ -23,9 +23,9 @@ from gradscope.errors import InputError
 from gradscope.limits import open_file, read_whole
 from gradscope.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
-from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
 from gradscope.rollouts.types import Rollout, RolloutGroup
+from gradscope.writing import atomic_write
 
 SCHEMA_VERSION = 1
 _VERSION_KEY = b"gradscope.rollouts"
@@ -172,7 +172,7 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
     try:
         with open_file(path) as stream:
             table = pq.read_table(stream)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a readable Parquet file: {error}.", hint=_COPY) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY)
     if version != str(SCHEMA_VERSION).encode():

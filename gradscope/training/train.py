@@ -7,7 +7,7 @@ weights on one machine, whether or not the run was interrupted, unless vLLM samp
 from __future__ import annotations
 
 import shlex
-import shutil
+from contextlib import ExitStack
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from gradscope.training.setup.processes import (
 )
 from gradscope.training.setup.trl_arguments import check_vllm, trainer_arguments
 from gradscope.training.tasks.load import load_task, max_completion_length
+from gradscope.writing import naming, new_folder, one_writer
 
 if TYPE_CHECKING:
     from gradscope.training.grpo.policy import TrainedPolicy
@@ -65,6 +66,7 @@ def train(
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
+        OutputBusyError: Another process trains in the folder.
     """
     progress = reporter(progress)
     if resume and force:
@@ -76,11 +78,13 @@ def train(
     if num_processes() > 1:
         start_group(on_cpu=_on_cpu(config.device))
     run_everywhere(lambda: check_vllm(config))
-    if not resume:
-        run_on_main(lambda: _check_output(run, config, force=force))
     if not (resume and run_on_main(lambda: is_finished(run, config))):
-        task = run_everywhere(lambda: _load_task(config))
-        _run(run, config, task, resume=resume, progress=progress)
+        with ExitStack() as held:
+            run_on_main(lambda: held.enter_context(one_writer(run)))
+            if not resume:
+                run_on_main(lambda: _check_output(run, config, force=force))
+            task = run_everywhere(lambda: _load_task(config))
+            _run(run, config, task, resume=resume, progress=progress)
     end_group()
     return run
 
@@ -133,18 +137,19 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             return policy
 
         def start() -> None:
-            _clear(run)
-            write_manifest(run, make_manifest(config, arguments, (*task.notes, *policy.notes)))
-            if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
-                policy.model.save_pretrained(base_model_path(run))  # so that the run can move without its package
-                policy.tokenizer.save_pretrained(base_model_path(run))
+            with new_folder(run) as folder:
+                write_manifest(folder, make_manifest(config, arguments, (*task.notes, *policy.notes)))
+                if config.model == EMBEDDED_MODEL and config.lora_rank is not None:
+                    policy.model.save_pretrained(base_model_path(folder))  # the run can then move without its package
+                    policy.tokenizer.save_pretrained(base_model_path(folder))
 
         policy = run_everywhere(load)
         # From here on the folder is the run's: its manifest first, so that what follows can be resumed.
         if not resume:
-            run_on_main(start)
+            with naming(run):
+                run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < _SMALL_MODEL
-        with torch_threads(1 if on_cpu and small else None):
+        with torch_threads(1 if on_cpu and small else None), naming(run):
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
             except GradscopeError:
@@ -201,12 +206,6 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
         )
     sampled = config.heldout_prompts == 0 or heldout_path(run, "after").is_file()
     return sampled and max(complete_checkpoints(run), default=0) == config.steps
-
-
-def _clear(run: Path) -> None:
-    if run.exists():
-        shutil.rmtree(run)
-    run.mkdir(parents=True)
 
 
 def _on_cpu(device: str) -> bool:

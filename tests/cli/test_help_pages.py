@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,3 +72,20 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str, monk
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     done = subprocess.run([sys.executable, "-m", "gradscope"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, [completed])
+
+
+@pytest.mark.parametrize("text", ["1_0", "nan", "inf", "٣", "0x10", "1e400", "9" * 400, ""])
+@pytest.mark.parametrize(
+    "option", ["degeneracy --success-threshold", "degeneracy --every", "train --seed", "train --beta", "train --jobs"]
+)
+def test_numbers_of_options_have_the_grammar_of_all_others(cli: Cli, tmp_path: Path, option: str, text: str) -> None:
+    command, flag = option.split()
+    done = cli(*([command] if command == "train" else [command, tmp_path]), flag, text)
+    assert (done.code, done.out) == (2, "")
+    assert f"Invalid value for '{flag}'" in done.err
+
+
+def test_whole_numbers_and_bounds_of_options_are_held_to(cli: Cli, tmp_path: Path) -> None:
+    for option, text in (("--seed", "1.5"), ("--jobs", "0"), ("--steps", "1e3")):
+        assert f"Invalid value for '{option}'" in cli("train", option, text, "--output", tmp_path / "run").err
+    assert "no such option" not in cli("degeneracy", tmp_path, "--success-threshold", " -.5e0").err.lower()

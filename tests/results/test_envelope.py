@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -71,3 +72,9 @@ def test_a_number_that_is_not_finite_is_its_name() -> None:
     document = to_jsonable({"logged": [math.nan, math.inf, -math.inf, 0.5]})
     assert document == {"logged": ["NaN", "Infinity", "-Infinity", 0.5]}
     assert [str(float(name)) for name in document["logged"]] == ["nan", "inf", "-inf", "0.5"]
+
+
+def test_an_input_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    document = build_document("x", {}, files=[tmp_path / "pipe", tmp_path / "gone"], definitions={})
+    assert [one["sha256"] for one in document["inputs"]] == [None, None]

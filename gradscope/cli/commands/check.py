@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,7 +17,9 @@ from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.processes import process_index
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.writing import naming, one_writer
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
@@ -64,7 +67,12 @@ BaselineOption = Annotated[
     typer.Option(metavar="FILE", help="Numbers of a good run to compare with.", rich_help_panel=_GATE),
 ]
 UpdateOption = Annotated[
-    bool, typer.Option("--update-baseline", help="Write this run's numbers into it.", rich_help_panel=_GATE)
+    bool,
+    typer.Option(
+        "--update-baseline",
+        help="Write this run's numbers into it; --force replaces one.",
+        rich_help_panel=_GATE,
+    ),
 ]
 DecideByOption = Annotated[
     Literal["interval", "value"] | None,
@@ -121,7 +129,8 @@ def check(
     settings, tables = _settings(config), options.parse_show("check", show)
     tracked, undecided = parse_metrics("--track", track), parse_metrics("--allow-unknown", allow_unknown)
     named = baseline or settings.baseline
-    with delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
+    alone = one_writer(named) if update_baseline and named and process_index() == 0 else nullcontext()
+    with alone, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
         with result.progress() as progress:
             report = check_run(
                 run,
@@ -130,6 +139,7 @@ def check(
                 allow_unknown=(*undecided, *settings.allow_unknown),
                 baseline=named,
                 update_baseline=update_baseline,
+                force=out.force,
                 rule=decide_by or settings.rule,
                 margins=settings.margins,
                 success_threshold=success_threshold,
@@ -158,7 +168,7 @@ def _printed(report: CheckReport, form: str) -> str | None:
 
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
-            with Path(summary).open("a", encoding="utf-8") as file:
+            with naming(summary), Path(summary).open("a", encoding="utf-8") as file:
                 file.write(render_summary(report))
         return render_annotations(report)
     return None

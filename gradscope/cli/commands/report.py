@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import webbrowser
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +22,15 @@ from gradscope.cli.output.output_folder import staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.limits import open_file
 from gradscope.processes import process_index
 from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.writing import atomic_write, one_writer, refuse_existing
 
+_PAGE = b"<!doctype html"
+_START = 64
+"""Bytes in which a page says that it is one."""
 EXAMPLES = (
     "gradscope report my-run --open",
     "gradscope report run-a run-b --output beside.html",
@@ -99,8 +103,7 @@ def report(
 
     tables = options.parse_show("report", show)
     steps, held_out = parse_steps(step), parse_files("--samples", samples)
-    _refuse_existing(output, force=out.force)
-    with delivery(out) as result, _folder_of(figures, force=out.force) as folder:
+    with delivery(out) as result, _places(output, figures, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
             below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
         if len(runs) > 1 or len(below) > 1:
@@ -125,7 +128,7 @@ def report(
                     engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
-        _write_page(found, output)
+        _write_page(found, output, force=out.force)
         if folder is not None:
             _write_figures(found, folder)
         result.deliver(found, show=tables, then=_closer(found))
@@ -149,9 +152,22 @@ def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
         )
 
 
-def _folder_of(figures: Path | None, *, force: bool) -> AbstractContextManager[Path | None]:
-    """Where charts are written until all of them are there; of several processes the main one writes them."""
-    return nullcontext() if figures is None or process_index() > 0 else staged_folder(figures, force=force)
+@contextmanager
+def _places(page: Path, figures: Path | None, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
+    """The page's place for this process alone, and a folder where charts wait until all of them are there.
+
+    Yields:
+        That folder; None without charts, and in all processes but the main one, which writes.
+    """
+    if process_index() > 0:
+        yield None
+        return
+    with one_writer(page), ExitStack() as stack:
+        _refuse_existing(page, force=force)
+        if figures is None:
+            yield None
+        else:
+            yield stack.enter_context(staged_folder(figures, force=force, inputs=inputs))
 
 
 def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
@@ -173,31 +189,28 @@ def _closer(found: RunReport | RunIndex) -> list[list[str]]:
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:
-    """Before any work: a page is never laid over something else unasked.
+    """Before any work: a page is never laid over something else unasked, and over what is no page not even then.
 
     Raises:
-        OutputExistsError: There is a folder at that path, or a file and ``force`` is off.
+        OutputExistsError: There is a folder at that path, a file and ``force`` is off, or one that is no page.
     """
     if page.is_dir():
         raise OutputExistsError(f"{page} is a folder.", hint=f"Name a file: --output {page / 'report.html'}")
-    if page.exists() and not force:
-        raise OutputExistsError(
-            f"{page} is already there.", hint="Name another --output, or add --force to replace it."
-        )
+    refuse_existing(page, force=force)
+    if page.exists():
+        with open_file(page) as stream:
+            start = stream.read(_START).strip().lower()
+        if start and not start.startswith(_PAGE):
+            raise OutputExistsError(
+                f"{page} is no page, and --force replaces pages only.", hint="Name another file with --output."
+            )
 
 
-def _write_page(found: RunReport | RunIndex, path: Path) -> None:
-    """Written aside, then renamed: a page is whole or not there. Of several processes the main one writes it."""
+def _write_page(found: RunReport | RunIndex, path: Path, *, force: bool) -> None:
+    """A page is whole or not there. Of several processes the main one writes it."""
     from gradscope.render.html.index_page import render_index
     from gradscope.render.html.page import render_page
 
-    if process_index() > 0:
-        return
-    page = render_index(found) if isinstance(found, RunIndex) else render_page(found)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    if process_index() == 0:
+        page = render_index(found) if isinstance(found, RunIndex) else render_page(found)
+        atomic_write(path, page, force=force)

@@ -209,14 +209,14 @@ def _check_jobs(jobs: int | None) -> None:
 
 
 def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Path:
-    """Trains under a progress bar; Ctrl-C keeps what is done, and says how to go on."""
+    """Trains under a progress bar; Ctrl-C or a full disk keeps what is done, and says how to go on."""
     from gradscope.training.train import resume_command
     from gradscope.training.train import train as train_run
 
     try:
         with progress_bar(quiet=quiet) as progress:
             return train_run(config, resume=resume, force=force, progress=progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):
         if (Path(config.output) / "manifest.json").is_file() and process_index() == 0:
             say(f"stopped; continue with `{resume_command(Path(config.output))}`")
         raise

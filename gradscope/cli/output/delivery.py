@@ -23,6 +23,7 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
+from gradscope.writing import one_writer
 
 _OUTPUT = "Output"
 _MOST_NAMED = 3
@@ -59,6 +60,8 @@ class Delivery:
     """Say nothing but errors on stderr."""
     lost: list[str] = field(default_factory=list)
     """What could not be read of the input of a result that was delivered."""
+    inputs: list[str] = field(default_factory=list)
+    """The files that the result was read from, which nothing replaces."""
     said: set[str] = field(default_factory=set)
     """What was said while the work went on, so that it is not said again at its end."""
 
@@ -80,6 +83,7 @@ class Delivery:
         """
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
+            self.inputs.extend(source.files)
             if not self.quiet:
                 _describe(source)
         if not self.quiet:
@@ -147,9 +151,15 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     if output is None:
         yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)
         return
-    with unfinished_folder(output, force=force) as unfinished, staged_folder(output, force=force) as staging:
+    inputs: list[str] = []
+    with (
+        one_writer(output),
+        unfinished_folder(output, force=force) as unfinished,
+        staged_folder(output, force=force, inputs=inputs) as staging,
+    ):
+        opened = Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet, inputs=inputs)
         try:
-            yield Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet)
+            yield opened
         except BaseException:
             _say_what_is_kept(unfinished, quiet=quiet)
             raise

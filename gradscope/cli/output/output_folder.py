@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gradscope.errors import OutputExistsError
+from gradscope.writing import atomic_write, naming, one_writer, partial_folder
 
 
 @contextmanager
-def staged_folder(folder: Path, *, force: bool) -> Iterator[Path]:
+def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> Iterator[Path]:
     """A folder to write into, whose files move to their place once all of them are there.
 
-    With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home.
+    With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home. What
+    the command read is never replaced.
 
     Args:
         folder: Where the files belong.
         force: Write into a folder that is not empty.
+        inputs: The files that were read, known at the latest when the block ends.
 
     Yields:
         An empty folder beside it, on the same disk; an exception removes it and leaves ``folder`` as it was.
 
     Raises:
-        OutputExistsError: There is a file at that path, or a folder with something in it and ``force`` is off.
+        OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
+            the inputs in the place of a file.
+        OutputBusyError: Another process writes there.
     """
     if folder.exists() and not folder.is_dir():
         raise OutputExistsError(f"{folder} is a file.", hint="Name a folder with --output.")
@@ -34,15 +39,9 @@ def staged_folder(folder: Path, *, force: bool) -> Iterator[Path]:
             f"The folder {folder} is not empty.",
             hint="Name another folder, or add --force to replace files of the same name in it.",
         )
-    absolute = folder.absolute()
-    absolute.parent.mkdir(parents=True, exist_ok=True)
-    aside = absolute.with_name(f".{absolute.name}.{os.getpid()}.partial")
-    aside.mkdir()
-    try:
+    with one_writer(folder), naming(folder), partial_folder(folder.absolute()) as aside:
         yield aside
-        _move_files(aside, absolute)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _move_files(aside, folder.absolute(), inputs)
 
 
 @contextmanager
@@ -68,8 +67,28 @@ def unfinished_path(folder: Path) -> Path:
     return folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
 
 
-def _move_files(aside: Path, folder: Path) -> None:
-    for file in sorted(path for path in aside.rglob("*") if path.is_file()):
+def refuse_input(path: Path, inputs: Sequence[str]) -> None:
+    """Refuse to replace what the command reads, ``--force`` or not.
+
+    Raises:
+        OutputExistsError: The path is one of the inputs, by whatever name.
+    """
+    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):
+        raise OutputExistsError(
+            f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
+        )
+
+
+def _move_files(aside: Path, folder: Path, inputs: Sequence[str]) -> None:
+    files = sorted(path for path in aside.rglob("*") if path.is_file())
+    for file in files:
+        refuse_input(folder / file.relative_to(aside), inputs)
+    for file in files:
         target = folder / file.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(target)
+        try:
+            file.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            atomic_write(target, file.read_bytes(), force=True)  # the folder is a disk of its own

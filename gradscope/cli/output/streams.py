@@ -9,6 +9,7 @@ from rich.text import Text
 
 from gradscope.processes import process_index, speaks
 from gradscope.render.words.escape import plain
+from gradscope.writing import naming
 
 _PREFIXES = {"error:": "bold red", "hint:": "bold cyan", "warning:": "bold yellow", "note:": "bold"}
 
@@ -33,10 +34,11 @@ def show_line(line: str, *, style: str = "") -> None:
 def show(renderable: RenderableType) -> None:
     """Print a result on stdout; in a pipe without color and without the blanks that pad a terminal's lines."""
     console = _console(sys.stdout)
-    if not console.is_terminal:
-        write_data(rendered(renderable))
-    elif process_index() == 0:
-        console.print(renderable)
+    with naming("stdout"):
+        if not console.is_terminal:
+            write_data(rendered(renderable))
+        elif process_index() == 0:
+            console.print(renderable)
 
 
 def rendered(renderable: RenderableType) -> str:
@@ -51,7 +53,8 @@ def rendered(renderable: RenderableType) -> str:
 def write_data(text: str) -> None:
     """Write a document on stdout as it stands, its final newline included."""
     if process_index() == 0:
-        sys.stdout.write(text)
+        with naming("stdout"):
+            sys.stdout.write(text)
 
 
 def _console(stream: object) -> Console:

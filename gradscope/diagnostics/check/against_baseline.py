@@ -186,7 +186,7 @@ def _next_step(one: _Compared, outcome: Outcome, path: str) -> str:
     metric, selector = split_metric(one.name)
     entry = CATALOG.get(catalog_name(metric))
     if one.before is None:
-        return "Write the baseline again from a good run: --update-baseline"
+        return "Write the baseline again from a good run: --update-baseline --force"
     if outcome == "unknown" and one.change.value is not None:
         mean = f"{metric}@{selector.steps}:mean" if selector and selector.steps != "all" else f"{metric}@last20%"
         return (
@@ -196,5 +196,5 @@ def _next_step(one: _Compared, outcome: Outcome, path: str) -> str:
     if outcome == "unknown" or entry is None:
         return "Look at the trainer's own log of this metric, or at the requirement on it above."
     closer = f"Look closer: gradscope {entry.command} {shlex.quote(path)}."
-    accept = "Where the change is meant, accept it: --update-baseline"
+    accept = "Where the change is meant, accept it: --update-baseline --force"
     return " ".join(part for part in (one.advice, closer, accept) if part)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.errors import InputError
+from gradscope.errors import InputError, OutputExistsError
 from gradscope.estimate import Estimate
+from gradscope.limits import open_file
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
@@ -26,11 +26,14 @@ from gradscope.plain_json import read_json
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__
+from gradscope.writing import atomic_write, refuse_existing
 
 SCHEMA = "gradscope/baseline"
 SCHEMA_VERSION = 1
 MOST_PROMPTS = 5000
 """With more prompts a baseline would not be small; metrics are then compared as wholes."""
+_START = 4096
+"""Bytes in which a baseline names its schema."""
 _LEAST_PAIRED = 5
 _LEAST_SHARE = 0.5
 """Pairs decide only where they are at least half of both sides: a few common prompts are another population."""
@@ -49,8 +52,8 @@ def prompt_key(prompt_id: str) -> str:
     return hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def write_baseline(baseline: Baseline, path: Path) -> None:
-    """Writes a baseline, aside and then renamed; one that is there is replaced, which is what updating means."""
+def write_baseline(baseline: Baseline, path: Path, *, force: bool = False) -> None:
+    """Write a baseline, whole or not at all; one that is there is replaced with ``force``."""
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -58,10 +61,29 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
         "run": baseline.run,
         "metrics": {name: _plain(metric) for name, metric in sorted(baseline.metrics.items())},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    aside.write_text(render_json(document), encoding="utf-8")
-    aside.replace(path)
+    atomic_write(path, render_json(document), force=force)
+
+
+def refuse_other(path: Path, *, force: bool) -> None:
+    """Refuse to write a baseline over what is none, and over one unasked; before any work.
+
+    Args:
+        path: The place of the baseline.
+        force: Whether a baseline in it may be replaced, one that is damaged or empty too. Nothing else ever is: the
+            path may be that of the log.
+
+    Raises:
+        OutputExistsError: Something is in the way.
+    """
+    refuse_existing(path, force=force)
+    if not path.exists():
+        return
+    with open_file(path) as stream:
+        start = stream.read(_START)
+    if start.strip() and f'"{SCHEMA}"'.encode() not in start:
+        raise OutputExistsError(
+            f"{path} is no baseline, and --force replaces baselines only.", hint="Name another file with --baseline."
+        )
 
 
 def _plain(metric: BaselineMetric) -> dict[str, Any]:
@@ -85,19 +107,20 @@ def read_baseline(path: Path) -> Baseline:
         raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
     except ValueError as error:
         raise InputError(
-            f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline"
+            f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline --force"
         ) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == SCHEMA
     if not is_baseline or not _is_version(document.get("schema_version")):
         raise InputError(
-            f"{path} is no baseline of version {SCHEMA_VERSION}.", hint="Write it again: --update-baseline"
+            f"{path} is no baseline of version {SCHEMA_VERSION}.", hint="Write it again: --update-baseline --force"
         )
     try:
         metrics = {name: _metric(values) for name, values in document["metrics"].items()}
         return Baseline(run=str(document["run"]), metrics=metrics)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
-            f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint="Write it again: --update-baseline"
+            f"The baseline {path} is damaged: {type(error).__name__} {error}.",
+            hint="Write it again: --update-baseline --force",
         ) from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names
 from gradscope.diagnostics.check.against_baseline import baseline_verdicts
-from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, write_baseline
+from gradscope.diagnostics.check.baseline_file import prompt_key, read_baseline, refuse_other, write_baseline
 from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, needs_only_rewards
 from gradscope.diagnostics.check.requirements import COMPARE, parse_requirement, read_requirements, read_settings
 from gradscope.diagnostics.check.step_selectors import SELECTOR_HINT, split_metric
@@ -21,6 +21,7 @@ from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
+from gradscope.processes import process_index
 from gradscope.progress import Progress, reporter
 from gradscope.results.check import Baseline, BaselineMetric, BaselineRule, CheckReport, Outcome, Requirement, Verdict
 from gradscope.results.source import Source
@@ -43,6 +44,7 @@ def check_run(
     allow_unknown: Sequence[str] = (),
     baseline: str | Path | None = None,
     update_baseline: bool = False,
+    force: bool = False,
     rule: BaselineRule = "interval",
     margins: Mapping[str, float] | None = None,
     success_threshold: float | None = None,
@@ -61,6 +63,7 @@ def check_run(
         allow_unknown: Metrics that may be undecided without failing the check.
         baseline: File of a good run's numbers; every required and tracked metric is compared with it.
         update_baseline: Write this run's numbers into that file instead of comparing with it.
+        force: Replace the baseline that is there.
         rule: What decides against the baseline: ``interval`` (whether chance explains the change) or ``value`` (the
             change itself).
         margins: Metric -> how much worse than the baseline it may be; 0 where it is not named.
@@ -78,6 +81,7 @@ def check_run(
 
     Raises:
         UsageError: Nothing is required, or a baseline is to be updated and no file is named.
+        OutputExistsError: The baseline to be updated is there and ``force`` is off, or it is none.
     """
     progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in requirements]
@@ -87,6 +91,8 @@ def check_run(
         )
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
+    if baseline is not None and update_baseline and process_index() == 0:
+        refuse_other(Path(baseline), force=force)
     before = None if baseline is None or update_baseline else read_baseline(Path(baseline))
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress)
@@ -108,8 +114,8 @@ def check_run(
         verdicts += baseline_verdicts(
             before.metrics, now, advice=advice, margins=margins, rule=rule, path=run.source.path, resampling=resampling
         )
-    elif baseline is not None:
-        write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline))
+    elif baseline is not None and process_index() == 0:
+        write_baseline(Baseline(run=run.source.path, metrics=now), Path(baseline), force=force)
     if SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
     verdicts = [replace(one, allowed=one.outcome == "unknown" and one.metric in allow_unknown) for one in verdicts]

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self, cast
 import torch
 
 from gradscope.gradients.layers.factors import GradientFactor, Part
+from gradscope.writing import naming
 
 KEPT_BYTES = 2**29
 """Memory for what waits, where nothing else is said."""
@@ -98,8 +99,9 @@ class PartStore:
         if self._file is None:
             opened = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
             self._file = cast(BinaryIO, self._open.enter_context(opened))
-        offset = self._file.seek(0, 2)
-        self._file.write(memoryview(_bytes(value.cpu().contiguous())))
+        with naming(tempfile.gettempdir()):
+            offset = self._file.seek(0, 2)
+            self._file.write(memoryview(_bytes(value.cpu().contiguous())))
         return _Place(offset=offset, shape=value.shape, dtype=value.dtype)
 
     def _read(self, value: Any) -> Any:

@@ -19,7 +19,7 @@ from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import Verification
 from gradscope.gradients.trained.assumptions import Assumption
 from gradscope.gradients.trained.norms import TrainedNorms
-from gradscope.rollouts.files import atomic_write
+from gradscope.writing import atomic_write
 
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")

@@ -25,6 +25,7 @@ from gradscope.render.figures.style import (
     SLATE,
     figure_style,
 )
+from gradscope.writing import atomic_write
 
 DARK = {
     "#ffffff": "#14171a",
@@ -46,11 +47,12 @@ DARK = {
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Writes a figure as PNG and SVG beside each other; the same figure gives the same bytes."""
     picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
-    text = io.StringIO()
+    pixels, text = io.BytesIO(), io.StringIO()
     with figure_style():
-        figure.savefig(picture, dpi=200, metadata={"Software": None})
+        figure.savefig(pixels, dpi=200, metadata={"Software": None}, format="png")
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    drawing.write_text(for_dark_pages(text.getvalue()), encoding="utf-8")
+    atomic_write(picture, pixels.getvalue(), force=True)
+    atomic_write(drawing, for_dark_pages(text.getvalue()), force=True)
     return [picture, drawing]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from gradscope.results.rank import GradientSpectrum, RankReport
+from gradscope.writing import atomic_write
 
 
 def write_spectra(report: RankReport, folder: Path) -> list[Path]:
@@ -16,7 +17,7 @@ def write_spectra(report: RankReport, folder: Path) -> list[Path]:
         return []
     path = folder / "rank_spectra.safetensors"
     arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
-    save_file(arrays, path, metadata={"rows": report.rows, "values": "singular values, descending"})
+    atomic_write(path, save(arrays, metadata={"rows": report.rows, "values": "singular values, descending"}))
     return [path]
 
 

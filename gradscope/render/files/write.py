@@ -9,6 +9,7 @@ from typing import Any
 from gradscope.render.files.csv_tables import render_csv, tidy_tables
 from gradscope.render.registry import draw_figures, load, spec_of
 from gradscope.results.envelope import render_json
+from gradscope.writing import atomic_write
 
 
 def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -17,11 +18,11 @@ def write_files(result: object, document: Mapping[str, Any], folder: Path) -> li
 
     spec = spec_of(result)
     path = folder / f"{spec.name}.json"
-    path.write_text(render_json(document), encoding="utf-8")
+    atomic_write(path, render_json(document))
     written = [path]
     for stem, rows in tidy_tables(result).items():
         table = folder / f"{stem}.csv"
-        table.write_text(render_csv(rows), encoding="utf-8")
+        atomic_write(table, render_csv(rows))
         written.append(table)
     if spec.arrays is not None:
         written += load(spec.arrays)(result, folder)

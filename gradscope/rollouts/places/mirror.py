@@ -18,11 +18,11 @@ from gradscope.copies import note_copy
 from gradscope.errors import InputError
 from gradscope.plain_json import read_json
 from gradscope.progress import ProgressCallback
-from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied
 from gradscope.rollouts.places.listing import AT_ONCE, Entry, Listing, list_place
 from gradscope.rollouts.places.urls import shown_url
+from gradscope.writing import atomic_write
 
 _INDEX = "index.json"
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"

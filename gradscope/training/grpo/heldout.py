@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.files import atomic_write
 from gradscope.training.grpo.policy import TrainedPolicy
 from gradscope.training.tasks.task import Problem, Task
+from gradscope.writing import atomic_write
 
 
 def write_heldout(path: Path, task: Task, completions: Sequence[str]) -> None:

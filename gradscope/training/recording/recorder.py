@@ -16,8 +16,8 @@ Shapes: R rollouts of a generation batch, F reward functions.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from gradscope.training.recording.manifest import check_same_run, plain_argument
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
 from gradscope.training.recording.weights import forget_after, gathered_weights, is_sharded, save_weights, saves_shards
 from gradscope.training.run_checks import check_free
+from gradscope.writing import new_folder, one_writer
 
 _LOGGER = logging.getLogger("gradscope")
 _PREFIX = "gradscope/"
@@ -92,6 +93,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._gradients_every = gradients_every
         self._threshold = success_threshold
         self._force = force
+        self._alone = ExitStack()
         self._objective = Objective.from_settings(TrainerSettings(values=plain_arguments(trainer.args)))
         self._names = unique_names(trainer.reward_func_names)
         self._levels: set[float] = set()
@@ -113,15 +115,19 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._last_measured = _multiple(done - 1, self._gradients_every)
         if not self._trainer.is_world_process_zero():
             return
+        self._alone.enter_context(one_writer(self._run))
         if done and manifest_path(self._run).is_file():
             check_same_run(self._run, self._trainer)
             forget_after(self._run, done)
             return
         check_free(self._run, force=self._force, in_script=True)
-        if self._run.exists() and any(self._run.iterdir()):
-            shutil.rmtree(self._run)
         notes = (f"Recording began after {done} updates.",) if done else ()
-        write_manifest(self._run, recorded_manifest(self._trainer, notes))
+        with new_folder(self._run) as folder:
+            write_manifest(folder, recorded_manifest(self._trainer, notes))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let others write the run."""
+        self._alone.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write what the update was made from."""

@@ -12,11 +12,11 @@ from typing import Any
 from gradscope.gradients.model.embedding import padding_row
 from gradscope.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
-from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run import WeightsRef
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.training.protocols import Trainer
 from gradscope.training.setup.checkpoints import complete_checkpoints, mark_complete, rewind
+from gradscope.writing import atomic_write
 
 
 def save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
+from gradscope.limits import read_whole
 from gradscope.plain_json import read_json
-from gradscope.rollouts.files import atomic_write
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
     checkpoints_path,
-    metrics_line,
     metrics_path,
-    read_metrics,
+    step_of,
 )
 from gradscope.rollouts.store import checksum_path, step_files
 from gradscope.training.setup.processes import shards_model
+from gradscope.writing import atomic_write
 
 MARKER = "gradscope_checkpoint.json"
 MEMORY = "gradscope_advantage.json"
@@ -60,7 +61,7 @@ def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
     folder = checkpoint_path(run, num_updates)
     atomic_write(folder / MEMORY, json.dumps(dict(memory.numbers), indent=0) + "\n", force=True)
     if memory.arrays:
-        save_file(dict(memory.arrays), folder / MEMORY_ARRAYS)
+        atomic_write(folder / MEMORY_ARRAYS, save(dict(memory.arrays)), force=True)
 
 
 def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
@@ -120,6 +121,18 @@ def rewind(run: Path, num_updates: int) -> None:
         if int(file.stem.removeprefix("step_")) > num_updates:
             file.unlink()
             checksum_path(file).unlink(missing_ok=True)
-    kept = {step: values for step, values in read_metrics(run).items() if step <= num_updates}
-    lines = (metrics_line(step, values) for step, values in sorted(kept.items()))
-    atomic_write(metrics_path(run), "".join(lines), force=True)
+    for partial in run.rglob(".*.partial"):
+        shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
+    atomic_write(metrics_path(run), b"".join(_lines_until(run, num_updates)), force=True)
+
+
+def _lines_until(run: Path, num_updates: int) -> Iterator[bytes]:
+    """The lines of metrics up to a step, each as it was written; one that was cut off at the end is none."""
+    file = metrics_path(run)
+    lines = read_whole(file).splitlines(keepends=True) if file.exists() else []
+    steps = [step_of(line) for line in lines]
+    for at, (line, step) in enumerate(zip(lines, steps, strict=True)):
+        is_last = step is None or step not in steps[at + 1 :]
+        # A line that cannot be read stays: it is a reader's to tell.
+        if line.endswith(b"\n") and is_last and (step is None or step <= num_updates):
+            yield line

@@ -94,6 +94,30 @@ def test_a_baseline_is_written_and_held_against(cli: Cli, log: Path, tmp_path: P
     assert "PASS  frac_reward_zero_std against the baseline" in done.out
 
 
+def test_a_baseline_is_replaced_by_force_alone_and_nothing_else_ever(cli: Cli, log: Path, tmp_path: Path) -> None:
+    base, before = tmp_path / "baseline.json", log.read_bytes()
+    arguments = ("check", log, "--track", "pass_rate", "--update-baseline", "--quiet", "--baseline")
+    assert cli(*arguments, base).code == 0
+    written = base.read_bytes()
+    done = cli(*arguments, base)
+    assert (done.code, done.out, base.read_bytes()) == (2, "", written)
+    assert "baseline.json already exists" in done.err
+    assert cli(*arguments, base, "--force").code == 0
+    (tmp_path / "link").symlink_to(log)
+    (tmp_path / "settings.toml").write_text("[check]\n")
+    for other in (log, tmp_path / "link", tmp_path / "settings.toml"):
+        for force in ((), ("--force",)):
+            done = cli(*arguments, other, *force)
+            assert (done.code, done.out) == (2, "")
+        assert "is no baseline, and --force replaces baselines only" in done.err
+    assert log.read_bytes() == before
+    assert cli(*arguments, tmp_path, "--force").code == 2
+    base.write_bytes(written[: len(written) // 2])
+    assert cli("check", log, "--track", "pass_rate", "--baseline", base).code == 2
+    assert cli(*arguments, base, "--force").code == 0
+    assert base.read_bytes() == written
+
+
 def test_a_missing_baseline_is_unusable_input(cli: Cli, log: Path, tmp_path: Path) -> None:
     done = cli("check", log, "--track", "pass_rate", "--baseline", tmp_path / "none.json")
     assert (done.code, done.out) == (2, "")

@@ -34,9 +34,14 @@ def test_a_page_is_not_laid_over_another(cli: Cli, log: Path, tmp_path: Path) ->
     page.write_text("mine")
     done = cli("report", log, "--output", page)
     assert (done.code, done.out, page.read_text()) == (2, "", "mine")
-    assert "is already there" in done.err
-    assert cli("report", log, "--no-gradients", "--output", page, "--force", "--quiet").code == 0
-    assert page.read_text() != "mine"
+    assert "already exists" in done.err
+    done = cli("report", log, "--output", page, "--force")
+    assert (done.code, done.out, page.read_text()) == (2, "", "mine")
+    assert "is no page, and --force replaces pages only" in done.err
+    for old in ("", "<!DOCTYPE html>\n<p>old"):
+        page.write_text(old)
+        assert cli("report", log, "--no-gradients", "--output", page, "--force", "--quiet").code == 0
+        assert page.read_text() != old
 
 
 def test_a_folder_is_no_page(cli: Cli, log: Path, tmp_path: Path) -> None:

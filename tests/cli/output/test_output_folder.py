@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,53 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError, match="is a file"), staged_folder(tmp_path / "out", force=True):
         pass
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "degeneracy.json").symlink_to(log)
+    (folder / "degeneracy_by_step.csv").write_text("old")
+    before = log.read_bytes()
+    done = cli("degeneracy", log, "--output", folder, "--force")
+    assert done.code == 2
+    assert "degeneracy.json is what this command reads; nothing replaces that." in done.err
+    assert (log.read_bytes(), (folder / "degeneracy_by_step.csv").read_text()) == (before, "old")
+    assert cli("degeneracy", log, "--output", "/", "--force").code == 2
+
+
+def test_what_a_killed_command_left_goes_at_the_next_start(cli: Cli, log: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.99999-0a1b2c.partial").mkdir()
+    (tmp_path / ".out.99999-0a1b2c.partial" / "degeneracy.json").touch()
+    (tmp_path / ".out.lock").write_text('{"process": 1}')
+    assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [log.name, "out"]
+
+
+def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def across(file: Path, target: Path) -> Path:
+        if file.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return replace(file, target)
+
+    monkeypatch.setattr(Path, "replace", across)
+    assert cli("degeneracy", log, "--output", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "degeneracy.json").is_file()
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(file: Path, target: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    monkeypatch.setattr(Path, "replace", read_only)
+    done = cli("degeneracy", log, "--output", tmp_path / "out", "--quiet")
+    assert done.code == 2
+    assert f"error: Read-only file system ({tmp_path / 'out'}/" in done.err
+    assert "hint: Ask for the right to it" in done.err
 
 
 def test_an_exception_removes_what_was_staged(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_getting_better_never_fails(tmp_path: Path, baseline: Path) -> None:
 def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
     report = check_run(log, track=["pass_rate"], baseline=baseline)
     assert report.outcome == "unknown"
-    assert report.verdicts[0].next_step == "Write the baseline again from a good run: --update-baseline"
+    assert report.verdicts[0].next_step == "Write the baseline again from a good run: --update-baseline --force"
     allowed = check_run(log, track=["pass_rate"], baseline=baseline, allow_unknown=["pass_rate"])
     assert (allowed.outcome, allowed.verdicts[0].outcome, allowed.verdicts[0].allowed) == ("pass", "unknown", True)
 

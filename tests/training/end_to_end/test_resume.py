@@ -10,10 +10,11 @@ import pytest
 
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
+    metrics_path,
     read_metrics,
 )
 from gradscope.rollouts.store import step_files
-from gradscope.training.setup.checkpoints import MEMORY, MEMORY_ARRAYS
+from gradscope.training.setup.checkpoints import MEMORY, MEMORY_ARRAYS, complete_checkpoints
 from gradscope.training.train import train
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 
@@ -39,7 +40,10 @@ def test_resumed_run_equals_the_uninterrupted(
     done = at[0] if at[1] == "steps" else 0 if "before" in at[1] else 7
     assert [path.name for path in step_files(tmp_path / "run")] == [f"step_{n:05d}.parquet" for n in range(1, done + 1)]
     assert list(read_metrics(tmp_path / "run")) == list(range(1, done + 1))
+    before = metrics_path(tmp_path / "run").read_bytes().splitlines()
+    before = before[: max(complete_checkpoints(tmp_path / "run"), default=0)]
     assert_same_run(train(config, resume=True), short_run(**LONG))
+    assert metrics_path(tmp_path / "run").read_bytes().splitlines()[: len(before)] == before
 
 
 def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gradscope.rollouts.run_folder import (
     checkpoint_path,
     find_weights,
 )
-from gradscope.training.setup.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints
+from gradscope.training.setup.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
 from gradscope.training.train import train
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 
@@ -91,3 +91,24 @@ def test_nothing_pickled_but_the_newest_state(short_run: MakeRun) -> None:
     }
     assert pickles == {f"checkpoints/checkpoint-3/{name}" for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")}
     assert not list(run.rglob("README.md"))
+
+
+def test_going_back_changes_no_byte_of_what_stays(tmp_path: Path) -> None:
+    lines = [
+        b'{"step": 1, "num_tokens": 16,  "loss": 1e0}\n',
+        b"damage that a reader tells\n",
+        b'{"step": 2, "loss": 0.5}\n',
+        b'{"step": 3, "loss": 0.25}\n',
+        b'{"step": 2, "loss": 0.50}\n',
+        b'{"step": 4, "lo',
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    for name in (".manifest.json.17-0a1b2c.partial", "rollouts/.step_00003.parquet.17-0a1b2c.partial"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "checkpoints" / ".checkpoint-4.partial").mkdir(parents=True)
+    rewind(tmp_path, 2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == lines[0] + lines[1] + lines[4]
+    assert not [*(tmp_path / "rollouts").iterdir(), *(tmp_path / "checkpoints").iterdir()]
+    rewind(tmp_path, 2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == lines[0] + lines[1] + lines[4]

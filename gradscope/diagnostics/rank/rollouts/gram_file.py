@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.rollouts.files import atomic_write
+from gradscope.writing import atomic_write
 
 
 def write_gram(folder: Path, rows: StepRows) -> str:

@@ -41,8 +41,9 @@ def refusing(what: str, hint: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except _REFUSED as error:
-        if is_out_of_memory(error):
+    except Exception as error:
+        of_files = isinstance(error, _REFUSED) or type(error) is Exception  # tokenizers has no type of its own
+        if not of_files or is_out_of_memory(error):
             raise
         words = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
         raise InputError(f"{what}: {words}", hint=hint, cause=UNREADABLE) from error

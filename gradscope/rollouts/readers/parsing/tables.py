@@ -110,8 +110,11 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
-    """A Parquet file, or all but some of its columns."""
+    """A Parquet file, or all but some of its columns; one that names a column twice is an :class:`InputError`."""
     with _opened(path) as file:  # as a path, "a=1/" above it would become a column
+        twice = twice_in(file.schema_arrow.names)
+        if twice is not None:
+            raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
         chosen = [name for name in file.schema_arrow.names if name not in without]
         batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
         table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
@@ -160,7 +163,7 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
     """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing is used."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{path} is not a readable Parquet file ({reason}).",

@@ -155,7 +155,7 @@ def scan_lines(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
-    is_odd[_with_key_twice(lines, columns.keys)] = True
+    is_odd[_with_key_twice(lines, columns.keys, is_odd)] = True
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
@@ -170,7 +170,7 @@ def scan_lines(
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
-def _with_key_twice(lines: Lines, keys: Sequence[bytes]) -> NDArray[np.int64]:
+def _with_key_twice(lines: Lines, keys: Sequence[bytes], is_odd: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Lines that may name one of these keys twice: DuckDB takes the first, the row reader sets the line aside.
 
     In some formats an object within the row has the same key. Then nearly every line has it twice, and none of the
@@ -179,7 +179,7 @@ def _with_key_twice(lines: Lines, keys: Sequence[bytes]) -> NDArray[np.int64]:
     Returns:
         The places of the lines, ascending.
     """
-    found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key) for key in keys)]))
+    found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key, is_odd) for key in keys)]))
     is_flawed = [isinstance(parse_line(lines[at]), str) for at in found[:_NUM_LOOKED_AT].tolist()]
     if len(found) <= _NUM_LOOKED_AT:
         return found[is_flawed] if len(found) else _NONE

@@ -42,7 +42,7 @@ def _document(text: Any) -> Mapping[str, Any] | None:
     """The JSON object that ART keeps its metrics as, within a cell; None where the cell holds none."""
     try:
         document = parse_json(text)
-    except (AttributeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 

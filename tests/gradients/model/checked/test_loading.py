@@ -10,7 +10,8 @@ from gradscope.gradients.model.checked.loading import is_out_of_memory, refusing
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("a\n b"), ZeroDivisionError("a b"), StrictDataclassError("a b"), RuntimeError("a b")]
+    "error",
+    [ValueError("a\n b"), ZeroDivisionError("a b"), StrictDataclassError("a b"), RuntimeError("a b"), Exception("a b")],
 )
 def test_a_loader_that_gives_up_is_an_error_of_the_input(error: Exception) -> None:
     with (

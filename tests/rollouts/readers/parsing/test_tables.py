@@ -68,6 +68,20 @@ def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> 
         read_parquet(path)
 
 
+def test_a_parquet_whose_names_are_no_text_is_set_aside(tmp_path: Path) -> None:
+    path, log = tmp_path / "a.parquet", QuarantineLog()
+    pq.write_table(pa.table({"reward": [1.0]}), path)
+    path.write_bytes(path.read_bytes().replace(b"reward", b"rew\xffrd"))
+    assert list(read_rows(path, log)) == []
+    assert "is not a readable Parquet file" in log.result().lost[0]
+
+
+def test_a_parquet_that_names_a_column_twice_is_no_table(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["step", "step"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="two columns have the name 'step'"):
+        read_parquet(tmp_path / "a.parquet")
+
+
 def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("10.jsonl", "9.jsonl.gz", "notes.txt", "b_2.csv"):
         (tmp_path / name).touch()

@@ -27,3 +27,9 @@ def test_art_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert rewards_of(run) == {"3:0": (1.0,)}
     assert set_aside(run) == {"group_index is missing": 1}
+
+
+def test_metrics_that_are_no_text_are_none(tmp_path: Path) -> None:
+    rows = [{"group_index": 0, "reward": 1.0, "messages": "", "metrics": 1 << 62}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "0003.parquet")
+    assert read_run(tmp_path).groups[0].rollouts[0].rewards == {}

@@ -41,8 +41,9 @@ def _findings(overall: GenerationNumbers) -> Iterator[str]:
     else:
         yield f"Truncation is not known: {overall.frac_truncated.undefined}."
     if overall.seconds.is_defined:
-        slowest = overall.slowest_over_mean
-        waits = f"; the slowest of a step takes {with_interval(slowest, '.1f')} times its mean" * slowest.is_defined
+        slowest, waits = overall.slowest_over_mean, ""
+        if slowest.is_defined:
+            waits = f"; the slowest of a step takes {with_interval(slowest, '.1f')} times its mean"
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 

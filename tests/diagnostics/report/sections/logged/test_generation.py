@@ -26,6 +26,11 @@ def test_one_slow_completion_is_waited_for() -> None:
     assert section.charts == ()
 
 
+def test_one_timed_completion_waits_for_none() -> None:
+    section = generation_section(inputs_of(run_of(tokens_of({"seconds": 2.0}, {}))))
+    assert section.findings[1] == "A completion takes 2 seconds to generate."
+
+
 def test_the_trainers_share_alone() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
     metrics = {step: {"completions/clipped_ratio": 0.01} for step in (1, 2)}

@@ -1,0 +1,297 @@
+"""Everything that is written goes through here: whole or not at all, nothing unasked, one writer an output.
+
+A file is written aside and then renamed, so that a reader never sees half of it and ``kill -9`` leaves the old one.
+What was being written lies beside its place as ``.NAME.<pid>-<random>.partial``; it belongs to the process that holds
+its lock, and the next writer of that name removes it once nobody does. Locks are those of the kernel (``flock``): they
+end with their process however it ends, and neither a clock nor a process number that is used again can make one look
+alive. Where a file system has none, nothing is refused and nothing removed on their account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import GradscopeError, OutputBusyError, OutputExistsError
+
+_HELD = {errno.EWOULDBLOCK, errno.EACCES}
+_FLOCK: Any = import_module("fcntl") if find_spec("fcntl") else None
+_OURS: set[tuple[int, int, int]] = set()
+"""Locks that are held: the process that does, device and inode."""
+_OS_ERROR = re.compile(r"\(os error ([0-9]+)\)")
+_PARTIAL = re.compile(r"\.([^/]+)\.[0-9]+(?:-[0-9a-f]{6})?\.partial")
+_TORCH_WRITER = re.compile("PytorchStreamWriter|inline_container")
+
+
+def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
+    """Write a whole file, its folder too, or nothing; text becomes UTF-8.
+
+    Args:
+        path: Where it belongs.
+        data: All of it.
+        force: Replace what is there.
+
+    Raises:
+        OutputExistsError: Something is there and ``force`` is off.
+    """
+    with naming(path):
+        refuse_existing(path, force=force)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial_file(path) as aside:
+            aside.write_bytes(data.encode() if isinstance(data, str) else data)
+            aside.replace(path)
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Refuse a place that is taken, before any work.
+
+    Raises:
+        OutputExistsError: Something is there and ``force`` is off, or it is a folder.
+    """
+    if path.is_dir():
+        raise OutputExistsError(f"{path} is a folder.", hint="Name a file.")
+    if path.exists() and not force:
+        raise OutputExistsError(f"{path} already exists.", hint="Name another place, or add --force to replace it.")
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """An empty file beside its place to be, gone at the end unless it was renamed."""
+    remove_partials(path)
+    aside = _aside(path)
+    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+    _lock(descriptor)
+    try:
+        yield aside
+    finally:
+        aside.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside its place to be, gone with all that is in it at the end."""
+    remove_partials(path)
+    aside = _aside(path)
+    aside.mkdir(parents=True)
+    descriptor = os.open(aside, os.O_RDONLY)
+    _lock(descriptor)
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder that takes its place whole, with what was written into it, when the block ends well.
+
+    Args:
+        path: Its place; a folder that is there is replaced.
+
+    Yields:
+        An empty folder beside it.
+    """
+    place = path.resolve()
+    with partial_folder(place) as aside:
+        yield aside
+        with partial_folder(place) as old:
+            if place.exists():
+                place.rename(old / place.name)
+            aside.rename(place)
+
+
+def remove_partials(path: Path) -> None:
+    """Remove what writers of this place left behind that were killed."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        found = _PARTIAL.fullmatch(partial.name)
+        if found is None or found[1] != path.name:
+            continue
+        with contextlib.suppress(OSError):  # another writer of the same name may be as fast
+            descriptor = os.open(partial, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                if _lock(descriptor):
+                    shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def one_writer(path: Path) -> Iterator[None]:
+    """Be the only one who writes a place, a file or a folder, until the end.
+
+    The lock is a file beside the place, ``.NAME.lock``, that says who holds it since when. A process that holds it
+    already is let in again; parts that a killed writer left behind are removed.
+
+    Args:
+        path: The place, which need not exist.
+
+    Yields:
+        Once nobody else writes there.
+
+    Raises:
+        OutputBusyError: Another process does.
+    """
+    file = lock_path(path)
+    with naming(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _held(file)
+    try:
+        if descriptor is not None:
+            remove_partials(path.absolute())
+        yield
+    finally:
+        if descriptor is not None:
+            file.unlink(missing_ok=True)
+            _OURS.discard(_identity(descriptor))
+            os.close(descriptor)
+
+
+def lock_path(path: Path) -> Path:
+    """The lock of a place.
+
+    Returns:
+        A hidden file beside it.
+
+    Raises:
+        OutputExistsError: The place is the root of all files.
+    """
+    absolute = path.absolute()
+    if not absolute.name:
+        raise OutputExistsError(f"{path} is no place to write to.", hint="Name a folder in it.")
+    return absolute.with_name(f".{absolute.name}.lock")
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Let every failure to write say which file it was about, those of libraries with errors of their own too.
+
+    Args:
+        path: The file, or the folder where a library writes several.
+
+    Yields:
+        For the time of the writing.
+
+    Raises:
+        OSError: What was raised, with the file's name.
+        GradscopeError: As it was raised.
+    """
+    try:
+        yield
+    except GradscopeError:
+        raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(
+            error.errno, error.strerror or os.strerror(error.errno), _whole(error.filename or path)
+        ) from error
+    except Exception as error:
+        found = _of_library(error, path)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _whole(path: object) -> str:
+    """A place as it is named once it is there."""
+    return _PARTIAL.sub(r"\1", str(path))
+
+
+def _of_library(error: Exception, path: Path | str) -> OSError | None:
+    """What safetensors and PyTorch tell of a file that could not be written, as what it is."""
+    if told := _OS_ERROR.search(str(error)):
+        return OSError(int(told[1]), os.strerror(int(told[1])), _whole(path))
+    if _TORCH_WRITER.search(str(error)):
+        return OSError(errno.EIO, "PyTorch could not write a file to its end", _whole(path))
+    return None
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.partial")
+
+
+def _held(file: Path) -> int | None:
+    """The descriptor of the lock, now held by this process; None where it was before."""
+    while True:
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
+        if _lock(descriptor) is False:
+            owner, is_ours = _owner(descriptor), _identity(descriptor) in _OURS
+            os.close(descriptor)
+            if is_ours:
+                return None
+            raise OutputBusyError(
+                f"{_place_of(file)} is being written by {_named(owner, file)}.",
+                hint="Wait until it is done, or name another place.",
+            )
+        if _is_still(file, descriptor):
+            break
+        os.close(descriptor)  # its holder removed it between our opening and locking it
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    text = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, text.encode())
+    _OURS.add(_identity(descriptor))
+    return descriptor
+
+
+def _identity(descriptor: int) -> tuple[int, int, int]:
+    status = os.fstat(descriptor)
+    return os.getpid(), status.st_dev, status.st_ino
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Whether nobody else held the lock of an open file, which this process now does; None where there are no locks."""
+    if _FLOCK is None:
+        return None
+    try:
+        _FLOCK.flock(descriptor, _FLOCK.LOCK_EX | _FLOCK.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in _HELD else None
+    return True
+
+
+def _is_still(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(descriptor: int) -> dict[str, Any]:
+    """What the lock says of its holder; nothing where that is only just about to write it."""
+    try:
+        found = json.loads(os.read(descriptor, 4096))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named(owner: dict[str, Any], file: Path) -> str:
+    if not owner:
+        return "another process"
+    with contextlib.suppress(OSError):
+        minutes = max(0.0, time.time() - file.stat().st_mtime) / 60
+        return f"process {owner.get('process')} on {owner.get('host')}, which began {minutes:.0f} minutes ago"
+    return f"process {owner.get('process')} on {owner.get('host')}"
+
+
+def _place_of(lock: Path) -> Path:
+    return lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))

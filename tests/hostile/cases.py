@@ -1,0 +1,179 @@
+"""A case: a log or a model folder that is damaged, a command that is asked about it, and whether it held."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.__main__ import main
+from gradscope.rollouts.readers.scan import reduction
+from tests.conftest import REPOSITORY
+from tests.hostile.mutate import damaged
+
+LOGS = REPOSITORY / "fixtures" / "logs"
+EVALUATIONS = ("evalplus", "lm_eval", "lighteval", "inspect", "verifiers", "skyrl", "samples", "trials")
+GATE = ("--require", "frac_reward_zero_std <= 1", "--require", "grad_norm@max < 1e9")
+ON_LOGS: tuple[tuple[str, ...], ...] = (
+    ("degeneracy", "--json"),
+    ("degeneracy",),
+    ("check", *GATE, "--json"),
+    ("check", *GATE, "--format", "junit"),
+    ("report", "--no-gradients", "--output", "page.html"),
+    ("degeneracy", "--output", "out"),
+    ("replay", "--json"),
+)
+ON_SAMPLES: tuple[tuple[str, ...], ...] = (("passk", "--json"), ("passk",), ("degeneracy", "--json"))
+ON_MODELS: tuple[tuple[str, ...], ...] = (("rank", "--step", "1", "--json"), ("replay", "--step", "1"))
+SECONDS = 30.0
+BYTES = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one case came to."""
+
+    case: int
+    code: int
+    seconds: float
+    subject: str
+    damage: str
+    command: str
+    wrong: str
+    """Why it did not hold; empty where it did."""
+
+
+def subjects() -> list[Path]:
+    """Every log of the fixtures: a folder, or a file."""
+    return sorted(path for path in LOGS.iterdir() if path.name != "README.md")
+
+
+def run_case(seed: int, case: int, folder: Path, model: Path | None) -> Outcome:
+    """Make a case in a folder of its own and run it.
+
+    Args:
+        seed: Of the campaign.
+        case: Which of it.
+        folder: Where it is made; gone and made anew.
+        model: A run with checkpoints, damaged in one case of 25; None: logs alone.
+    """
+    chance = random.Random(f"{seed}/{case}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    of_model = model is not None and chance.random() < 0.04
+    subject = model if model is not None and of_model else chance.choice(subjects())
+    place = folder / subject.name
+    if subject.is_file():
+        shutil.copy(subject, place)
+    else:
+        shutil.copytree(subject, place)
+    where = place / "checkpoints" / "checkpoint-0" if of_model and chance.random() < 0.8 else place
+    damage = damaged(where, chance)
+    is_samples = subject.name.startswith(EVALUATIONS)
+    name, *options = chance.choice(ON_MODELS if of_model else ON_SAMPLES if is_samples else ON_LOGS)
+    arguments = [name, place.name if place.exists() else ".", *options]
+    if place.is_dir() and chance.random() < 0.1:
+        arguments[1] = "."
+    before = _digest(place)
+    start = time.monotonic()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setenv("GRADSCOPE_DEBUG", "1")
+        if chance.random() < 0.5:  # as a large log is read
+            patched.setattr(reduction, "MIN_BYTES", 0)
+        code, out, err = called(arguments)
+    seconds = time.monotonic() - start
+    wrong = _wrong(arguments, code, out, err, seconds)
+    if not wrong and _digest(place) != before:
+        wrong = "the input was changed"
+    if not wrong and list(folder.rglob(".*.partial")):
+        wrong = "a partial file was left"
+    return Outcome(
+        case=case,
+        code=code,
+        seconds=seconds,
+        subject=subject.name,
+        damage=damage,
+        command=" ".join(arguments),
+        wrong=wrong,
+    )
+
+
+def called(arguments: list[str]) -> tuple[int, str, str]:
+    """A command's exit code, stdout and stderr."""
+    with _text() as out, _text() as err:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(arguments)
+        out.flush(), err.flush()
+        return code, *(one.buffer.getvalue().decode("utf-8", "replace") for one in (out, err))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _text() -> Iterator[io.TextIOWrapper]:
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace") as stream:
+        yield stream
+
+
+def _wrong(arguments: list[str], code: int, out: str, err: str, seconds: float) -> str:
+    if code not in (0, 1, 2):
+        return f"exit {code}: {err[-2500:]}"
+    if seconds > SECONDS:
+        return f"{seconds:.0f} s"
+    lines = err.splitlines()
+    if code == 2 and not (any(line.startswith("error: ") for line in lines) and lines[-1].startswith("hint: ")):
+        return f"exit 2 without an error and a hint: {err[-500:]}"
+    if code == 0 and not out.strip():
+        return "exit 0 without a word"
+    if "\x1b" in out + err:
+        return "an escape of the input reached the terminal"
+    if "--json" in arguments and out:
+        return _wrong_json(json.loads(out, parse_constant=_no_constant))
+    return ""
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _wrong_json(document: Any) -> str:
+    """A share is one, whatever was read."""
+    texts = [document["result"]]
+    while texts:
+        one = texts.pop()
+        if isinstance(one, dict):
+            texts.extend(one.values())
+            share = one.get("frac_reward_zero_std")
+            value = share.get("value") if isinstance(share, dict) else None
+            if value is not None and not 0 <= value <= 1:
+                return f"a share of {value}"
+        elif isinstance(one, list):
+            texts.extend(one)
+    return ""
+
+
+def _digest(place: Path) -> str:
+    found = sha256()
+    below = [] if place.is_symlink() else place.rglob("*")
+    for path in sorted([place, *below]) if place.exists() or place.is_symlink() else ():
+        found.update(os.fsencode(path))
+        if path.is_symlink():
+            found.update(os.fsencode(os.readlink(path)))
+        elif path.is_file():
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def as_line(outcome: Outcome) -> str:
+    """An outcome as a line of JSON."""
+    return json.dumps(asdict(outcome), ensure_ascii=True)

@@ -1,0 +1,141 @@
+"""What `gradscope check` says of each kind of damage: `python -m tests.hostile.gate` prints it as a table."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.hostile.cases import LOGS, called
+
+_HOLDS = ("--require", "frac_reward_zero_std <= 0.9")
+_NORM = ("--require", "grad_norm@max <= 100")
+Damage = Callable[[Path], Sequence[str]]
+
+
+def _rows(num_rows: int = 32, **fields: Any) -> list[str]:
+    """Groups of four with rewards of both kinds: no group is dead."""
+    return [
+        json.dumps({"step": 1, "prompt_id": f"p{at // 4}", "reward": float(at % 2)} | fields) for at in range(num_rows)
+    ]
+
+
+def _log(*more: str, rows: Sequence[str] | None = None, require: Sequence[str] = _HOLDS) -> Damage:
+    def make(folder: Path) -> Sequence[str]:
+        (folder / "log.jsonl").write_text("\n".join([*(_rows() if rows is None else rows), *more, ""]))
+        return ("log.jsonl", *require)
+
+    return make
+
+
+def _trl(text: str | None, require: Sequence[str]) -> Damage:
+    """TRL's folder, with every logged norm replaced, or with a state that is none."""
+
+    def make(folder: Path) -> Sequence[str]:
+        shutil.copytree(LOGS / "trl", folder / "run")
+        state = json.loads((folder / "run" / "trainer_state.json").read_text())
+        for entry in state["log_history"]:
+            entry["grad_norm"] = "@"
+        damaged = "{" if text is None else json.dumps(state).replace('"@"', text)
+        (folder / "run" / "trainer_state.json").write_text(damaged)
+        return ("run", *require)
+
+    return make
+
+
+def _files(cut: int) -> Damage:
+    """Ten files of which so many are cut off."""
+
+    def make(folder: Path) -> Sequence[str]:
+        (folder / "logs").mkdir()
+        for at in range(10):
+            file = folder / "logs" / f"{at}.parquet"
+            pq.write_table(pa.Table.from_pylist([json.loads(row) for row in _rows(step=at)]), file)
+            if at < cut:
+                file.write_bytes(file.read_bytes()[:-40])
+        return ("logs", *_HOLDS)
+
+    return make
+
+
+def _packed(folder: Path) -> Sequence[str]:
+    (folder / "log.jsonl.gz").write_bytes(gzip.compress("\n".join(_rows()).encode())[:-12])
+    return ("log.jsonl.gz", *_HOLDS)
+
+
+def _pipe(folder: Path) -> Sequence[str]:
+    os.mkfifo(folder / "log.jsonl")
+    return ("log.jsonl", *_HOLDS)
+
+
+def _baseline(text: str | None) -> Damage:
+    def make(folder: Path) -> Sequence[str]:
+        if text is not None:
+            (folder / "base.json").write_text(text)
+        return (*_log()(folder), "--baseline", "base.json")
+
+    return make
+
+
+def _nothing(folder: Path) -> Sequence[str]:
+    return ("log.jsonl", *_HOLDS)
+
+
+KINDS: dict[str, Damage] = {
+    "none, and the requirement holds": _log(),
+    "none, and the requirement fails": _log(rows=_rows(reward=1.0)),
+    "1 line of 33 is garbage": _log("garbage"),
+    "4 lines of 36 are garbage": _log(*["garbage"] * 4),
+    "4 rewards of 36 are NaN": _log(*_rows(4, prompt_id="q", reward=float("nan"))),
+    "4 lines of 36 name a key twice": _log(*['{"step": 1, "prompt_id": "q", "reward": 1, "reward": 0}'] * 4),
+    "4 steps of 36 are -1": _log(*_rows(4, step=-1)),
+    "every reward is text": _log(rows=_rows(reward="good")),
+    "the log is empty": _log(rows=[]),
+    "the log is not there": _nothing,
+    "the log is a pipe": _pipe,
+    "the only file is cut off": _packed,
+    "1 file of 10 is cut off": _files(1),
+    "10 files of 10 are cut off": _files(10),
+    "the required value was logged as NaN": _trl('"NaN"', _NORM),
+    "the required value was logged as 1e400": _trl("1e400", _NORM),
+    "the required value was never logged": _trl("null", _NORM),
+    "the file of the required value is damaged": _trl(None, _NORM),
+    "a file of values that nothing requires is damaged": _trl(None, _HOLDS),
+    "the baseline is not there": _baseline(None),
+    "the baseline is cut off": _baseline('{"schema": "gradscope/baseline", "schema'),
+    "the baseline holds NaN": _baseline(
+        '{"schema": "gradscope/baseline", "schema_version": 1, "run": "x", "metrics": {"frac_reward_zero_std": '
+        '{"value": NaN, "low": null, "high": null, "num_units": 1, "undefined": null, "prompts": {}}}}'
+    ),
+}
+"""Damage -> what makes it in a folder and gives the arguments of `check`."""
+
+
+def codes() -> dict[str, int]:
+    """Damage -> the exit code of `check`."""
+    found = {}
+    for name, make in KINDS.items():
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
+            found[name] = called(["check", *make(Path(folder))])[0]
+    return found
+
+
+def table_of(found: Mapping[str, int]) -> str:
+    """The codes as they stand in docs/security.md."""
+    meaning = {0: "pass", 1: "fail or unknown", 2: "unusable"}
+    rows = "".join(f"| {name} | {code} | {meaning[code]} |\n" for name, code in found.items())
+    return f"| damage | exit code | |\n|---|---|---|\n{rows}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table_of(codes()))

@@ -1,0 +1,363 @@
+"""Every command that writes, ended at each of its writes, on a full disk, beside another one, with its input gone.
+
+Each trial is a fork of a process that has imported everything, so that hundreds take minutes. An audit hook counts what
+the command does to files below its folder (opening for writing, making, renaming, removing) and ends it there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gradscope.__main__ import main
+
+SIZES = (0, 1, 100, 1_000, 4_096, 20_000, 100_000, 400_000)
+"""Bytes that a file may have where the disk is full."""
+LONGEST = 60
+"""Seconds of one command: what hangs ends by a signal."""
+_WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_CHANGING = re.compile(
+    rb'"(created_at|run_id|commit|step_time|since|train_runtime|[a-z_]+_per_second)": ("[^"]*"|[-0-9.e]+)'
+    rb"|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00"
+)
+"""What two runs of one command tell differently."""
+_TRAIN = (
+    *("train", "--output", "run", "--quiet", "--steps", "3", "--num-prompts", "2", "--group-size", "2"),
+    *("--checkpoint-every", "1", "--heldout-prompts", "2", "--heldout-samples", "2", "--max-completion-length", "8"),
+)
+_LOG = [
+    {"step": step, "prompt_id": f"p{prompt}", "reward": float((prompt * sample + step) % 2), "completion": "x" * sample}
+    for step in (1, 2, 3)
+    for prompt in range(4)
+    for sample in range(4)
+]
+_TRACK = ("--track", "pass_rate", "--baseline", "base.json", "--update-baseline")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes, and how the same is made after it was interrupted."""
+
+    name: str
+    arguments: tuple[str, ...]
+    place: str
+    """What it writes, from its folder."""
+    again: Callable[[Path], tuple[str, ...]] = lambda place: ("--force",) if place.exists() else ()
+    """What the same command takes in addition where it was interrupted."""
+
+
+def _to_resume(place: Path) -> tuple[str, ...]:
+    return ("--resume",) if (place / "manifest.json").exists() else ()
+
+
+WRITERS = (
+    Writer("degeneracy --output", ("degeneracy", "log.jsonl", "--output", "out", "--quiet"), "out"),
+    Writer("passk --output", ("passk", "samples.jsonl", "--output", "out", "--quiet"), "out"),
+    Writer("report", ("report", "log.jsonl", "--no-gradients", "--output", "page.html", "--quiet"), "page.html"),
+    Writer("check --update-baseline", ("check", "log.jsonl", *_TRACK, "--quiet"), "base.json"),
+    Writer("train", _TRAIN, "run", _to_resume),
+    Writer("train --lora-rank", (*_TRAIN, "--lora-rank", "2"), "run", _to_resume),
+    Writer("rank --output", ("rank", "run", "--step", "1", "--output", "out", "--quiet"), "out"),
+)
+
+
+def preload(names: Sequence[str]) -> None:
+    """Import what the commands import late, so that a fork need not."""
+    modules = ["cli.app", "diagnostics.report.measure", "diagnostics.check.measure", "render.figures.save"]
+    if not names or any(name.startswith(("rank", "train")) for name in names):
+        modules += ["diagnostics.rank.measure", "training.run_training"]
+    for module in modules:
+        import_module(f"gradscope.{module}")
+
+
+def forked(folder: Path, arguments: Sequence[str], prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    """The exit code of a command that a fork runs in a folder, negative where a signal ended it; and its stderr."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            signal.alarm(LONGEST)
+            os.chdir(folder)
+            os.dup2(theirs, 2)
+            _with_streams()
+            prepare()
+            code = main(list(arguments))
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as stream:
+        err = stream.read().decode("utf-8", "replace")
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), err
+
+
+def _with_streams() -> None:
+    """Nothing on stdout, and both as a new process has them."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def at_event(
+    folder: Path, number: int | None, act: Callable[[str], None], *, reads: bool = False
+) -> Callable[[], None]:
+    """A hook that acts on the path of one of the things that a command does to files below a folder; None: of each."""
+    root, seen = str(folder), [0]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        is_write = event in _WRITES or (event == "open" and bool((arguments[2] or 0) & _WRITING))
+        if not (is_write or (reads and event == "open")) or not isinstance(arguments[0], str | bytes | os.PathLike):
+            return
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        if path.startswith(root) and (not reads or not is_write):
+            seen[0] += 1
+            if number in (None, seen[0]):
+                act(path)
+
+    return lambda: sys.addaudithook(hook)
+
+
+def count_events(folder: Path, arguments: Sequence[str], *, reads: bool = False) -> int:
+    """How many of these things a command does."""
+    counted = folder.parent / "counted"
+    counted.write_bytes(b"")
+
+    def count(_: str) -> None:
+        os.write(descriptor, b".")
+
+    descriptor = os.open(counted, os.O_WRONLY | os.O_APPEND)
+    code, err = forked(folder, arguments, at_event(folder, None, count, reads=reads))
+    os.close(descriptor)
+    assert code == 0, err
+    return counted.stat().st_size
+
+
+def state(place: Path) -> dict[str, bytes]:
+    """What lies at a place, times apart: path from its folder -> bytes."""
+    files = sorted(path for path in [place, *place.rglob("*")] if path.is_file())
+    return {str(path.relative_to(place.parent)): _CHANGING.sub(b"", path.read_bytes()) for path in files}
+
+
+class Bench:
+    """A folder with inputs, what each command makes of them undisturbed, and trials that disturb it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "inputs").mkdir(parents=True)
+        samples = [{name: row[name] for name in ("prompt_id", "reward")} for row in _LOG]
+        for name, rows in (("log", _LOG), ("samples", samples)):
+            (folder / "inputs" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self._whole: dict[str, dict[str, bytes]] = {}
+
+    def fresh(self, writer: Writer) -> Path:
+        """A folder with the inputs of a command."""
+        folder = self.folder / "trial"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder / "inputs", folder)
+        if "run" in writer.arguments[1:2] and not (folder / "run").exists():
+            train = WRITERS[4]
+            assert forked(folder, train.arguments)[0] == 0
+            shutil.copytree(folder / "run", self.folder / "inputs" / "run")
+        if writer.place == "run":
+            shutil.rmtree(folder / "run", ignore_errors=True)
+        return folder
+
+    def whole(self, writer: Writer) -> dict[str, bytes]:
+        """What the command makes undisturbed, the same twice."""
+        if writer.name not in self._whole:
+            made = []
+            for _ in range(2):
+                folder = self.fresh(writer)
+                code, err = forked(folder, writer.arguments)
+                assert code == 0, err
+                made.append(state(folder / writer.place))
+            different = [name for name in made[0] if made[0][name] != made[1].get(name)]
+            assert not different, f"two runs of {writer.name} differ in {different}"
+            self._whole[writer.name] = made[0]
+        return self._whole[writer.name]
+
+    def finished(self, writer: Writer, folder: Path) -> str:
+        """Run the command again where it was disturbed; why what it then leaves is not what it should be."""
+        code, err = forked(folder, (*writer.arguments, *writer.again(folder / writer.place)))
+        if code != 0:
+            return f"the second call ended with {code}: {err[-800:]}"
+        found, whole = state(folder / writer.place), self.whole(writer)
+        different = sorted(name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name))
+        if different:
+            return f"after the second call these differ: {different[:5]}"
+        left = [path.name for path in folder.rglob(".*") if path.name.endswith((".partial", ".lock", ".unfinished"))]
+        return f"these are left: {left}" if left else self._inputs(folder, writer)
+
+    def _inputs(self, folder: Path, writer: Writer) -> str:
+        changed = [
+            name
+            for name in ("log.jsonl", "samples.jsonl")
+            if state(folder / name) != state(self.folder / "inputs" / name)
+        ]
+        return f"the inputs {changed} changed" if changed else ""
+
+    def half(self, writer: Writer, folder: Path) -> str:
+        """Whether an interrupted command left something that is taken for whole; a run says itself what it holds."""
+        found = state(folder / writer.place)
+        if writer.place == "run":
+            whole = self.whole(writer)
+            wrong = [
+                name
+                for name in found
+                if "rollouts/step_" in name and "/." not in name and found[name] != whole.get(name)
+            ]
+            return f"half a file of a step: {wrong}" if wrong else ""
+        extra = [name for name in found if found[name] != self.whole(writer).get(name)]
+        return f"half a file: {extra}" if extra else ""
+
+    def killed(self, writer: Writer, number: int) -> str:
+        """Kill the command at one of its writes, and go on."""
+        folder = self.fresh(writer)
+
+        def kill(_: str) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        code, err = forked(folder, writer.arguments, at_event(folder, number, kill))
+        if code not in (0, -signal.SIGKILL):
+            return f"ended with {code}: {err[-800:]}"
+        return self.half(writer, folder) or self.finished(writer, folder)
+
+    def full(self, writer: Writer, size: int) -> str:
+        """Let no file become larger than a size, and go on with space."""
+        folder = self.fresh(writer)
+        limit = (size, size)
+        code, err = forked(folder, writer.arguments, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+        if code not in (0, 2):
+            return f"ended with {code}: {err[-800:]}"
+        if code == 2 and not ("(" in err.split("error: ")[-1] and "hint: " in err):
+            return f"no file or no hint: {err[-500:]}"
+        return self.half(writer, folder) or self.finished(writer, folder)
+
+    def beside(self, writer: Writer) -> str:
+        """Two at once: one writes, the other is refused."""
+        folder = self.fresh(writer)
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                try:
+                    signal.alarm(LONGEST)
+                    _tell_code(folder, writer.arguments)
+                finally:
+                    os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        outcomes = sorted((folder / "codes").read_text().split()) if (folder / "codes").exists() else []
+        (folder / "codes").unlink(missing_ok=True)
+        if outcomes != ["0", "2"]:
+            return f"two at once ended with {outcomes}"
+        return "" if state(folder / writer.place) == self.whole(writer) else "what two at once left is not whole"
+
+    def vanished(self, writer: Writer, number: int) -> str:
+        """Take a file away just before it is read."""
+        folder = self.fresh(writer)
+
+        def take(path: str) -> None:
+            if os.path.isfile(path):
+                os.unlink(path)
+
+        code, err = forked(folder, writer.arguments, at_event(folder, number, take, reads=True))
+        if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
+            return f"ended with {code}: {err[-800:]}"
+        return ""
+
+    def clock(self, writer: Writer) -> str:
+        """Let the clock go backwards at each look."""
+        folder = self.fresh(writer)
+        now = [2_000_000_000.0]
+
+        def back() -> None:
+            def earlier() -> float:
+                now[0] -= 3600
+                return now[0]
+
+            time.time = earlier
+
+        code, err = forked(folder, writer.arguments, back)
+        if code != 0:
+            return f"ended with {code}: {err[-800:]}"
+        return "" if state(folder / writer.place) == self.whole(writer) else "another clock gives another result"
+
+
+def _tell_code(folder: Path, arguments: Sequence[str]) -> None:
+    """Run a command in a fork and add its exit code to a file."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.chdir(folder)
+    _with_streams()
+    code = main(list(arguments))
+    with open("codes", "a", encoding="utf-8") as file:
+        file.write(f"{code} ")
+
+
+def trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
+    """Every trial of a command: its name and what runs it."""
+    bench.whole(writer)
+    folder = bench.fresh(writer)
+    found: list[tuple[str, Callable[[], str]]] = [
+        (f"killed at write {at}", lambda at=at: bench.killed(writer, at))  # type: ignore[misc]
+        for at in range(1, count_events(folder, writer.arguments) + 1)
+    ]
+    folder = bench.fresh(writer)
+    found += [
+        (f"read {at} finds nothing", lambda at=at: bench.vanished(writer, at))  # type: ignore[misc]
+        for at in range(1, count_events(folder, writer.arguments, reads=True) + 1)
+    ]
+    found += [(f"files of {size:,} bytes", lambda size=size: bench.full(writer, size)) for size in SIZES]  # type: ignore[misc]
+    return [*found, ("two at once", lambda: bench.beside(writer)), ("clock backwards", lambda: bench.clock(writer))]
+
+
+def run_trials(folder: Path, *, most: int | None, seed: int, names: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Run the trials of every command, or some of them.
+
+    Returns:
+        Kind of trial -> what did not hold, an empty text for one that did.
+    """
+    bench, chance = Bench(folder), random.Random(seed)
+    found: dict[str, list[str]] = {}
+    for writer in WRITERS:
+        if names and writer.name not in names:
+            continue
+        every = trials(bench, writer)
+        for name, run in every if most is None else chance.sample(every, min(most, len(every))):
+            kind = re.sub(r"[0-9,]+ ?", "", name).strip()
+            why = run()
+            found.setdefault(kind, []).append(why and f"{writer.name}, {name}: {why}")
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.writes", description=__doc__)
+    parser.add_argument("--most", type=int, help="trials of each command; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--writer", action="append", default=[], choices=[writer.name for writer in WRITERS])
+    asked = parser.parse_args()
+    preload(asked.writer)
+    with tempfile.TemporaryDirectory() as place:
+        result = run_trials(Path(place), most=asked.most, seed=asked.seed, names=asked.writer)
+    for kind, outcomes in result.items():
+        bad = [why for why in outcomes if why]
+        sys.stdout.write(
+            f"{kind}: {len(outcomes)} trials, {len(bad)} did not hold\n" + "".join(f"  {why}\n" for why in bad)
+        )
+    sys.exit(any(why for outcomes in result.values() for why in outcomes))

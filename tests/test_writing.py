@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+
+from gradscope import writing
+from gradscope.errors import InputError, OutputBusyError, OutputExistsError
+from gradscope.writing import (
+    atomic_write,
+    lock_path,
+    naming,
+    new_folder,
+    one_writer,
+    partial_file,
+    partial_folder,
+    remove_partials,
+)
+from tests.conftest import REPOSITORY
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gradscope.writing import one_writer, partial_folder
+place = Path(sys.argv[1])
+with one_writer(place), partial_folder(place) as aside:
+    (aside / "half").write_text("half")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def another_writer(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that writes a place until it is killed."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(place)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def test_a_file_appears_whole_and_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.txt"
+    atomic_write(path, "é")
+    assert path.read_bytes() == "é".encode()
+    with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
+        atomic_write(path, b"other")
+    assert path.read_bytes() == "é".encode()
+    atomic_write(path, b"other", force=True)
+    assert path.read_bytes() == b"other"
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(OutputExistsError, match="new is a folder"):
+        atomic_write(tmp_path / "new", b"other", force=True)
+
+
+def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "ours", "")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        atomic_write(path, "new", force=True)
+    assert caught.value.filename == str(path)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.txt", "old")]
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (OSError(errno.EROFS, "Read-only file system", "run/.a.json.17-0a1b2c.partial"), errno.EROFS),
+        (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), 27),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"), errno.EIO),
+    ],
+)
+def test_errors_of_libraries_are_told_as_what_they_are(error: Exception, number: int) -> None:
+    with pytest.raises(OSError) as caught, naming("run/a.json"):  # noqa: PT011 - its number is looked at
+        raise error
+    assert (caught.value.errno, caught.value.filename) == (number, "run/a.json")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no number"), InputError("bad (os error 5)")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, naming("a"):
+        raise error
+    assert caught.value is error
+
+
+def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / "old").touch()
+    with pytest.raises(FileNotFoundError), new_folder(place) as folder:
+        (folder / "new" / "in no folder").touch()
+    assert [one.name for one in place.iterdir()] == ["old"]
+    with new_folder(place) as folder:
+        (folder / "new").touch()
+    assert [one.name for one in place.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path: Path) -> None:
+    place = tmp_path / "a[1].txt"
+    for name in (".a[1].txt.17-0a1b2c.partial", ".a[1].txt.99999.partial"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".a[1].txt.18-000000.partial").mkdir()
+    (tmp_path / ".a[1].txt.18-000000.partial" / "half").touch()
+    others = {".a[1].txt.mine.partial", ".b.17-0a1b2c.partial", ".a[1].txt.html.17-0a1b2c.partial"}
+    for name in others:
+        (tmp_path / name).touch()
+    with partial_file(place) as file, partial_folder(place) as folder:
+        remove_partials(place)
+        assert file.exists()
+        assert folder.exists()
+        assert {one.name for one in tmp_path.iterdir()} == {file.name, folder.name, *others}
+    assert {one.name for one in tmp_path.iterdir()} == others
+
+
+@pytest.mark.slow
+def test_of_two_writers_the_second_is_told_who_the_first_is(tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    with another_writer(place) as other:
+        with (
+            pytest.raises(OutputBusyError, match=f"out is being written by process {other.pid} on .* 0 minutes ago"),
+            one_writer(place),
+        ):
+            pass
+        assert len(list(tmp_path.glob(".out.*.partial"))) == 1
+        before = time.time() + 3600
+        os.utime(lock_path(place), (before, before))  # a clock that went backwards since
+        with pytest.raises(OutputBusyError, match="began 0 minutes ago"), one_writer(place):
+            pass
+    assert lock_path(place).exists()  # as killed processes leave it
+    with one_writer(place):
+        assert list(tmp_path.iterdir()) == [lock_path(place)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_process_is_let_in_again(tmp_path: Path) -> None:
+    with one_writer(tmp_path / "out"):
+        with one_writer(tmp_path / "out"):
+            pass
+        assert json.loads(lock_path(tmp_path / "out").read_text())["process"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "garbage"])
+def test_a_lock_that_does_not_say_whose_it_is(tmp_path: Path, text: str) -> None:
+    lock_path(tmp_path / "out").write_text(text)
+    with lock_path(tmp_path / "out").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OutputBusyError, match="written by another process"), one_writer(tmp_path / "out"):
+            pass
+
+
+def test_a_full_disk_is_no_reason_to_lock_oneself_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with one_writer(tmp_path / "out"), one_writer(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_its_holder_just_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, seen = writing._lock, []
+
+    def slow(descriptor: int) -> bool | None:
+        if not seen:
+            lock_path(tmp_path / "out").unlink()
+        seen.append(descriptor)
+        return whole(descriptor)
+
+    monkeypatch.setattr(writing, "_lock", slow)
+    with one_writer(tmp_path / "out"):
+        assert lock_path(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_refuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    class NoLocks:
+        LOCK_EX = LOCK_NB = 0
+
+        def flock(self, *_: Any) -> None:
+            raise OSError(number, "")
+
+    monkeypatch.setattr(writing, "_FLOCK", NoLocks())
+    with one_writer(tmp_path / "out"), partial_file(tmp_path / "out") as of_somebody:
+        atomic_write(tmp_path / "out", "new")
+        assert of_somebody.exists()
+    assert (tmp_path / "out").read_text() == "new"
+    monkeypatch.setattr(writing, "_FLOCK", None)
+    with one_writer(tmp_path / "out"):
+        atomic_write(tmp_path / "out", "newer", force=True)
+
+
+def test_the_root_is_no_place() -> None:
+    with pytest.raises(OutputExistsError, match="no place to write to"):
+        lock_path(Path("/"))
