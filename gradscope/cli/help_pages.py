@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from gradscope.cli.output.streams import rendered
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 
 HELP_NAMES = ("-h", "--help", "--help-all")
 """All three are one option of the parser; which one was typed decides the page."""
@@ -44,9 +44,16 @@ def examples_in(examples: Sequence[str]) -> str:
 
 def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
     """The class of a command with these examples and these options on its first page."""
-    hints = get_type_hints(function)
-    numbers = frozenset(name for name, hint in hints.items() if {int, float} & {hint, *get_args(hint)})
+    hints = get_type_hints(function, include_extras=True)
+    numbers = frozenset(name for name, hint in hints.items() if _is_a_number(hint))
     return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common), "numbers": numbers})
+
+
+def _is_a_number(hint: Any) -> bool:
+    """Whether typer itself makes a number of the parameter; where an option has a parser, that one has the say."""
+    told = getattr(hint, "__metadata__", ())
+    kind = get_args(hint)[0] if told else hint
+    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(one, "parser", None) for one in told)
 
 
 class _PlainSwitches:

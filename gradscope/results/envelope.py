@@ -17,7 +17,7 @@ from typing import Any
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
-from gradscope.limits import require_regular
+from gradscope.outside.limits import require_regular
 from gradscope.say import non_finite_word
 from gradscope.version import __version__
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from gradscope.errors import InputError
-from gradscope.limits import open_file
-from gradscope.plain_json import parse_json, read_json
+from gradscope.outside.limits import open_file
+from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.places.kinds import is_awaited
 from gradscope.rollouts.run import WeightsRef
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from gradscope.limits import read_whole
-from gradscope.plain_json import MOST_DEPTH, is_deeper, parse_json
+from gradscope.outside.limits import read_whole
+from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
 
 _FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gradscope.limits import read_whole
+from gradscope.outside.limits import read_whole
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gradscope.errors import InputError
-from gradscope.limits import read_whole
-from gradscope.numerals import number_from
-from gradscope.plain_json import parse_json, read_json
+from gradscope.outside.limits import read_whole
+from gradscope.outside.numerals import number_from
+from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
 from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints
 from gradscope.rollouts.run import WeightsRef

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradscope.errors import InputError
-from gradscope.limits import open_file, read_whole
-from gradscope.plain_json import parse_json
+from gradscope.outside.limits import open_file, read_whole
+from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
 from gradscope.rollouts.types import Rollout, RolloutGroup

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.errors import UsageError
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 
 MOST_NUMBERS = 1_000_000
 """Of one range: a typing error, not a wish, is beyond it."""

@@ -14,7 +14,7 @@ from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.next_commands import further
 from gradscope.cli.output.streams import say, show_line
 from gradscope.errors import UsageError
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (

@@ -22,7 +22,7 @@ from gradscope.cli.output.output_folder import staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.limits import open_file
+from gradscope.outside.limits import open_file
 from gradscope.processes import process_index
 from gradscope.results.report import RunIndex, RunReport
 from gradscope.rollouts.read_options import ReadOptions

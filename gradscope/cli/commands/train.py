@@ -13,7 +13,7 @@ from gradscope.cli.output.next_commands import show_next
 from gradscope.cli.output.progress import progress_bar
 from gradscope.cli.output.streams import say, show
 from gradscope.errors import UsageError
-from gradscope.plain_json import parse_json
+from gradscope.outside.plain_json import parse_json
 from gradscope.processes import process_index
 from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import VERDICT

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.estimate import Estimate
-from gradscope.limits import open_file
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.difference import difference_of
 from gradscope.metrics.uncertainty.resampling import RESAMPLING, Resampling
-from gradscope.plain_json import read_json
+from gradscope.outside.limits import open_file
+from gradscope.outside.plain_json import read_json
 from gradscope.results.check import Baseline, BaselineMetric
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.version import __version__

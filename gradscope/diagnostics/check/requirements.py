@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from gradscope.diagnostics.inputs.toml_file import read_toml
 from gradscope.errors import UsageError
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 from gradscope.results.check import BaselineRule, Operator, Requirement
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {

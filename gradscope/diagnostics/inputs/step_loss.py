@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradscope.errors import InputError
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.parsing.scalars import logged_number
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef

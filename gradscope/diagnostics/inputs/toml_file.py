@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.limits import read_whole
+from gradscope.outside.limits import read_whole
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from gradscope.gradients.model.checked.model_folder import require_possible, req
 from gradscope.gradients.model.hub import require_hub
 from gradscope.gradients.processes.group import holds_everywhere, num_connected
 from gradscope.gradients.processes.sharding import call_as_module, own_slice, settle, sharding_arguments
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.places.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
 

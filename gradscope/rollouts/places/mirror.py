@@ -16,7 +16,7 @@ from typing import Any
 
 from gradscope.copies import note_copy
 from gradscope.errors import InputError
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.places.failures import explaining
 from gradscope.rollouts.places.kinds import awaited_mark, is_of_use, when_copied

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.errors import InputError, UsageError
-from gradscope.limits import require_regular
+from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run

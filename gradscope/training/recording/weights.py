@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.gradients.model.embedding import padding_row
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.run import WeightsRef
 from gradscope.rollouts.run_folder import checkpoint_path

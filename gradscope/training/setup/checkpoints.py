@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save
 
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
-from gradscope.limits import read_whole
-from gradscope.plain_json import read_json
+from gradscope.outside.limits import read_whole
+from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.run_folder import (
     checkpoint_path,
     checkpoints_path,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gradscope.errors import InputError, UsageError
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 
 EMBEDDED_MODEL = "embedded"
 """The name of the packaged model."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.limits import read_whole
-from gradscope.plain_json import parse_json
+from gradscope.outside.limits import read_whole
+from gradscope.outside.plain_json import parse_json
 from gradscope.training.tasks.answers import extract_answer, grade_final_answer
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 

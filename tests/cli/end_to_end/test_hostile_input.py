@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from gradscope import limits
+from gradscope.outside import limits
 from gradscope.rollouts.readers.evaluations import inspect_archive, samples
 from gradscope.rollouts.readers.parsing import jsonl, tables
 from gradscope.rollouts.readers.slime import torch_archive

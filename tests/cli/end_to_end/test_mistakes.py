@@ -126,11 +126,11 @@ def test_what_a_hint_says_stands_in_for_what_was_typed(
 def places(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
     """What the words in capitals stand for."""
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "full" / "mine.html").write_text("<!doctype html>mine")
     for seed in (0, 1):
         write_run(tmp_path / "grid" / str(seed), seed=seed)
     known = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
-    known["PAGE"] = tmp_path / "full" / "mine.txt"
+    known["PAGE"] = tmp_path / "full" / "mine.html"
     return lambda word: str(known.get(word, word))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.loading import UNREADABLE
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 
 _LARGEST = 1e12
 _MOST_WILDCARDS = 4

@@ -13,8 +13,8 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checked.loading import UNREADABLE
-from gradscope.limits import require_regular
-from gradscope.plain_json import parse_json, read_json
+from gradscope.outside.limits import require_regular
+from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.checkpoint_folders import is_whole
 
 _AGAIN = "Copy the file again."

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, in_mib, most, most_unpacked, raise_limits, require_regular
-from gradscope.plain_json import parse_json, read_json
+from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, raise_limits, require_regular
+from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.parsing.nested_cells import list_of, mapping_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.limits import most, raise_limits
+from gradscope.outside.limits import most, raise_limits
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.evaluations.sample_shapes import (
     COUNTS,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, in_mib, most
+from gradscope.outside.limits import MOST_ROW, in_mib, most
 from gradscope.rollouts.readers.parsing.jsonl import BOM, read_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 

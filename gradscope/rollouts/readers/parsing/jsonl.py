@@ -17,8 +17,8 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, Unpacked, in_mib, most, open_file, raise_limits, require_regular
-from gradscope.plain_json import RefusedJsonError, parse_json
+from gradscope.outside.limits import MOST_ROW, Unpacked, in_mib, most, open_file, raise_limits, require_regular
+from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")

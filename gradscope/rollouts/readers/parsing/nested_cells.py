@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradscope.numerals import whole_from
+from gradscope.outside.numerals import whole_from
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.scalars import finite_or_none, is_number, parse_reward
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 
 _NOT_FINITE = frozenset({"nan", "inf", "infinity"})
 ABSENT = object()

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, in_mib, most, raise_limits
+from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, open_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.scan.cut_lines import whole_lines

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
-from gradscope.plain_json import MOST_DEPTH, is_deeper
+from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
+from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
 from gradscope.rollouts.readers.slime.pickle_bounds import num_parts, require_bounded
 
 _BROKEN = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.plain_json import read_json
+from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.readers.parsing.nested_cells import whole_number
 from gradscope.rollouts.readers.parsing.scalars import logged_numbers
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gradscope.limits import read_whole
+from gradscope.outside.limits import read_whole
 
 MOST_DEPTH = 100
 """Levels of lists and objects within one another: logs and configurations have a dozen, and each costs a call."""

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gradscope import limits
 from gradscope.errors import InputError, UsageError
-from gradscope.limits import VARIABLE, Unpacked, in_mib, most, most_unpacked, open_file, read_whole, require_regular
+from gradscope.outside import limits
+from gradscope.outside.limits import (
+    VARIABLE,
+    Unpacked,
+    in_mib,
+    most,
+    most_unpacked,
+    open_file,
+    read_whole,
+    require_regular,
+)
 
 
 def pipe(path: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradscope.numerals import MOST_DIGITS, number_from, whole_from
+from gradscope.outside.numerals import MOST_DIGITS, number_from, whole_from
 
 NO_NUMBERS = (
     "",

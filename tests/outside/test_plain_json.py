@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
-from gradscope.plain_json import MOST_DEPTH, RefusedJsonError, is_deeper, parse_json, read_json
+from gradscope.outside.plain_json import MOST_DEPTH, RefusedJsonError, is_deeper, parse_json, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

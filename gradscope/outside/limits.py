@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from gradscope.errors import InputError, UsageError
-from gradscope.numerals import number_from
+from gradscope.outside.numerals import number_from
 
 VARIABLE = "GRADSCOPE_LIMITS"
 """The environment variable that every limit of size is multiplied by, so that a larger file is a choice."""
