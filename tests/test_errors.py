@@ -11,7 +11,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 
 
 def test_there_are_a_handful_of_kinds() -> None:
-    assert len(KINDS) == 6
+    assert len(KINDS) == 7
 
 
 def test_an_error_about_a_copy_names_what_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
