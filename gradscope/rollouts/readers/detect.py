@@ -6,9 +6,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.places.naming import as_named_run
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -26,6 +29,9 @@ from gradscope.rollouts.readers.refused_pickles import refuse_pickles
 from gradscope.rollouts.readers.registry import FORMATS, TRAINERS, format_named
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
+
+_LARGEST_REWARD = 1e60
+"""In size: fourth powers of larger ones, which intervals are made of, are beyond floats."""
 
 
 def read_run(
@@ -49,6 +55,9 @@ def read_run(
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
+
+    Raises:
+        InputError: There is nothing at the path, no reader knows it or can read it, or a reward is beyond 1e60.
     """
     progress = reporter(progress)
     request = ReadRequest(
@@ -64,7 +73,19 @@ def read_run(
     run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
+    _require_sums(run)
     return run
+
+
+def _require_sums(run: Run) -> None:
+    rewards = reward_table(run.groups).reward
+    largest = max(np.fmax.reduce(rewards, initial=0.0), -np.fmin.reduce(rewards, initial=0.0))
+    if largest > _LARGEST_REWARD:
+        raise InputError(
+            f"{run.source.path} has a reward of {largest:.3g} in size, and such beyond {_LARGEST_REWARD:g} cannot be "
+            "added up.",
+            hint="Look where it comes from, and take its row out.",
+        )
 
 
 def _with_given_base(run: Run, request: ReadRequest) -> Run:

@@ -151,3 +151,14 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
     file = LOGS / "trl" / "completions" / "completions_00001.parquet"
     columns = ColumnNames(reward="neat", group="prompt")
     assert read_run(file, ReadOptions(reader="generic", columns=columns)).groups[0].rewards == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("cells", [{"reward": 1e61}, {"reward": -1e308}])
+def test_rewards_that_cannot_be_added_up_are_refused(tmp_path: Path, cells: dict[str, object]) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"step": 1, "prompt_id": "p", "reward": reward} for reward in (0.0, None, 1e60)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(read_run(log).groups) == 1
+    log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {"step": 1, "prompt_id": "p"} | cells)))
+    with pytest.raises(InputError, match=r"has a reward of 1e\+(61|308) in size, and such beyond 1e\+60"):
+        read_run(log)

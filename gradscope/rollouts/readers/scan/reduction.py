@@ -7,16 +7,18 @@ than rewards is asked for, the rollouts of a step are read back by the row reade
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.errors import InputError
+from gradscope.outside.plain_json import parse_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.arrays import to_strings
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk
@@ -262,12 +264,22 @@ def _named(part: Part, found: ScannedLines, columns: LineColumns, places: NDArra
     lines = part.place.tolist()
     id_of = columns.prompt_id
     if callable(id_of):
-        prompt = prompts.of(found.prompt, lambda at: id_of(json.loads(found.lines[lines[at]])))
+        prompt = prompts.of(found.prompt, lambda at: id_of(_first_row(found.lines[lines[at]])))
     else:
         ids = found.prompt_ids or ()
         prompt = prompts.of(found.prompt, lambda at: ids[at])
     group = to_strings([prompts.ids[at] for at in prompt.tolist()]) if columns.group_is_prompt else part.group
     return replace(part, prompt=prompt, prompts=prompts.ids, group=group, place=places[part.place])
+
+
+def _first_row(line: bytes) -> Mapping[str, Any]:
+    try:
+        row: Mapping[str, Any] = parse_json(line)
+    except ValueError as error:  # DuckDB reads it; the reader of single rows would not
+        raise InputError(
+            f"A line of the log cannot be read: {error}.", hint=f"Take it out; it starts with {line[:60]!r}."
+        ) from error
+    return row
 
 
 def _objects(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.readers.reduced import assert_same, every_log_is_large, mutated, write_lines
@@ -141,6 +142,13 @@ def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
     rows = [row(None, input=str(at // 2)) for at in range(60)]
     write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, row("u_0_0"))])
     assert_same(tmp_path, is_reduced=False)
+
+
+def test_a_line_nested_deeper_than_a_row_may_be_is_refused(tmp_path: Path) -> None:
+    deep = json.dumps(row("x_0_0", input="new", extra=0)).replace("0}", f"{'[' * 2000}{']' * 2000}}}")
+    write_lines(tmp_path / "1.jsonl", [*map(json.dumps, V1), deep, json.dumps(row("x_1_0", input="new"))])
+    with pytest.raises(InputError, match="A line of the log cannot be read: it is nested deeper than 100 levels"):
+        read_run(tmp_path, rewards_only=True)
 
 
 @pytest.mark.parametrize(
