@@ -36,6 +36,7 @@ RolloutRecorder(trainer, f"{name}/run", weights_every=None if adapter else 1, gr
 torch.manual_seed(trainer.accelerator.process_index)
 train(trainer)
 trainer.save_model(f"{name}/end")
+torch.distributed.destroy_process_group()  # else its threads may still run when the interpreter ends, which aborts
 """
 
 
