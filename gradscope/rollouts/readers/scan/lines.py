@@ -2,13 +2,12 @@
 
 A line is plain where DuckDB is known to read it as the row reader does. An odd one (no JSON, no reward, a reward that
 is text, a structure for an id, bytes that are not UTF-8) goes to the row reader, alone: it knows the reason. Two things
-are known to differ: the row reader sets a line aside that names any key twice, here only keys that are read count; and
+are known to differ: the row reader sets a line aside that names any key twice, here only the row's own keys count; and
 DuckDB lets ``nan`` and ``inf`` in small letters pass, which JSON does not have, in cells that nothing is read from.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import to_indices, to_numpy
-from gradscope.rollouts.readers.parsing.jsonl import parse_line
 from gradscope.rollouts.readers.scan.cut_lines import Lines
 from gradscope.rollouts.readers.scan.line_queries import NAME, LineQueries
 from gradscope.rollouts.readers.scan.parts import NOT_COMPARED, REWARD, Part, part_of_rows
@@ -32,8 +30,6 @@ _ABSENT = {"num_tokens": f"{UNKNOWN}::BIGINT", "sample": f"{NOT_COMPARED}::UINTE
 _NONE = np.zeros(0, dtype=np.int64)
 _LARGEST = 10**15 - 1
 """The largest of whole numbers that are read as such: any that a log has, and far from where casts overflow."""
-_NUM_LOOKED_AT = 64
-"""Lines with a key twice that are looked at one by one."""
 _DECIMAL_STEP = "[0-9]{1,15}([.]0*)?"
 
 
@@ -80,12 +76,6 @@ class LineColumns:
         return ("reward", *(REWARD + name for name in self.rewards), *self.further, *sample)
 
     @property
-    def keys(self) -> tuple[bytes, ...]:
-        """Keys of a row that are read, as they stand in it."""
-        simple = (re.fullmatch(r'\$\.("[ -~]+?")(\..*)?', path) for path in self.paths)
-        return tuple({found[1].encode(): None for found in simple if found and "\\" not in found[1]})
-
-    @property
     def query(self) -> str:
         """The query over a block's lines."""
         found = {"step": self.step, "name": self.group, "prompt": f"hash({', '.join(self.prompt)})"}
@@ -98,9 +88,10 @@ class LineColumns:
         paths = ", ".join(quoted(path) for path in self.paths)
         derived = "".join(f", {expression} AS {name}" for name, expression in self.derived.items())
         return f"""
-            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))},
+            SELECT coalesce(step, 0) AS step, name, prompt, {", ".join((*named, *numbers))}, keys,
                    (NOT coalesce({" AND ".join(("is_plain", *known))}, false))::UTINYINT AS is_odd
-            FROM (SELECT {inner}, {self.plain} AS is_plain
+            FROM (SELECT {inner}, {self.plain} AS is_plain,
+                         CASE WHEN c IS NOT NULL THEN json_keys(line)::VARCHAR END AS keys
                   FROM (SELECT *{derived}
                         FROM (SELECT *, TRY(json_extract(line, [{paths}]))::VARCHAR[] AS c FROM {NAME})))"""
 
@@ -155,7 +146,7 @@ def scan_lines(
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=np.arange(len(lines)))
     is_odd = to_numpy(rows["is_odd"]).astype(np.bool_)
     is_odd[lines.with_commas()] = True
-    is_odd[_with_key_twice(lines, columns.keys, is_odd)] = True
+    is_odd |= _names_twice(rows["keys"])
     odd, plain = np.flatnonzero(is_odd), np.flatnonzero(~is_odd)
     if not len(plain):
         return ScannedLines(lines=lines, part=None, prompt=_NONE, steps=_NONE, odd=odd)
@@ -170,20 +161,12 @@ def scan_lines(
     return ScannedLines(lines=lines, part=part, prompt=prompt, prompt_ids=ids, steps=steps, odd=odd)
 
 
-def _with_key_twice(lines: Lines, keys: Sequence[bytes], is_odd: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Lines that may name one of these keys twice: DuckDB takes the first, the row reader sets the line aside.
-
-    In some formats an object within the row has the same key. Then nearly every line has it twice, and none of the
-    first ones names it twice in one object.
-
-    Returns:
-        The places of the lines, ascending.
-    """
-    found = np.unique(np.concatenate([_NONE, *(lines.with_twice(key, is_odd) for key in keys)]))
-    is_flawed = [isinstance(parse_line(lines[at]), str) for at in found[:_NUM_LOOKED_AT].tolist()]
-    if len(found) <= _NUM_LOOKED_AT:
-        return found[is_flawed] if len(found) else _NONE
-    return found if any(is_flawed) else _NONE
+def _names_twice(keys: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Whether a line names a key twice, [lines], from DuckDB's text of its keys; commas within a key may fake it."""
+    encoded = keys.combine_chunks().dictionary_encode()  # nearly all lines have the same keys
+    names = [text[1:-1].split(", ") for text in encoded.dictionary.to_pylist()]
+    twice = [at for at, names_of_line in enumerate(names) if len(set(names_of_line)) < len(names_of_line)]
+    return np.isin(to_numpy(encoded.indices.fill_null(-1)), twice)
 
 
 def _rows(

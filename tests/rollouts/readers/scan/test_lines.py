@@ -205,6 +205,25 @@ def test_what_is_json_to_the_row_reader_stays_plain(cell: str) -> None:
     assert scanned([unusual], COLUMNS).odd.tolist() == []
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'"reward": 1',
+        b'"x": 1, "x": 2',
+        b'"x": nan, "x": 1',
+        b'"a, b": 1, "a, b": 1',
+        b'"": 0, "": 0',
+        b'"\\u0078": 1, "x": 1',
+    ],
+)
+def test_a_key_that_a_line_names_twice_makes_it_odd(more: bytes) -> None:
+    twice = line().replace(b"{", b"{" + more + b", ", 1)
+    assert isinstance(parse_line(twice), str)
+    lacks = line().replace(b'"extra"', b'"other"')
+    found = scanned([lacks + line() + twice + line(x=0) + b'{"half": ' + b"\n", lacks + twice], COLUMNS)
+    assert found.odd.tolist() == [2, 4, 6]
+
+
 def test_a_key_that_duckdb_takes_for_a_pattern_makes_every_line_odd() -> None:
     columns = replace(COLUMNS, paths=(*COLUMNS.paths, member("*")))
     assert scanned([line() + line()], columns).odd.tolist() == [0, 1]
