@@ -29,6 +29,7 @@ from gradscope.reason import Reason
 from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -82,7 +83,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         collected.skipped[measured.step] = measured.reason
         return
     # what every kind of rows has: the geometry of the step's gradient
-    rows = step_rows(gram)
+    rows = step_rows(gram, function_rewards(measured.groups, run.settings))
     collected.engine = describe_engine(gram, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
