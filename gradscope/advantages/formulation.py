@@ -42,6 +42,8 @@ class Formulation:
     function: Callable[[Any], Any] | None = None
     """From rewards [..., G] to advantages [..., G], with ``step`` from [N][G] to [N][G]; None where rewards alone do
     not decide."""
+    digest: str | None = None
+    """SHA-256 of the file that a user's own is from; None for one of the package."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""

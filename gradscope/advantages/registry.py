@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.advantages.entries import ENTRIES
 from gradscope.advantages.formulation import Formulation
+from gradscope.advantages.user_file import is_in_file, read_formulation
 from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -37,8 +39,45 @@ GRAM_FORMULATIONS: dict[str, Formulation] = {
 """Name -> entry of those that weigh the rewards of a group: what any recomputed step can be asked as well."""
 
 
+_FROM_FILES: dict[str, Formulation] = {}
+"""Name -> entry of the user's own that were named so far."""
+
+
+def named_formulation(name: str) -> Formulation:
+    """A formulation that somebody names on a command line or in a call; one in a file is read and run now.
+
+    Args:
+        name: The formulation's name, or ``my.py:name``.
+
+    Returns:
+        Its entry, which :func:`formulation` gives from then on.
+    """
+    if is_in_file(name):
+        _FROM_FILES[name] = read_formulation(name)
+    return formulation(name)
+
+
+def short_name(name: str) -> str:
+    """A name for folders and ids: of one in a file, without the folders that it lies in.
+
+    Returns:
+        The short name.
+
+    Example:
+        >>> short_name("rules/my.py:centered"), short_name("grpo")
+        ('my.centered', 'grpo')
+    """
+    path, _, function = name.rpartition(":")
+    return f"{Path(path).stem}.{function}" if is_in_file(name) else name
+
+
+def is_known(name: str) -> bool:
+    """Whether there is such a formulation; one in a file that nobody has named is none."""
+    return name in ALL_FORMULATIONS or name in _FROM_FILES
+
+
 def formulation(name: str) -> Formulation:
-    """A formulation by its name.
+    """A formulation by its name. No file is run: the name may be one that a log gives.
 
     Args:
         name: The formulation's name.
@@ -53,12 +92,19 @@ def formulation(name: str) -> Formulation:
         >>> formulation("dr_grpo").formula
         'r - mean(r)'
     """
-    if name in ALL_FORMULATIONS:
-        return ALL_FORMULATIONS[name]
+    if is_known(name):
+        return ALL_FORMULATIONS.get(name) or _FROM_FILES[name]
+    if is_in_file(name):
+        raise UsageError(
+            f"{name} is code in a file, which runs only where you name it.", hint=f"Add --advantage {name}"
+        )
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
     listed = ", ".join(ALL_FORMULATIONS)
     meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    raise UsageError(f"There is no advantage formulation {name!r}.", hint=f"{meant}There are: {listed}.")
+    raise UsageError(
+        f"There is no advantage formulation {name!r}.",
+        hint=f"{meant}There are: {listed}; my.py:name is one of your own.",
+    )
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:

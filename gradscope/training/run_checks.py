@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradscope.advantages.registry import formulation
+from gradscope.advantages.registry import named_formulation
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
@@ -27,7 +27,7 @@ def check_settings(config: TrainConfig) -> None:
         UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, the
             sampling needs one process, or the reward or the control a whole model in each.
     """
-    chosen = formulation(config.advantage)
+    chosen = named_formulation(config.advantage)
     if chosen.scope == "gram":
         raise UsageError(
             f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",

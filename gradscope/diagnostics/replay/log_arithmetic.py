@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.gram import optimal_advantages
-from gradscope.advantages.registry import compute_step_advantages, formulation
+from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
 from gradscope.advantages.step import gdpo
+from gradscope.advantages.user_file import is_in_file
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.trainer_advantages import trainer_batch
 from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
@@ -123,6 +124,8 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return refused(
             "advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, and how is not recorded")
         )
+    if given and (reason := _not_the_code(str(given), run.settings)) is not None:
+        return refused("advantage", reason)
     if given and formulation(str(given)).scope in _BEYOND_THE_LOG:
         return refused("advantage", Reason("loss_not_on_disk", f"{given} needs more than the rewards of the step"))
     batch = _batch(run, measured)
@@ -143,6 +146,16 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{given} of its group" if given else batch.name
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+
+
+def _not_the_code(name: str, settings: TrainerSettings) -> Reason | None:
+    """Why a user's own formulation is not at hand as the run had it."""
+    if is_in_file(name) and not is_known(name):
+        return Reason("code_not_named", f"{name} is code in a file, and nobody named it here")
+    then, now = settings.get("advantage_digest"), formulation(name).digest if is_known(name) else None
+    if then and now and then != now:
+        return Reason("code_changed", f"{name} has changed: SHA-256 {now[:12]}, with which the run began {then[:12]}")
+    return None
 
 
 def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSettings) -> NDArray[np.float64] | Reason:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.log_arithmetic import replay_advantages, replay_rewards, replay_zero_std
 from gradscope.reason import Reason
@@ -113,6 +116,21 @@ def test_gdpo_takes_functions_from_the_log() -> None:
     bare = run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0]), settings={"advantage": "gdpo"})
     quantity, *_ = replay_advantages(bare, measured(bare))
     assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
+
+
+def test_code_is_not_run_because_a_log_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "my.py"
+    file.write_text(
+        "from gradscope import advantage_formulation\n@advantage_formulation()\ndef own(r):\n    return 2 * r - 1\n"
+    )
+    name, group = f"{file}:own", group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
+    run = run_of(group, settings={"advantage": name, "advantage_digest": "0" * 64})
+    assert replay_advantages(run, measured(run))[0].reason == "code_not_named"
+    named_formulation(name)
+    assert replay_advantages(run, measured(run))[0].reason == "code_changed"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    same = run_of(group, settings={"advantage": name, "advantage_digest": digest})
+    assert replay_advantages(same, measured(same))[0].verdict == "match"
 
 
 def test_other_advantages_are_a_mismatch() -> None:
