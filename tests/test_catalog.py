@@ -328,7 +328,14 @@ UNTRIED = {
         "replay_grad_norm_error",
         "replay_advantage_error",
     ),
-    *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
+    *(
+        "update_size",
+        "top_energy",
+        "bfloat16_changed",
+        "critical_batch_size",
+        "starvation.frac_tokens",
+        "starvation.tokens_per_rollout",
+    ),
     *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),
 }

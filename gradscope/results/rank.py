@@ -131,6 +131,12 @@ class FormulationUpdate:
     """Mean over mixed groups of the share of energy in the span of the two class means."""
     signal_to_noise: Estimate
     """|expected update|^2 over the variance of the update, from products of different groups."""
+    critical_batch_size: Estimate
+    """Groups at which the signal equals the noise."""
+    group_cosine: Estimate
+    """Mean cosine between the summed gradients of different groups."""
+    noise_within: Estimate
+    """Share of the variance of a prompt's gradient that is due to which rollouts were drawn, at half the group size."""
     alignment: Mapping[str, Estimate]
     """``pass@<k>`` -> cosine of the expected update with the expected gradient of pass@k."""
     cosines: Mapping[str, Estimate]

@@ -21,6 +21,7 @@ _LIKE = {
     "optimal_leave_one_out": "none: the optimum of the others",
 }
 """Baseline -> the formulation that has it."""
+_HEADS = ("cosine of groups", "noise within prompts", "critical batch, prompts")
 
 
 def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
@@ -56,6 +57,29 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
             UNDEFINED if with_first is None else format_estimate(with_first, notes, "rank", interval=False),
         )
     return table
+
+
+def noise_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
+    """Of the last step: how far groups agree, what the noise is of, and the batch at which it equals the signal."""
+    step = max(update.step for update in updates)
+    table = new_table([(f"step {step}", "left"), *((head, "left") for head in _HEADS)])
+    for update in (update for update in updates if update.step == step):
+        add_row(
+            table,
+            cell(update.advantage, limit=14),
+            format_estimate(update.group_cosine, notes, "rank"),
+            format_estimate(update.noise_within, notes, "rank"),
+            _critical_batch(update, notes),
+        )
+    return table
+
+
+def _critical_batch(update: FormulationUpdate, notes: Footnotes) -> str | Text:
+    """The number of groups, or the least that there can be, of which the interval of the signal to noise tells."""
+    ratio = update.signal_to_noise
+    if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
+        return f"at least {ratio.num_units / ratio.high:.3g}"
+    return format_estimate(update.critical_batch_size, notes, "norm")
 
 
 def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Table:
