@@ -86,6 +86,40 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
     ),
     _rank_metric(
+        name="kinds.norm",
+        title="norm by kind of group",
+        formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
+        meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
+        "leaves a kind out.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The formulation; how many groups of the kind there are.",
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="kinds.cosine",
+        title="cosine by kind of group",
+        formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
+        meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="The formulation; the kind with the largest norm decides where the step goes.",
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="kinds.alignment.pass@k",
+        title="alignment with pass@k by kind of group",
+        formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
+        "products of different groups only",
+        meaning="Whether groups of a kind climb pass@k on average (1) or descend it (-1); noise that the two share is "
+        "left out.",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="The formulation. Of sign's all-fail groups it is 1 in expectation with pass@G, G the group size.",
+        source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
+        "2025, arXiv 2505.15201.",
+    ),
+    _rank_metric(
         name="optimal_baseline",
         title="optimal baseline",
         formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
 from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
+from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.request import RankRequest
@@ -26,7 +27,7 @@ from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, StepGeometry
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
@@ -59,6 +60,7 @@ class Collected:
     engine: dict[str, object] = field(default_factory=dict)
     """How gradients were computed."""
     formulations: list[FormulationUpdate] = field(default_factory=list)
+    kinds: list[KindUpdate] = field(default_factory=list)
     """The update that each formulation makes."""
     shares: list[GroupShare] = field(default_factory=list)
     """What each group gives to a step's gradient."""
@@ -110,6 +112,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     if request.rows == "rollout":
         collected.rows.append(rows)
     collected.formulations.extend(measure_formulations(rows, request.advantages))
+    collected.kinds.extend(measure_kinds(rows, request.advantages))
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
     collected.sparsity.extend(token_sparsity(measured.step, measured.answer))

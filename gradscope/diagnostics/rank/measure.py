@@ -169,6 +169,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         gram=collected.gram,
         engine=collected.engine,
         formulations=tuple(collected.formulations),
+        kinds=tuple(collected.kinds),
         shares=tuple(collected.shares),
         baselines=baselines,
         comparisons=comparisons,

@@ -44,11 +44,11 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     Returns:
         One per formulation; those that the rewards do not have are left out.
     """
-    names, table = _weights_of(rows, advantages)
+    names, table = weights_by_name(rows, advantages)
     if not names:
         return []
     groups = group_index(rows)
-    targets, why_no_target = _targets(rows)
+    targets, why_no_target = pass_at_k_targets(rows)
     everything = np.array([*table, *targets.values()])
     expected = expected_updates(rows.gram, everything, groups)
     angles = cosines(update_gram(rows.gram, table))
@@ -97,20 +97,25 @@ def group_index(rows: StepRows) -> NDArray[np.int64]:
     return np.array([index_of[group_id] for group_id in rows.group_ids], dtype=np.int64)
 
 
-def _weights_of(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
+def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str], Array]:
+    """The advantages of a step under each formulation that its rewards have.
+
+    Returns:
+        Names, and one row each, [F, R].
+    """
     names, table = [], []
     for name in advantages:
         if name == LOGGED and rows.advantages is None:
             continue
         try:
-            table.append(_in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
+            table.append(in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
         except GradscopeError:  # said once for the whole run, beside the spectra
             continue
         names.append(name)
     return names, np.array(table)
 
 
-def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
+def in_order(rows: StepRows, values: Sequence[Array]) -> Array:
     """Values by group, [J][G], in the order of the step's rollouts, [R]."""
     ordered = np.empty(len(rows.group_ids))
     for part, mine in zip(sub_groups(rows, None), values, strict=True):
@@ -118,7 +123,7 @@ def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
     return ordered
 
 
-def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
+def pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
     """The weights whose expected update is the gradient of pass@k, for k = 1 and the group size."""
     if not np.isin(rows.rewards, (0.0, 1.0)).all():
         return {}, _NOT_BINARY
@@ -127,7 +132,7 @@ def _targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]:
     if min(sizes) < 2:
         return {}, "a group of one rollout has no baseline"
     return {
-        f"pass@{k}": _in_order(rows, [pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
+        f"pass@{k}": in_order(rows, [pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
         for k in dict.fromkeys((1, min(sizes)))
     }, None
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations
 from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
@@ -55,7 +56,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(rows),
         command=inputs.command("rank", "--advantage", "all"),
         charts=_chart(rows),
-        tables=(_table(rows, [step.step for step in steps]), *_noise_table(steps)),
+        tables=(_table(rows, [step.step for step in steps]), *_noise_table(steps), *_kinds_table(steps[-1], names)),
     )
 
 
@@ -165,6 +166,39 @@ def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
             rows=tuple(
                 (update.step, update.group_cosine, update.signal_to_noise, update.critical_batch_size)
                 for update in updates
+            ),
+        ),
+    )
+
+
+def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """What each kind of group gives to the updates of the last step, where it gives anything."""
+    parts = [part for part in measure_kinds(rows, names) if part.norm.value != 0.0]
+    if not parts:
+        return ()
+    targets = tuple(parts[0].alignment)
+    return (
+        ReportTable(
+            caption=f"Step {rows.step} by kind of group: {metric('kinds.norm').formula}, its cosine with the whole "
+            f"update, and its alignment with pass@k = {metric('kinds.alignment.pass@k').formula}",
+            columns=(
+                Column(title="advantage"),
+                Column(title="groups"),
+                Column(title="number", style="count"),
+                Column(title="norm", style="norm"),
+                Column(title="cosine, update", style="gap"),
+                *(Column(title=f"cosine, {target}", style="gap") for target in targets),
+            ),
+            rows=tuple(
+                (
+                    part.advantage,
+                    part.kind.replace("_", "-"),
+                    part.num_groups,
+                    part.norm,
+                    part.cosine,
+                    *(part.alignment[target] for target in targets),
+                )
+                for part in parts
             ),
         ),
     )

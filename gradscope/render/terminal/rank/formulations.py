@@ -10,7 +10,7 @@ from rich.text import Text
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
-from gradscope.results.rank import BaselineNoise, FormulationUpdate
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, KindUpdate
 
 _LIKE = {
     "zero": "reinforce",
@@ -80,6 +80,34 @@ def _critical_batch(update: FormulationUpdate, notes: Footnotes) -> str | Text:
     if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
         return f"at least {ratio.num_units / ratio.high:.3g}"
     return format_estimate(update.critical_batch_size, notes, "norm")
+
+
+def kinds_table(kinds: Sequence[KindUpdate], notes: Footnotes) -> Table:
+    """What each kind of group gives to the updates of the last step, where it gives anything."""
+    step = max(part.step for part in kinds)
+    given = [part for part in kinds if part.step == step and part.norm.value != 0.0]
+    targets = list(dict.fromkeys(name for part in kinds if part.step == step for name in part.alignment))
+    table = new_table(
+        [
+            (f"step {step}", "left"),
+            ("groups", "left"),
+            ("norm", "right"),
+            ("cosine,\nupdate", "right"),
+            *((f"cosine,\n{target}", "left") for target in targets),
+        ]
+    )
+    above = None
+    for part in given:
+        add_row(
+            table,
+            cell(part.advantage, limit=14) if part.advantage != above else "",
+            f"{part.num_groups} {part.kind.replace('_', '-')}",
+            format_estimate(part.norm, notes, "norm", interval=False),
+            format_estimate(part.cosine, notes, "rank", interval=False),
+            *(format_estimate(part.alignment[target], notes, "rank") for target in targets),
+        )
+        above = part.advantage
+    return table
 
 
 def baselines_table(baselines: Sequence[BaselineNoise], notes: Footnotes) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
-from gradscope.render.terminal.rank.formulations import baselines_table, noise_table, updates_table
+from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
@@ -127,6 +127,11 @@ def _signal(report: RankReport, notes: Footnotes) -> Blocks:
         yield noise_table(report.formulations, notes)
 
 
+def _kinds(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.kinds:
+        yield kinds_table(report.kinds, notes)
+
+
 def _baselines(report: RankReport, notes: Footnotes) -> Blocks:
     if report.baselines:
         yield baselines_table(report.baselines, notes)
@@ -146,6 +151,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "sparsity": _sparsity,
     "geometry": _geometry,
     "signal": _signal,
+    "kinds": _kinds,
     "baselines": _baselines,
     "engine": _engine,
 }
