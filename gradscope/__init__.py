@@ -18,6 +18,7 @@ from gradscope.shown import show_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.advantages.user_file import advantage_formulation
     from gradscope.diagnostics.check.measure import check_run
     from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.compare.measure import compare_runs
@@ -42,6 +43,7 @@ __all__ = [
     "Resampling",
     "TrainConfig",
     "__version__",
+    "advantage_formulation",
     "check_run",
     "compare_runs",
     "measure_claims",
@@ -61,6 +63,7 @@ _HOMES = {
     "ReadOptions": "gradscope.rollouts.read_options",
     "Resampling": "gradscope.metrics.uncertainty.resampling",
     "TrainConfig": "gradscope.training.setup.config",
+    "advantage_formulation": "gradscope.advantages.user_file",
     "check_run": "gradscope.diagnostics.check.measure",
     "compare_runs": "gradscope.diagnostics.compare.measure",
     "measure_claims": "gradscope.diagnostics.claims.measure",

@@ -55,6 +55,8 @@ CAUSES: Mapping[str, Cause] = {
     "settings_unknown": Cause("cannot", "Give the trainer's arguments with --run-config."),
     "loss_unknown": Cause("cannot", "Give the trainer's arguments with --run-config if these are not the run's."),
     "loss_not_on_disk": Cause("cannot", "Nothing on disk tells this part of the loss; replay a run without it."),
+    "code_not_named": Cause("cannot", "Name the file, which then runs: --advantage FILE.py:NAME."),
+    "code_changed": Cause("cannot", "Restore the file as it was when the run began."),
     # the forward pass
     "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),

@@ -22,6 +22,7 @@ from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.passk.comparison import compare_samples
+from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import baseline_groups, measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.rollouts.geometry import class_energy
@@ -217,6 +218,9 @@ def rank_values(seed: int) -> Iterator[Found]:
         yield from ((name, getattr(update, name), 0) for name in estimates_of(FormulationUpdate))
         yield from (("alignment.pass@k", estimate, 0) for estimate in update.alignment.values())
         yield from (("update_cosine", estimate, 0) for estimate in update.cosines.values())
+    for part in measure_kinds(rows, (LOGGED, "sign", "pass_at_2")):
+        yield from (("kinds.norm", part.norm, 0), ("kinds.cosine", part.cosine, 0))
+        yield from (("kinds.alignment.pass@k", estimate, 0) for estimate in part.alignment.values())
     for noise in measure_baselines(baseline_groups(rows)):
         yield from ((name, getattr(noise, name), 0) for name in ("optimal_baseline", "reward_norm_correlation"))
         yield from (("relative_noise", estimate, 0) for estimate in noise.relative_noise.values())
@@ -328,7 +332,14 @@ UNTRIED = {
         "replay_grad_norm_error",
         "replay_advantage_error",
     ),
-    *("update_size", "top_energy", "bfloat16_changed", "starvation.frac_tokens", "starvation.tokens_per_rollout"),
+    *(
+        "update_size",
+        "top_energy",
+        "bfloat16_changed",
+        "critical_batch_size",
+        "starvation.frac_tokens",
+        "starvation.tokens_per_rollout",
+    ),
     *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),
 }

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+PASS_WEIGHT = 0.1
+"""Weight of passes in ``w_reinforce``, lambda in its source, which recommends this value."""
+
 
 def reinforce(rewards: Array) -> Array:
     """The reward itself.
@@ -73,6 +76,22 @@ def negative_only(rewards: Array) -> Array:
         [0.0, -1.0]
     """
     return np.asarray(rewards - 1.0, dtype=np.float64)
+
+
+def w_reinforce(rewards: Array) -> Array:
+    """+0.1 for a pass, -1 for a fail: the weight of passes with which the source trains.
+
+    Args:
+        rewards: 0 or 1, [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> w_reinforce(np.array([1.0, 0.0])).tolist()
+        [0.1, -1.0]
+    """
+    return np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64)
 
 
 def tasa(rewards: Array) -> Array:

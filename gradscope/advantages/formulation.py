@@ -9,9 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-Scope = Literal["group", "step", "run", "token", "gram"]
+Scope = Literal["group", "step", "length", "functions", "run", "token", "gram"]
 
 _BEYOND_REWARDS = {
+    "length": "it weighs rewards by the lengths of completions, which rewards alone do not tell",
+    "functions": "it scales the rewards of each function by themselves, and their sum does not tell them",
     "run": "it depends on earlier steps of the run, which the rewards of a group do not tell",
     "token": "it has one advantage per token, made of what the trainer knows of each token",
     "gram": "it weighs rewards by the norms of score vectors, which `gradscope rank` has and rewards do not tell",
@@ -35,11 +37,13 @@ class Formulation:
     zero_sum: bool
     """Whether the advantages of every group sum to zero."""
     scope: Scope = "group"
-    """What it needs: the rewards of a group, of all groups of a step, a memory of the run, numbers of each token, or a
-    Gram matrix of score vectors."""
+    """What it needs: the rewards of a group, of all groups of a step, also the lengths of completions, the rewards of
+    each function, a memory of the run, numbers of each token, or a Gram matrix of score vectors."""
     function: Callable[[Any], Any] | None = None
     """From rewards [..., G] to advantages [..., G], with ``step`` from [N][G] to [N][G]; None where rewards alone do
     not decide."""
+    digest: str | None = None
+    """SHA-256 of the file that a user's own is from; None for one of the package."""
 
     def why_not(self, rewards: ArrayLike) -> str | None:
         """Why rewards, [..., G] or all groups of a step, [N, G], have no such advantage; None where they have one."""

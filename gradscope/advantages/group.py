@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import comb
 
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.passk import pass_at_k
@@ -18,6 +19,11 @@ Array = NDArray[np.float64]
 
 TRL_EPSILON = 1e-4
 """Added to the group's std; verl adds 1e-6, OpenRLHF 1e-9."""
+NGRPO_EPSILON = 1e-6
+"""Added to the std of ``ngrpo``, as its authors' program does."""
+DRIFT, NOISE, START, KRPO_EPSILON = 1e-5, 1e-2, (0.0, 1.0), 1e-8
+"""The filter of ``krpo``: variance of the state's drift Q and of a reward R, the state's mean and variance before the
+first rollout, and what is added to its std. They are the constants of its authors' program."""
 
 
 def live_only(rewards: Array, advantages: Array) -> Array:
@@ -117,6 +123,87 @@ def grpo_negative(rewards: Array) -> Array:
     """
     failed = rewards.max(axis=-1, keepdims=True) == 0.0
     return np.asarray(np.where(failed, -1.0, grpo(rewards)), dtype=np.float64)
+
+
+def ngrpo(rewards: Array) -> Array:
+    """(r - m) / (s + 1e-6), m and s of the group's rewards and one more of 1: a group of fails is pushed away from.
+
+    The mean and the std, with G in the denominator of the variance, are of G + 1 rewards, the last that of a rollout
+    that nobody sampled. A group of passes gets exactly zero.
+
+    Args:
+        rewards: 0 or 1, [..., G], G >= 2.
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> ngrpo(np.array([1.0, 0, 0, 0, 0, 0, 0, 0]))[:2].round(2).tolist()  # the example of the paper
+        [1.76, -0.5]
+    """
+    virtual = np.concatenate([rewards, np.ones((*rewards.shape[:-1], 1))], axis=-1)
+    mean, std = virtual.mean(axis=-1, keepdims=True), virtual.std(axis=-1, ddof=1, keepdims=True)
+    return np.asarray((rewards - mean) / (std + NGRPO_EPSILON), dtype=np.float64)
+
+
+def krpo(rewards: Array) -> Array:
+    """(r_i - x_i) / (sqrt(P_i) + 1e-8), x and P of a Kalman filter that has read the rewards up to r_i, as sampled.
+
+    P' = P + Q, K = P' / (P' + R), x_i = x + K (r_i - x), P_i = (1 - K) P', from x = 0 and P = 1. The baseline has seen
+    the rollout that it is for, and the order of the rollouts matters: the first has a baseline of 0.99 r.
+
+    Args:
+        rewards: [..., G].
+
+    Returns:
+        Advantages, [..., G].
+
+    Example:
+        >>> krpo(np.array([1.0, 0.0])).round(4).tolist()  # x = 0.9901, 0.4974, P = 0.0099, 0.0050
+        [0.0995, -7.0481]
+    """
+    advantages = np.empty(rewards.shape)
+    state, variance = np.full(rewards.shape[:-1], START[0]), START[1]
+    for place in range(rewards.shape[-1]):
+        predicted = variance + DRIFT
+        gain = predicted / (predicted + NOISE)
+        state = state + gain * (rewards[..., place] - state)
+        variance = (1 - gain) * predicted
+        advantages[..., place] = (rewards[..., place] - state) / (np.sqrt(variance) + KRPO_EPSILON)
+    return advantages
+
+
+def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
+    """The weights of :func:`pass_weights` with a baseline: what a rollout adds to the best of k - 1 others.
+
+    The mean over all sets of k - 1 other rollouts of max(r_i, best of the set) - best of the set, times k. A rollout's
+    baseline does not depend on it, so the mean over the group of A_i s_i is still an unbiased estimate of the gradient
+    of the expected best of k, of pass@k where rewards are 0 and 1. Source: Walder and Karkhanis 2025, s^(loo-1).
+
+    Args:
+        k: The budget, from 2 to G.
+
+    Returns:
+        From rewards, [..., G], to advantages, [..., G].
+
+    Example:
+        >>> leave_one_out_weights(2)(np.array([1.0, 0.0, 0.0, 0.5])).round(4).tolist()  # (1 + 1 + .5) 2/3
+        [1.6667, 0.0, 0.0, 0.6667]
+    """
+
+    def weights(rewards: Array) -> Array:
+        size = rewards.shape[-1]
+        order = np.argsort(rewards, axis=-1, kind="stable")
+        ascending = np.take_along_axis(rewards, order, axis=-1)
+        # sets whose best is one of the lower ones: what lies between two neighbours is gained over each of them
+        sets_below = np.cumsum(comb(np.arange(size - 1), k - 2))
+        gained = np.cumsum(np.diff(ascending, axis=-1) * sets_below, axis=-1)
+        sorted_gain = np.concatenate([np.zeros((*rewards.shape[:-1], 1)), gained], axis=-1)
+        found = np.empty(rewards.shape)
+        np.put_along_axis(found, order, sorted_gain * (k / comb(size - 1, k - 1)), axis=-1)
+        return live_only(rewards, found)
+
+    return weights
 
 
 def pass_weights(k: int) -> Callable[[Array], Array]:

@@ -1,140 +1,38 @@
-"""Advantages while a run is trained: step after step, with what a formulation remembers or wants to know of tokens.
+"""Advantages while a run is trained, by name: what a formulation asks of a step beyond its rewards.
 
-Every formulation that a run can be trained with is an :class:`OnlineAdvantage`; here are those that need no torch. Most
-are arithmetic on the step's rewards; the others say what else they read and, where they remember something, hand it to
-the checkpoint and take it back.
+Most are arithmetic on the step's rewards (:class:`~gradscope.advantages.online_advantage.OnlineAdvantage`). Here are
+those that read tokens, lengths or single reward functions, and the choice among all that need no torch.
 
-Legend: N groups of a step, G rollouts of a group, which may differ from group to group, R rollouts of a step, T tokens
-of a completion, H width.
+Legend: N groups of a step, G rollouts of a group, R rollouts of a step, T tokens of a completion, F reward functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.advantages.gram import optimal_advantages
+from gradscope.advantages.online_advantage import Array, OnlineAdvantage, StepRollouts
 from gradscope.advantages.registry import compute_step_advantages, formulation
-from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, return_to_go
-
-Array = NDArray[np.float64]
-
-_MEMORY = 0.5
-"""How much of the running mean of ``spo`` stays when its prompt is seen again."""
+from gradscope.advantages.running import RunningMean, ValueTracker
+from gradscope.advantages.step import gdpo
+from gradscope.advantages.token import COMPENSATION_LIMIT, compensation, own_rewards, return_to_go
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What a formulation must keep to go on as it was, plain enough for JSON and safetensors."""
-
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    """Single numbers by name."""
-    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """Arrays by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRollouts:
-    """What the advantages of a step may depend on."""
-
-    rewards: Sequence[Array]
-    """Scalar rewards by group, [N][G]."""
-    prompt_ids: tuple[str, ...]
-    """The prompt of each group, [N]."""
-    logprobs: Sequence[Sequence[float]]
-    """Log-probability of each sampled token, [R][T]."""
-    max_logprobs: Sequence[Sequence[float]]
-    """Log-probability of the most likely token at each place, [R][T]."""
-    token_rewards: Sequence[Sequence[float]] | None = None
-    """Reward of each token, [R][T]; None where the task does not grade steps."""
-    states: Sequence[NDArray[np.float32]] | None = None
-    """The policy's last hidden state at each token, [R][T, H]; None unless the formulation reads them."""
-
-    def __post_init__(self) -> None:
-        if any(np.ndim(group) != 1 or not np.all(np.isfinite(group)) for group in self.rewards):
-            raise ValueError("the rewards of a step are finite and one row a group")
-
-
-class OnlineAdvantage:
-    """A formulation that needs the rewards of the step alone; the others override it.
+class OfTokenRewards(OnlineAdvantage):
+    """``per_step`` and ``per_token``: what a token earns, alone or with those after it, against the group.
 
     Args:
         name: The formulation's name.
+        function: From the token rewards of a group, [G][T], to advantages, [G][T].
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        """The formulation's name."""
-
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
-        return _by_rollout(compute_step_advantages(self.name, step.rewards))
-
-    @property
-    def by_token(self) -> bool:
-        """Whether each token has an advantage of its own."""
-        return formulation(self.name).scope == "token"
-
-    @property
-    def remembers(self) -> bool:
-        """Whether a run must keep its memory to go on as it was."""
-        return formulation(self.name).scope == "run"
-
-    @property
-    def reads_states(self) -> bool:
-        """Whether it reads the policy's hidden states."""
-        return False
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """What it has to say of the last step, for the run's metrics."""
-        return {}
-
-    @property
-    def memory(self) -> Memory:
-        """What it remembers."""
-        return Memory()
-
-    def recall(self, memory: Memory) -> None:
-        """Go on from an earlier :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this formulation."""
-
-
-class RunningMean(OnlineAdvantage):
-    """``spo``: the reward minus what its prompt used to earn.
-
-    A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
-    the step that it comes up in.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("spo")
-        self._means: dict[str, float] = {}
-
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][1]; remembers its rewards."""
-        first = float(np.concatenate(step.rewards).mean())
-        baseline = [self._means.get(prompt, first) for prompt in step.prompt_ids]
-        for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
-            self._means[prompt] = float(_MEMORY * before + (1 - _MEMORY) * rewards.mean())
-        return _by_rollout([rewards - before for rewards, before in zip(step.rewards, baseline, strict=True)])
-
-    @property
-    def memory(self) -> Memory:
-        """Prompt -> running mean of its rewards."""
-        return Memory(numbers=dict(self._means))
-
-    def recall(self, memory: Memory) -> None:
-        """Go on from earlier running means by prompt."""
-        self._means = dict(memory.numbers)
-
-
-class PerStep(OnlineAdvantage):
-    """``per_step``: what a token and those after it earn, against the group."""
-
-    def __init__(self) -> None:
-        super().__init__("per_step")
+    def __init__(self, name: str, function: Callable[[Sequence[Sequence[float]]], tuple[Array, ...]]) -> None:
+        super().__init__(name)
+        self._function = function
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, [R][T].
@@ -146,10 +44,38 @@ class PerStep(OnlineAdvantage):
             ValueError: The step has no token rewards.
         """
         if step.token_rewards is None:
-            raise ValueError("per_step needs a reward of every token")
-        ends = np.cumsum([len(group) for group in step.rewards])
-        groups = (step.token_rewards[end - len(group) : end] for group, end in zip(step.rewards, ends, strict=True))
-        return tuple(advantage for group in groups for advantage in return_to_go(group))
+            raise ValueError(f"{self.name} needs a reward of every token")
+        groups = _by_group(step.token_rewards, step)
+        return tuple(advantage for group in groups for advantage in self._function(group))
+
+
+class LengthWeighted(OnlineAdvantage):
+    """``opo``: the reward minus the group's mean, a rollout counting once a token."""
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, [R][1]."""
+        lengths = _by_group([len(tokens) for tokens in step.logprobs], step)
+        groups = zip(step.rewards, lengths, strict=True)
+        return self.by_rollout([optimal_advantages(rewards, np.asarray(of, dtype=float)) for rewards, of in groups])
+
+
+class Decoupled(OnlineAdvantage):
+    """``gdpo``: each reward function scaled by itself."""
+
+    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
+        """The advantages of a step, [R][1].
+
+        Returns:
+            One number a rollout.
+
+        Raises:
+            ValueError: The step has no rewards of single functions.
+        """
+        if not step.function_rewards:
+            raise ValueError("gdpo needs the rewards of each function")
+        table = np.column_stack([np.asarray(values, dtype=float) for values in step.function_rewards.values()])
+        groups = [np.asarray(rows) for rows in _by_group(table, step)]
+        return self.by_rollout(gdpo(groups, np.ones(table.shape[1])))
 
 
 class Compensation(OnlineAdvantage):
@@ -187,16 +113,23 @@ def online_advantage(name: str) -> OnlineAdvantage:
         >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
         [[0.5], [-0.5]]
     """
-    if name == "spo":
-        return RunningMean()
-    if name == "per_step":
-        return PerStep()
-    if name == "compensation":
-        return Compensation(name, limit=2.0)
-    if name == "compensation_clipped":
-        return Compensation(name, limit=COMPENSATION_LIMIT)
-    return OnlineAdvantage(formulation(name).name)
+    made = _MAKERS.get(name)
+    return OnlineAdvantage(formulation(name).name) if made is None else made()
 
 
-def _by_rollout(advantages: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(np.concatenate(advantages).reshape(-1, 1))
+_MAKERS: dict[str, Callable[[], OnlineAdvantage]] = {
+    "running_mean": RunningMean,
+    "spo": ValueTracker,
+    "per_step": lambda: OfTokenRewards("per_step", return_to_go),
+    "per_token": lambda: OfTokenRewards("per_token", own_rewards),
+    "compensation": lambda: Compensation("compensation", limit=2.0),
+    "compensation_clipped": lambda: Compensation("compensation_clipped", limit=COMPENSATION_LIMIT),
+    "opo": lambda: LengthWeighted("opo"),
+    "gdpo": lambda: Decoupled("gdpo"),
+}
+
+
+def _by_group(values: Sequence[Any] | NDArray[Any], step: StepRollouts) -> list[Any]:
+    """What belongs to the rollouts of a step, [R], cut into its groups, [N][G]."""
+    ends = np.cumsum([len(group) for group in step.rewards])
+    return [values[end - len(group) : end] for group, end in zip(step.rewards, ends, strict=True)]

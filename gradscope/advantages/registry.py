@@ -1,22 +1,25 @@
 """Every advantage formulation by name: the one list that training, rank and degeneracy choose from.
 
-A new formulation is one function and one row here. What a formulation needs is its ``scope``: the rewards of a group,
-those of the whole step, what the run remembers, something of every token, or a Gram matrix. The first two are functions
-of rewards and can be asked "what if" of any log; those of the run and of tokens exist while a run is trained
-(:mod:`gradscope.advantages.online`), the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
+A new formulation is one function and one row in :mod:`gradscope.advantages.entries`. What a formulation needs is its
+``scope``: the rewards of a group, those of the whole step, lengths of completions, the rewards of each function, what
+the run remembers, something of every token, or a Gram matrix. The first two are functions of rewards and can be asked
+"what if" of any log; those of the run and of tokens exist while a run is trained (:mod:`gradscope.advantages.online`),
+the last where `rank` has the matrix (:mod:`gradscope.advantages.gram`).
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradscope.advantages import fixed, group, step
+from gradscope.advantages.entries import ENTRIES
 from gradscope.advantages.formulation import Formulation
+from gradscope.advantages.user_file import is_in_file, read_formulation
 from gradscope.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -24,209 +27,57 @@ Array = NDArray[np.float64]
 LOGGED = "logged"
 """The name of the advantage that the optimizer saw."""
 
-_DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO), arXiv 2503.20783."
-_STARVATION_PAPER = "Nie et al. 2026, Gradient starvation in binary-reward GRPO, arXiv 2605.07689."
-_SUMMARY = "The research summary that this project started from; no publication of it is known to us."
-_PSR_PAPER = "Zhu et al. 2025, The surprising effectiveness of negative reinforcement, arXiv 2506.01347"
-
-_ENTRIES: tuple[Formulation, ...] = (
-    Formulation(
-        name="grpo",
-        formula="(r - mean(r)) / (std(r) + 1e-4), std with G - 1",
-        source="Shao et al. 2024 (DeepSeekMath, arXiv 2402.03300); epsilon and ddof as in TRL's GRPOTrainer.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=True,
-        function=group.grpo,
-    ),
-    Formulation(
-        name="dr_grpo",
-        formula="r - mean(r)",
-        source=_DRGRPO_PAPER,
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=True,
-        function=group.dr_grpo,
-    ),
-    Formulation(
-        name="rloo",
-        formula="r_i - mean of the other G - 1 rewards",
-        source="Ahmadian et al. 2024 (Back to basics), arXiv 2402.14740.",
-        needs_binary=False,
-        min_group_size=2,
-        zero_sum=True,
-        function=group.rloo,
-    ),
-    Formulation(
-        name="reinforce",
-        formula="r",
-        source="Williams 1992, without a baseline.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        function=fixed.reinforce,
-    ),
-    Formulation(
-        name="sign",
-        formula="2 r - 1",
-        source=_STARVATION_PAPER,
-        needs_binary=True,
-        min_group_size=1,
-        zero_sum=False,
-        function=fixed.sign,
-    ),
-    Formulation(
-        name="positive_only",
-        formula="1 if r = 1 else 0",
-        source=f"{_PSR_PAPER} (PSR).",
-        needs_binary=True,
-        min_group_size=1,
-        zero_sum=False,
-        function=fixed.positive_only,
-    ),
-    Formulation(
-        name="negative_only",
-        formula="0 if r = 1 else -1",
-        source=f"{_PSR_PAPER} (NSR).",
-        needs_binary=True,
-        min_group_size=1,
-        zero_sum=False,
-        function=fixed.negative_only,
-    ),
-    Formulation(
-        name="tasa",
-        formula="G/n_pos if r = 1 else -G/n_neg",
-        source="Name and weights by class are those of the request that this project started from; no publication of "
-        "it is known to us.",
-        needs_binary=True,
-        min_group_size=1,
-        zero_sum=False,
-        function=fixed.tasa,
-    ),
-    Formulation(
-        name="max_rl",
-        formula="(r - mean(r)) / mean(r), 0 where mean(r) <= 0",
-        source="Maximum-likelihood RL, arXiv 2602.02710; the zero as in prime-rl.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=True,
-        function=group.max_rl,
-    ),
-    Formulation(
-        name="grpo_negative",
-        formula="grpo, and -1 for every rollout of a group without a success",
-        source="After NGRPO (Nan et al. 2025, arXiv 2509.18851), which gives such groups a negative advantage by a "
-        "virtual success; the constant is ours.",
-        needs_binary=True,
-        min_group_size=1,
-        zero_sum=False,
-        function=group.grpo_negative,
-    ),
-    *(
-        Formulation(
-            name=f"pass_at_{k}",
-            formula=f"{k} if r = 1 else {k} (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
-            source=f"Walder and Karkhanis 2025 (PKPO), arXiv 2505.15201, for k = {k} without a baseline.",
-            needs_binary=True,
-            min_group_size=k,
-            zero_sum=False,
-            function=group.pass_weights(k),
-        )
-        for k in (2, 4)
-    ),
-    Formulation(
-        name="batch_mean",
-        formula="r - mean of all rewards of the step",
-        source="Williams 1992 with the step's mean as baseline; REINFORCE++ (Hu 2025, arXiv 2501.03262) also divides "
-        "by the step's std.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="step",
-        function=step.batch_mean,
-    ),
-    Formulation(
-        name="shrinkage",
-        formula="r - (1 - l) mean of the other G - 1 rewards - l mean of the other groups, l = (N-1)/N v/(v+s)",
-        source="Zeng et al. 2025 (Shrinkage baselines), arXiv 2511.03710, equations 10 and 13 to 16.",
-        needs_binary=False,
-        min_group_size=2,
-        zero_sum=False,
-        scope="step",
-        function=step.shrinkage,
-    ),
-    Formulation(
-        name="spo",
-        formula="r - b, b the prompt's running mean before this visit: b <- (b + mean(r)) / 2, first the step's mean",
-        source="After Xu and Ding 2025 (Single-stream policy optimization), arXiv 2509.13232, with a plain "
-        "exponential average for their adaptive tracker and without their scaling by the batch.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="run",
-    ),
-    Formulation(
-        name="per_step",
-        formula="R_t - mean over the group of R_t, R_t the sum of the token rewards from token t on",
-        source="REINFORCE with causality (Williams 1992) on rewards of single steps; DeepSeekMath (arXiv 2402.03300, "
-        "section 4.1.3) scales each step's reward first.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="token",
-    ),
-    Formulation(
-        name="compensation",
-        formula="grpo x (2 - p_t/p_max), p_max the probability of the most likely token there",
-        source=_SUMMARY,
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="token",
-    ),
-    Formulation(
-        name="compensation_clipped",
-        formula="grpo x min(2 - p_t/p_max, 1.5)",
-        source=f"{_SUMMARY} The limit is ours.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="token",
-    ),
-    Formulation(
-        name="token_critic",
-        formula="grpo + b_t, b a linear head on the policy's hidden state at token t, trained on -grpo x b_t",
-        source=f"{_SUMMARY} The head's form and its start at zero are ours.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="token",
-    ),
-    Formulation(
-        name="optimal_baseline",
-        formula="r - b, b = sum(q r) / sum(q) over the group, q the squared norm of a rollout's score vector",
-        source="Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004, JMLR 5, section 3.",
-        needs_binary=False,
-        min_group_size=1,
-        zero_sum=False,
-        scope="gram",
-    ),
-)
-
-ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in _ENTRIES}
+ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in ENTRIES}
 """Name -> entry: all there are; those of scope ``gram`` are for ``rank``, a run can be trained with any other."""
 FORMULATIONS: dict[str, Formulation] = {
     name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "group"
 }
 """Name -> entry of those that the rewards of one group decide: what any log can be asked afterwards."""
 GRAM_FORMULATIONS: dict[str, Formulation] = {
-    name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "gram"
+    name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope in ("gram", "length")
 }
-"""Name -> entry of those that a Gram matrix and rewards decide: what any recomputed step can be asked as well."""
+"""Name -> entry of those that weigh the rewards of a group: what any recomputed step can be asked as well."""
+
+
+_FROM_FILES: dict[str, Formulation] = {}
+"""Name -> entry of the user's own that were named so far."""
+
+
+def named_formulation(name: str) -> Formulation:
+    """A formulation that somebody names on a command line or in a call; one in a file is read and run now.
+
+    Args:
+        name: The formulation's name, or ``my.py:name``.
+
+    Returns:
+        Its entry, which :func:`formulation` gives from then on.
+    """
+    if is_in_file(name):
+        _FROM_FILES[name] = read_formulation(name)
+    return formulation(name)
+
+
+def short_name(name: str) -> str:
+    """A name for folders and ids: of one in a file, without the folders that it lies in.
+
+    Returns:
+        The short name.
+
+    Example:
+        >>> short_name("rules/my.py:centered"), short_name("grpo")
+        ('my.centered', 'grpo')
+    """
+    path, _, function = name.rpartition(":")
+    return f"{Path(path).stem}.{function}" if is_in_file(name) else name
+
+
+def is_known(name: str) -> bool:
+    """Whether there is such a formulation; one in a file that nobody has named is none."""
+    return name in ALL_FORMULATIONS or name in _FROM_FILES
 
 
 def formulation(name: str) -> Formulation:
-    """A formulation by its name.
+    """A formulation by its name. No file is run: the name may be one that a log gives.
 
     Args:
         name: The formulation's name.
@@ -241,12 +92,19 @@ def formulation(name: str) -> Formulation:
         >>> formulation("dr_grpo").formula
         'r - mean(r)'
     """
-    if name in ALL_FORMULATIONS:
-        return ALL_FORMULATIONS[name]
+    if is_known(name):
+        return ALL_FORMULATIONS.get(name) or _FROM_FILES[name]
+    if is_in_file(name):
+        raise UsageError(
+            f"{name} is code in a file, which runs only where you name it.", hint=f"Add --advantage {name}"
+        )
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
     listed = ", ".join(ALL_FORMULATIONS)
     meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    raise UsageError(f"There is no advantage formulation {name!r}.", hint=f"{meant}There are: {listed}.")
+    raise UsageError(
+        f"There is no advantage formulation {name!r}.",
+        hint=f"{meant}There are: {listed}; my.py:name is one of your own.",
+    )
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from gradscope.advantages.group import TRL_EPSILON, dr_grpo
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 
 Array = NDArray[np.float64]
+
+WHITENING_EPSILON = 1e-8
+"""Added to the variance of ``reinforce_plus_plus``, as verl does."""
 
 
 def batch_mean(rewards: Iterable[Array]) -> tuple[Array, ...]:
@@ -31,6 +35,85 @@ def batch_mean(rewards: Iterable[Array]) -> tuple[Array, ...]:
     groups = list(rewards)
     mean = np.concatenate(groups).mean()
     return tuple(np.asarray(group - mean, dtype=np.float64) for group in groups)
+
+
+def batch_std(rewards: Iterable[Array]) -> tuple[Array, ...]:
+    """(r - mean of the group) / (std of all rewards of the step + 1e-4): TRL's ``scale_rewards="batch"``.
+
+    Args:
+        rewards: [N][G].
+
+    Returns:
+        Advantages, [N][G]; zero for a group of equal rewards, and all of them for a step of one rollout.
+
+    Example:
+        >>> found = batch_std([np.array([1.0, 0.0]), np.array([0.0, 0.0])])  # std of 1, 0, 0, 0: 1/2
+        >>> [group.round(4).tolist() for group in found]
+        [[0.9998, -0.9998], [0.0, 0.0]]
+    """
+    groups = list(rewards)
+    spread = _spread(np.concatenate(groups))
+    return tuple(dr_grpo(group) / (spread + TRL_EPSILON) for group in groups)
+
+
+def reinforce_plus_plus(rewards: Iterable[Array]) -> tuple[Array, ...]:
+    """(r - m) / sqrt(v + 1e-8), m and v the mean and variance of all rewards of the step: no group has a baseline.
+
+    The variance has R - 1 in its denominator. A step of equal rewards gets exactly zero.
+
+    Args:
+        rewards: [N][G].
+
+    Returns:
+        Advantages, [N][G].
+
+    Example:
+        >>> found = reinforce_plus_plus([np.array([1.0, 1.0]), np.array([0.0, 0.0])])  # v = 1/3
+        >>> [group.round(4).tolist() for group in found]
+        [[0.866, 0.866], [-0.866, -0.866]]
+    """
+    groups = list(rewards)
+    everything = np.concatenate(groups)
+    if np.ptp(everything) <= EQUAL_REWARDS:
+        return tuple(np.zeros(len(group)) for group in groups)
+    scale = np.sqrt(everything.var(ddof=1) + WHITENING_EPSILON)
+    return tuple(np.asarray((group - everything.mean()) / scale, dtype=np.float64) for group in groups)
+
+
+def gdpo(rewards: Iterable[Array], weights: ArrayLike) -> tuple[Array, ...]:
+    """Each reward function scaled within the group by itself, then weighed and summed, then scaled over the step.
+
+    (r_f - mean_f) / (std_f + 1e-4) within the group, with G - 1; the weighted sum s of the functions over its std over
+    the step + 1e-4, with R - 1: TRL's ``multi_objective_aggregation="normalize_then_sum"``. The step's mean of s, which
+    TRL subtracts, is zero: s sums to zero in each group.
+
+    Args:
+        rewards: Of each function, [N][G, F].
+        weights: Of the functions, [F].
+
+    Returns:
+        Advantages, [N][G].
+
+    Example:
+        >>> found = gdpo([np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[0.0, 1.0], [0.0, 0.0]])], [1.0, 1.0])
+        >>> [group.round(4).tolist() for group in found]  # a tenth counts like a whole: they cancel, all but 1e-4
+        [[0.0016, -0.0016], [1.2245, -1.2245]]
+    """
+    totals = [_scaled_columns(group) @ np.asarray(weights, dtype=np.float64) for group in rewards]
+    everything = np.concatenate(totals)
+    spread = _spread(everything)
+    return tuple(np.asarray(group / (spread + TRL_EPSILON), dtype=np.float64) for group in totals)
+
+
+def _scaled_columns(group: Array) -> Array:
+    """Each function's rewards of a group, [G, F], minus their mean over their std; zero where they are all equal."""
+    centered = dr_grpo(group.T).T
+    return np.asarray(centered / (np.array([_spread(column) for column in group.T]) + TRL_EPSILON), dtype=np.float64)
+
+
+def _spread(values: Array) -> float:
+    """The std with one less in the denominator; zero of one value, and of equal ones."""
+    return float(np.sqrt(_variance(values, ddof=1))) if len(values) > 1 else 0.0
 
 
 def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:

@@ -32,12 +32,34 @@ def return_to_go(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
         >>> [advantage.tolist() for advantage in return_to_go([[1.0, 0.0, 1.0], [0.0, 0.0]])]
         [[1.0, 0.5, 0.5], [-1.0, -0.5]]
     """
-    returns = [np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1] for rewards in token_rewards]
-    padded = np.zeros((len(returns), max(len(row) for row in returns)))
-    for index, row in enumerate(returns):
+    return _against_group([np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1] for rewards in token_rewards])
+
+
+def own_rewards(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
+    """A token's own reward minus the group's mean at the same place: nothing that comes after it is credited to it.
+
+    A_it = r_it - mean over the group of r_jt, a rollout that has ended counting as 0.
+
+    Args:
+        token_rewards: Reward of each token, [G][T].
+
+    Returns:
+        Advantages, [G][T].
+
+    Example:
+        >>> [advantage.tolist() for advantage in own_rewards([[1.0, 0.0, 1.0], [0.0, 0.0]])]
+        [[0.5, 0.0, 0.5], [-0.5, 0.0]]
+    """
+    return _against_group([np.asarray(rewards, dtype=np.float64) for rewards in token_rewards])
+
+
+def _against_group(values: Sequence[Array]) -> tuple[Array, ...]:
+    """Values of tokens, [G][T], minus their mean over the group at the same place, an ended rollout counting as 0."""
+    padded = np.zeros((len(values), max(len(row) for row in values)))
+    for index, row in enumerate(values):
         padded[index, : len(row)] = row
     baseline = padded.mean(axis=0)
-    return tuple(row - baseline[: len(row)] for row in returns)
+    return tuple(row - baseline[: len(row)] for row in values)
 
 
 def compensation(logprobs: ArrayLike, max_logprobs: ArrayLike, *, limit: float = 2.0) -> Array:

@@ -41,6 +41,40 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
     ),
     _rank_metric(
+        name="critical_batch_size",
+        title="critical batch size",
+        formula="J / signal_to_noise, J groups of the step",
+        meaning="Prompts a step at which signal and noise of the update are equal. Below it more prompts make about as "
+        "much more progress, far above it they are wasted.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="It rises as prompts are learned; prompts that pull the same way and less noisy baselines lower it.",
+        source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
+        "prompts.",
+    ),
+    _rank_metric(
+        name="group_cosine",
+        title="cosine of groups",
+        formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
+        meaning="Whether prompts pull the same way (1), are unrelated (0) or pull against each other.",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
+        source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
+    ),
+    _rank_metric(
+        name="noise_within",
+        title="noise within prompts",
+        formula="mean |a_j - b_j|^2 / 2 over (mean (|a_j|^2 + |b_j|^2) / 2 - mean over j != k of h_j . h_k), a_j and "
+        "b_j halves of group j with advantages of their own, h_j their mean",
+        meaning="Share of the noise of a prompt's gradient that more rollouts of it would lessen; the rest lies "
+        "between prompts, and only more prompts help. At half the group size; above 1 where chance made it so.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
+        source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
+    ),
+    _rank_metric(
         name="alignment.pass@k",
         title="alignment with pass@k",
         formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
@@ -50,6 +84,40 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="How a formulation weighs hard and easy prompts.",
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
+    ),
+    _rank_metric(
+        name="kinds.norm",
+        title="norm by kind of group",
+        formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
+        meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
+        "leaves a kind out.",
+        range="[0, inf)",
+        better="neither",
+        moved_by="The formulation; how many groups of the kind there are.",
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="kinds.cosine",
+        title="cosine by kind of group",
+        formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
+        meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
+        range="[-1, 1]",
+        better="neither",
+        moved_by="The formulation; the kind with the largest norm decides where the step goes.",
+        source="Definition.",
+    ),
+    _rank_metric(
+        name="kinds.alignment.pass@k",
+        title="alignment with pass@k by kind of group",
+        formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
+        "products of different groups only",
+        meaning="Whether groups of a kind climb pass@k on average (1) or descend it (-1); noise that the two share is "
+        "left out.",
+        range="[-1, 1]",
+        better="higher",
+        moved_by="The formulation. Of sign's all-fail groups it is 1 in expectation with pass@G, G the group size.",
+        source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
+        "2025, arXiv 2505.15201.",
     ),
     _rank_metric(
         name="optimal_baseline",

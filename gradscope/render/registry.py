@@ -96,8 +96,8 @@ SPECS = (
         figures="figures.rank.rank:draw_rank",
         arrays="files.arrays:write_spectra",
         csv=csv_rows.attributes(
-            *("curve", "token_curve", "spectra", "steps", "formulations", "shares", "baselines", "comparisons"),
-            *("weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
+            *("curve", "token_curve", "spectra", "steps", "formulations", "kinds", "shares", "baselines"),
+            *("comparisons", "weight_curve", "size_changes", "sparsity", "updates", "gradient_updates"),
         ),
     ),
     ResultSpec(

@@ -131,10 +131,40 @@ class FormulationUpdate:
     """Mean over mixed groups of the share of energy in the span of the two class means."""
     signal_to_noise: Estimate
     """|expected update|^2 over the variance of the update, from products of different groups."""
+    critical_batch_size: Estimate
+    """Groups at which the signal equals the noise."""
+    group_cosine: Estimate
+    """Mean cosine between the summed gradients of different groups."""
+    noise_within: Estimate
+    """Share of the variance of a prompt's gradient that is due to which rollouts were drawn, at half the group size."""
     alignment: Mapping[str, Estimate]
     """``pass@<k>`` -> cosine of the expected update with the expected gradient of pass@k."""
     cosines: Mapping[str, Estimate]
     """Formulation -> cosine of the two updates of these very rollouts (``update_cosine``)."""
+
+
+GroupKind = Literal["all_fail", "mixed", "all_pass"]
+"""Of groups with rewards of 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindUpdate:
+    """What the groups of one kind give to the update of one formulation."""
+
+    step: int
+    """The trainer's step."""
+    advantage: str
+    """``logged``, or the formulation."""
+    kind: GroupKind
+    """Which groups."""
+    num_groups: int
+    """How many there are at this step."""
+    norm: Estimate
+    """|sum of A_i s_i| over these groups."""
+    cosine: Estimate
+    """Cosine of that sum with the whole update."""
+    alignment: Mapping[str, Estimate]
+    """``pass@<k>`` -> cosine of the expected sum with the expected gradient of pass@k."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +243,8 @@ class RankReport(Drawn):
     """Engine, dtype, device, number of parameters, coverage, seconds."""
     formulations: tuple[FormulationUpdate, ...] = ()
     """By step and advantage."""
+    kinds: tuple[KindUpdate, ...] = ()
+    """What all-fail, mixed and all-pass groups give to it, of the kinds that there are; rewards of 0 and 1 alone."""
     shares: tuple[GroupShare, ...] = ()
     """By step and group."""
     baselines: tuple[BaselineNoise, ...] = ()

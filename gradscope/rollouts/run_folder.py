@@ -80,6 +80,8 @@ class RunManifest:
     """The trainer's arguments, in TRL's names."""
     advantage: str
     """The advantage formulation that the optimizer saw; for somebody's own script also ``trl`` or ``custom``."""
+    advantage_digest: str | None = None
+    """SHA-256 of the file that a user's own formulation is from; None for one of the package."""
     notes: tuple[str, ...] = ()
     """What a reader of the run should know, one sentence each: where log-probabilities come from, rows left out."""
 
@@ -159,7 +161,7 @@ def read_manifest(run: Path) -> RunManifest:
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
         )
-    names = [field.name for field in dataclasses.fields(RunManifest) if field.name != "notes"]
+    names = [field.name for field in dataclasses.fields(RunManifest) if field.name not in _OPTIONAL]
     absent = [name for name in names if name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
@@ -171,7 +173,16 @@ def read_manifest(run: Path) -> RunManifest:
         raise InputError(
             f"{path} has no {wrong[0]} of the right kind.", hint="Restore the file from where the run was made."
         )
-    return RunManifest(**{name: document[name] for name in names}, notes=tuple(notes))
+    digest = document.get("advantage_digest")
+    return RunManifest(
+        **{name: document[name] for name in names},
+        advantage_digest=digest if isinstance(digest, str) else None,
+        notes=tuple(notes),
+    )
+
+
+_OPTIONAL = ("advantage_digest", "notes")
+"""Fields that manifests of older versions lack."""
 
 
 _KINDS: dict[str, tuple[type, ...]] = {

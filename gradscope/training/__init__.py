@@ -12,7 +12,7 @@ What one step does (``grpo.trainer.RecordingTrainer``):
    graders or the probability of the answer (``grpo.reward_functions``).
 3. Take the log-probabilities of the weights that sampled, which generation does not return (``_sampler_logprobs``).
 4. Gather the rollouts of all processes (``setup.processes.gather``).
-5. Turn rewards into advantages (``advantages.online.OnlineAdvantage.advantages``), which replace TRL's.
+5. Turn rewards into advantages (``advantages.online_advantage.OnlineAdvantage.advantages``), which replace TRL's.
 6. Keep the rollouts aside (``grpo.recorder.Recorder.stage``).
 7. Loss, backward, clipping and AdamW are TRL's own; ``grpo.match_grad_norm`` may scale the gradient before the update.
 8. Once the step is logged, write its rollouts and metrics (``Recorder.write``); every so often save a checkpoint, with

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gradscope.advantages.registry import short_name
 from gradscope.errors import InputError, UsageError
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
@@ -57,7 +58,9 @@ def make_cells(
             seed=seed,
             output=str(
                 Path(base.output)
-                / "-".join([advantage, *([f"lr{rate:g}"] if len(learning_rates) > 1 else []), f"seed{seed}"])
+                / "-".join(
+                    [short_name(advantage), *([f"lr{rate:g}"] if len(learning_rates) > 1 else []), f"seed{seed}"]
+                )
             ),
         )
         for seed in seeds or [base.seed]

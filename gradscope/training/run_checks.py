@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradscope.advantages.registry import formulation
+from gradscope.advantages.registry import named_formulation
 from gradscope.errors import OutputExistsError, UsageError
 from gradscope.processes import num_processes
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.processes import raise_once, shards_model
 from gradscope.training.tasks.task import Task
+
+_OF_STEPS = ("per_step", "per_token")
+"""Formulations of the rewards of single steps of a completion."""
 
 
 def check_settings(config: TrainConfig) -> None:
@@ -24,7 +27,7 @@ def check_settings(config: TrainConfig) -> None:
         UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, the
             sampling needs one process, or the reward or the control a whole model in each.
     """
-    chosen = formulation(config.advantage)
+    chosen = named_formulation(config.advantage)
     if chosen.scope == "gram":
         raise UsageError(
             f"{config.advantage} weighs rewards by the norms of score vectors, which training does not have.",
@@ -39,8 +42,8 @@ def check_settings(config: TrainConfig) -> None:
             f"{config.advantage} is defined for rewards of 0 and 1, and the task steps rewards shares.",
             hint="Choose another --advantage, or --task running-sums.",
         )
-    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage == "per_step"):
-        why = "reads rewards of steps alone" if config.advantage == "per_step" else "is defined for rewards of 0 and 1"
+    if config.reward == "answer_probability" and (chosen.needs_binary or config.advantage in _OF_STEPS):
+        why = "reads rewards of steps alone" if config.advantage in _OF_STEPS else "is defined for rewards of 0 and 1"
         raise UsageError(
             f"{config.advantage} {why}, and --reward answer_probability rewards with a probability.",
             hint="Choose another --advantage, or leave out --reward.",
@@ -76,9 +79,9 @@ def check_task(config: TrainConfig, task: Task) -> None:
         UsageError: The formulation reads rewards of steps and the task has none, or dynamic sampling would have no
             other prompt to take.
     """
-    if config.advantage == "per_step" and task.step_grader is None:
+    if config.advantage in _OF_STEPS and task.step_grader is None:
         raise UsageError(
-            f"per_step needs rewards of single steps, and the task {config.task} has none.",
+            f"{config.advantage} needs rewards of single steps, and the task {config.task} has none.",
             hint="Choose another --advantage, or --task steps or running-sums.",
         )
     if config.sampling == "dynamic" and len({problem.prompt_id for problem in task.train}) <= config.num_prompts:

@@ -14,7 +14,8 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers.trainer_callback import PrinterCallback
 
-from gradscope.advantages.online import OnlineAdvantage, online_advantage
+from gradscope.advantages.online import online_advantage
+from gradscope.advantages.online_advantage import OnlineAdvantage
 from gradscope.errors import InputError
 from gradscope.processes import num_processes, process_index
 from gradscope.progress import ProgressCallback

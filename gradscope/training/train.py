@@ -12,6 +12,8 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradscope.advantages.registry import formulation
+from gradscope.advantages.user_file import is_in_file
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
 from gradscope.processes import num_processes, tell_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
@@ -114,7 +116,17 @@ def resume_command(run: Path) -> str:
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
     if shards_model():
         program = [*SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
-    return shlex.join([*program, "train", "--resume", "--config", str(manifest_path(run)), "--output", str(run)])
+    again = ["--resume", "--config", str(manifest_path(run)), "--output", str(run), *_code_of(run)]
+    return shlex.join([*program, "train", *again])
+
+
+def _code_of(run: Path) -> list[str]:
+    """The option that names the user's own formulation again, where a run has one."""
+    try:
+        named = read_manifest(run).advantage
+    except GradscopeError:
+        return []
+    return ["--advantage", named] if is_in_file(named) else []
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:
@@ -196,6 +208,11 @@ def is_finished(run: Path, config: TrainConfig) -> bool:
         raise UsageError(
             f"{run} was started with other settings: {listed}.",
             hint=resume_command(run),
+        )
+    if manifest.advantage_digest not in (None, formulation(config.advantage).digest):
+        raise UsageError(
+            f"{config.advantage} has changed since {run} was started.",
+            hint="Restore the file as it was, or start another run: --output",
         )
     started_by = config.num_prompts * config.group_size // config.gradient_accumulation_steps
     started_by //= int(manifest.trainer_arguments.get("per_device_train_batch_size", started_by))

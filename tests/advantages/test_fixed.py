@@ -8,14 +8,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gradscope.advantages.fixed import negative_only, positive_only, reinforce, sign, tasa
+from gradscope.advantages.fixed import negative_only, positive_only, reinforce, sign, tasa, w_reinforce
 
 GROUPS = np.array(list(product((0.0, 1.0), repeat=4)))
 
 
 @pytest.mark.parametrize(
     ("function", "fail", "success"),
-    [(reinforce, 0.0, 1.0), (sign, -1.0, 1.0), (positive_only, 0.0, 1.0), (negative_only, -1.0, 0.0)],
+    [
+        (reinforce, 0.0, 1.0),
+        (sign, -1.0, 1.0),
+        (positive_only, 0.0, 1.0),
+        (negative_only, -1.0, 0.0),
+        (w_reinforce, -1.0, 0.1),
+    ],
 )
 def test_each_reward_has_one_advantage_whatever_the_others_earn(
     function: Callable[[np.ndarray], np.ndarray], fail: float, success: float
@@ -25,6 +31,10 @@ def test_each_reward_has_one_advantage_whatever_the_others_earn(
 
 def test_positive_and_negative_parts_are_those_of_the_sign() -> None:
     assert np.array_equal(positive_only(GROUPS) + negative_only(GROUPS), sign(GROUPS))
+
+
+def test_w_reinforce_is_a_tenth_of_the_passes_beside_all_fails() -> None:
+    assert np.array_equal(w_reinforce(GROUPS), 0.1 * positive_only(GROUPS) + negative_only(GROUPS))
 
 
 def test_each_class_of_tasa_weighs_one() -> None:

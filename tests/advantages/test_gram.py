@@ -18,6 +18,11 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(advantages, [[0.25, -0.75, 0.25], [0.0, -0.5, 0.5]])
 
 
+def test_lengths_weigh_as_norms_do() -> None:
+    # opo: b = (10 x 1 + 30 x 0) / 40
+    assert optimal_advantages(np.array([[1.0, 0.0]]), np.array([[10.0, 30.0]])).tolist() == [[0.75, -0.25]]
+
+
 def test_groups_of_equal_rewards_and_of_one_rollout_are_exactly_zero() -> None:
     assert not optimal_advantages(np.full((2, 3), 0.1), np.array([[0.3, 0.7, 0.11]] * 2)).any()
     assert optimal_advantages(np.array([[0.7]]), np.array([[3.0]])).tolist() == [[0.0]]

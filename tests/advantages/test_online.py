@@ -1,28 +1,13 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from gradscope.advantages.online import Memory, StepRollouts, online_advantage
+from gradscope.advantages.online import online_advantage
+from gradscope.advantages.online_advantage import Memory
 from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages, compute_step_advantages
 from gradscope.errors import UsageError
-
-
-def step(rewards: list[list[float]], prompt_ids: tuple[str, ...] = (), **tokens: object) -> StepRollouts:
-    array = np.array(rewards)
-    ids = prompt_ids or tuple(f"p{index}" for index in range(len(array)))
-    numbers: dict[str, object] = {name: [[0.0, 0.0]] * array.size for name in ("logprobs", "max_logprobs")}
-    return StepRollouts(rewards=list(array), prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
-
-
-def ragged(rewards: list[list[float]], **tokens: object) -> StepRollouts:
-    groups = [np.array(group) for group in rewards]
-    nothing: list[list[float]] = [[0.0]] * sum(map(len, groups))
-    numbers: dict[str, object] = {"logprobs": nothing, "max_logprobs": nothing}
-    ids = tuple("abcdef"[: len(groups)])
-    return StepRollouts(rewards=groups, prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
+from tests.advantages.steps import ragged, step
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
@@ -39,35 +24,6 @@ def test_a_formulation_that_does_not_exist() -> None:
         online_advantage("nope")
 
 
-@pytest.mark.parametrize("rewards", [[[np.nan, 1.0]], [1.0, 0.0]])
-def test_rewards_of_a_step_are_finite_and_by_group(rewards: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match="the rewards of a step are finite and one row a group"):
-        step(rewards, ("p",))
-
-
-def test_spo_by_hand() -> None:
-    online = online_advantage("spo")
-    # first visit: the step's mean, 1/2, is the baseline of both
-    first = online.advantages(step([[1.0, 1.0], [0.0, 0.0]], ("a", "b")))
-    assert np.concatenate(first).tolist() == [0.5, 0.5, -0.5, -0.5]
-    assert online.memory.numbers == {"a": 0.75, "b": 0.25}
-    # a group of equal rewards still pushes, away from its prompt's past
-    second = online.advantages(step([[1.0, 1.0]], ("a",)))
-    assert np.concatenate(second).tolist() == [0.25, 0.25]
-    assert online.memory.numbers == {"a": 0.875, "b": 0.25}
-    assert online.remembers
-
-
-def test_spo_goes_on_from_its_memory() -> None:
-    online = online_advantage("spo")
-    online.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
-    again = online_advantage("spo")
-    again.recall(Memory(numbers=json.loads(json.dumps(online.memory.numbers))))
-    following = step([[0.7, 0.0], [1.0, 0.0]], ("b", "c"))
-    np.testing.assert_array_equal(again.advantages(following), online.advantages(following))
-    assert again.memory == online.memory
-
-
 def test_per_step_by_hand() -> None:
     online = online_advantage("per_step")
     assert online.by_token
@@ -79,7 +35,12 @@ def test_per_step_by_hand() -> None:
 
 def test_formulations_of_tokens_and_of_the_run_take_groups_of_any_size() -> None:
     rewards = [[1.0], [1.0, 0.0, 0.0]]
-    assert np.concatenate(online_advantage("spo").advantages(ragged(rewards))).tolist() == [0.5, 0.5, -0.5, -0.5]
+    assert np.concatenate(online_advantage("running_mean").advantages(ragged(rewards))).tolist() == [
+        0.5,
+        0.5,
+        -0.5,
+        -0.5,
+    ]
     token_rewards = [[1.0, 1.0], [2.0], [1.0, 3.0], [0.0]]
     # one alone has nothing to be compared with; returns 2, 4 3, 0 have the means 2 and 1
     found = online_advantage("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
@@ -87,6 +48,29 @@ def test_formulations_of_tokens_and_of_the_run_take_groups_of_any_size() -> None
     base = compute_step_advantages("grpo", rewards)
     halved = online_advantage("compensation").advantages(ragged(rewards, logprobs=[np.log([0.5])] * 4))
     np.testing.assert_allclose(np.concatenate(halved), 1.5 * np.concatenate(base))
+
+
+def test_per_token_by_hand() -> None:
+    token_rewards = [[1.0, 0.0, 1.0], [0.0, 1.0]]  # means at each place: 1/2, 1/2, and 1/2 with one that has ended
+    advantages = online_advantage("per_token").advantages(step([[1.0, 0.0]], token_rewards=token_rewards))
+    assert [advantage.tolist() for advantage in advantages] == [[0.5, -0.5, 0.5], [-0.5, 0.5]]
+
+
+def test_opo_by_hand() -> None:
+    # b = (1 x 1 + 3 x 0) / 4 in the first group; all lengths alike in the second give the mean
+    rollouts = ragged([[1.0, 0.0], [1.0, 0.0, 0.0]], logprobs=[[0.0], [0.0] * 3, [0.0], [0.0], [0.0]])
+    found = online_advantage("opo").advantages(rollouts)
+    np.testing.assert_allclose(np.concatenate(found), [0.75, -0.25, 2 / 3, -1 / 3, -1 / 3])
+
+
+def test_gdpo_scales_each_function_by_itself() -> None:
+    functions = {"right": [1.0, 0.0, 0.0, 0.0], "tidy": [0.0, 0.0, 10.0, 0.0]}
+    online = online_advantage("gdpo")
+    found = online.advantages(step([[1.0, 0.0], [10.0, 0.0]], function_rewards=functions))
+    # each group's own function is scaled to +-.7071, whose std over the step is .8165: ten times the reward is no more
+    np.testing.assert_allclose(np.concatenate(found).ravel(), [0.866, -0.866, 0.866, -0.866], atol=2e-4)
+    with pytest.raises(ValueError, match="gdpo needs the rewards of each function"):
+        online.advantages(step([[1.0, 0.0]]))
 
 
 def test_per_step_sums_to_zero_where_all_are_as_long() -> None:

@@ -1,20 +1,70 @@
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.advantages.registry import (
-    compute_advantages,
-    compute_step_advantages,
-)
+from gradscope.advantages.registry import compute_advantages, compute_step_advantages
+from gradscope.advantages.step import gdpo
 
 
 def test_batch_mean_by_hand() -> None:
     advantages = compute_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
     np.testing.assert_allclose(advantages, [[1 / 3] * 3, [-2 / 3, -2 / 3, 1 / 3]])
     assert abs(advantages.sum()) < 1e-12
+
+
+steps = st.lists(
+    st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=5).map(np.array), min_size=1, max_size=4
+)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
+    rewards = np.concatenate(groups)
+    std = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+    expected = np.concatenate([group - group.mean() for group in groups]) / (std + 1e-4)
+    found = compute_step_advantages("batch_std", groups)
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-9)
+    assert all(not np.any(of) for of, group in zip(found, groups, strict=True) if np.ptp(group) == 0)
+
+
+@settings(deadline=None)
+@given(steps)
+def test_reinforce_plus_plus_is_the_standard_score_over_the_step(groups: list[np.ndarray]) -> None:
+    rewards = np.concatenate(groups)
+    variance = statistics.variance(rewards) if len(rewards) > 1 else 0.0
+    found = np.concatenate(compute_step_advantages("reinforce_plus_plus", groups))
+    np.testing.assert_allclose(found, (rewards - rewards.mean()) / (variance + 1e-8) ** 0.5, atol=1e-9)
+    assert np.ptp(rewards) > 0 or not np.any(found)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 4))
+def test_gdpo_is_what_trl_computes(seed: int, num_functions: int, num_groups: int) -> None:
+    """Its lines for ``normalize_then_sum``, on torch's float64."""
+    draw = np.random.default_rng(seed)
+    grouped = torch.tensor(draw.choice([0.0, 0.1, 1.0], size=(num_groups, 4, num_functions)))
+    weights = torch.tensor(draw.normal(size=num_functions))
+    scaled = (grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)
+    summed = (scaled * weights).sum(-1)
+    expected = (summed - summed.mean()) / (summed.std() + 1e-4)
+    np.testing.assert_allclose(np.stack(gdpo(list(grouped.numpy()), weights.numpy())), expected, atol=1e-7)
+
+
+def test_gdpo_hears_a_function_whatever_its_scale_and_nothing_of_dead_groups() -> None:
+    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    dead = np.full((3, 2), 0.1)
+    alone, tenth = (gdpo([rewards * [1.0, scale], dead], [1.0, 1.0])[0] for scale in (1.0, 0.1))
+    np.testing.assert_allclose(alone, tenth, rtol=2e-3)
+    assert alone[0] == pytest.approx(alone[2])
+    assert not gdpo([rewards, dead], [1.0, 1.0])[1].any()
+    assert [found.tolist() for found in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
 
 
 def test_shrinkage_by_hand() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradscope.advantages.token import compensation, return_to_go
+from gradscope.advantages.token import compensation, own_rewards, return_to_go
 
 rewards = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -16,6 +16,14 @@ def test_return_to_go_is_what_is_still_to_come_minus_the_mean_of_the_group(group
         for at in range(len(row)):
             mean = sum(sum(other[at:]) for other in group) / len(group)  # one that has ended has nothing to come
             assert advantages[at] == pytest.approx(sum(row[at:]) - mean, abs=1e-12)
+
+
+@given(rewards)
+def test_own_rewards_are_credited_where_they_are_earned(group: list[list[float]]) -> None:
+    for row, advantages in zip(group, own_rewards(group), strict=True):
+        for at, own in enumerate(row):
+            mean = sum(other[at] for other in group if len(other) > at) / len(group)
+            assert advantages[at] == pytest.approx(own - mean, abs=1e-12)
 
 
 def test_a_reward_is_not_due_to_tokens_after_it() -> None:

@@ -15,6 +15,9 @@ def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | No
         between_groups=unused,
         class_subspace_energy=unused,
         signal_to_noise=unused if ratio is None else Estimate.exact(ratio),
+        critical_batch_size=unused,
+        group_cosine=unused,
+        noise_within=unused,
         alignment={} if cosine is None else {"pass@8": cosine},
         cosines={},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gradscope.estimate import Estimate
-from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, KindUpdate, RankReport
 from gradscope.results.rank_curves import TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
 from gradscope.results.update import GradientAndUpdate, UpdateTrajectory, WeightUpdate
@@ -23,6 +23,9 @@ def update(name: str, step: int = 41) -> FormulationUpdate:
         between_groups=Estimate.exact(0.155),
         class_subspace_energy=Estimate.exact(0.6),
         signal_to_noise=Estimate(value=0.62, low=0.1, high=1.2, num_units=16),
+        critical_batch_size=Estimate(value=25.8, low=13.3, high=160.0, num_units=16),
+        group_cosine=Estimate(value=0.04, low=-0.01, high=0.09, num_units=16),
+        noise_within=Estimate(value=0.83, low=0.7, high=0.96, num_units=16),
         alignment={
             "pass@1": Estimate(value=0.97, low=0.9, high=1.0, num_units=16),
             "pass@8": Estimate.undefined_because("its mean over groups is not above its own noise"),
@@ -60,8 +63,24 @@ def formulation_report() -> RankReport:
     return dataclasses.replace(
         examples.rank_report(),
         formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
+        kinds=tuple(kind_update(name, kind) for name in NAMES for kind in ("all_fail", "mixed")),
         shares=shares,
         baselines=(noise(),),
+    )
+
+
+def kind_update(name: str, kind: str) -> KindUpdate:
+    return KindUpdate(
+        step=41,
+        advantage=name,
+        kind=kind,
+        num_groups=3,
+        norm=Estimate.exact(0.25 if kind == "mixed" or name == "sign" else 0.0),
+        cosine=Estimate.exact(0.9),
+        alignment={
+            "pass@1": Estimate(value=0.97, low=0.9, high=1.0, num_units=16),
+            "pass@8": Estimate.undefined_because("its mean over groups is not above its own noise"),
+        },
     )
 
 

@@ -32,6 +32,15 @@ ClaimsOption = Annotated[
         "--claims", metavar="FILE", help="A TOML file with claims of your own, added to ours.", rich_help_panel="Input"
     ),
 ]
+AdvantageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advantage",
+        metavar="NAME",
+        help="The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
+        rich_help_panel="Measure",
+    ),
+]
 ShowOption = Annotated[list[str] | None, options.show_option("claims")]
 
 
@@ -43,6 +52,7 @@ def claims(
     gradients: GradientsOption = True,
     samples: HeldOutOption = None,
     claims_file: ClaimsOption = None,
+    advantage: AdvantageOption = None,
     success_threshold: options.SuccessThresholdOption = None,
     show: ShowOption = None,
     *,
@@ -71,6 +81,7 @@ def claims(
                 gradients=gradients,
                 samples=held_out,
                 claims=(*CLAIMS, *more),
+                **({} if advantage is None else {"advantage": advantage}),
                 success_threshold=success_threshold,
                 read=read,
                 engine=replace(engine, notice=result.notice),

@@ -42,7 +42,8 @@ AdvantagesOption = Annotated[
     typer.Option(
         "--advantage",
         metavar="NAME,...",
-        help="'logged' or formulations: what the same rollouts would give under it; all by default.",
+        help="'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
+        "default.",
         rich_help_panel="Measure",
     ),
 ]

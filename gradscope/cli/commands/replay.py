@@ -31,6 +31,15 @@ ToleranceOption = Annotated[
     float,
     typer.Option(metavar="X", help="Largest relative error of grad_norm that is a match.", rich_help_panel="Measure"),
 ]
+AdvantageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advantage",
+        metavar="NAME",
+        help="The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
+        rich_help_panel="Measure",
+    ),
+]
 ShowOption = Annotated[list[str] | None, options.show_option("replay")]
 
 
@@ -40,6 +49,7 @@ def replay(
     run: options.RunArgument,
     step: StepsOption = None,
     tolerance: ToleranceOption = 1e-5,
+    advantage: AdvantageOption = None,
     show: ShowOption = None,
     *,
     read: ReadOptions,
@@ -60,6 +70,7 @@ def replay(
                 run,
                 steps=steps,
                 tolerance=tolerance,
+                advantage=advantage,
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 progress=progress,

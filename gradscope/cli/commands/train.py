@@ -95,7 +95,8 @@ def train(
         str | None, _option("reward", f"What is trained on: {_either(REWARDS)}.", "Optimization", "NAME")
     ] = None,
     advantage: Annotated[
-        list[str] | None, _option("advantage", "The formulation; several: a grid.", "Optimization", "NAME,...")
+        list[str] | None,
+        _option("advantage", "The formulation, my.py:name for your own; several: a grid.", "Optimization", "NAME,..."),
     ] = None,
     group_size: Annotated[int | None, _option("group_size", "Rollouts of a prompt, G.", "Optimization")] = None,
     num_prompts: Annotated[int | None, _option("num_prompts", "Prompts of a step.", "Optimization")] = None,
@@ -150,6 +151,8 @@ def train(
         "learning_rates": parse_numbers("--learning-rate", learning_rate),
         "seeds": parse_counts("--seeds", seeds),
     }
+    if config is not None and not varied["advantages"]:
+        _check_code(base["advantage"])
     how = {"resume": resume, "force": force, "quiet": quiet}
     if seeds or any(len(values) > 1 for values in varied.values()):
         _check_seeds(seed, seeds)
@@ -194,6 +197,17 @@ def _show_answer(folder: Path, config: TrainConfig) -> None:
     for report in (*reports, measure_degeneracy(folder)):
         show(render_table(report, [VERDICT]))
     show_next(*([command, str(folder)] for command in ("degeneracy", "replay", "report")))
+
+
+def _check_code(configured: str) -> None:
+    """Refuses to run code that only a file of settings names."""
+    from gradscope.diagnostics.inputs.names import is_code
+
+    if is_code(configured):
+        raise UsageError(
+            f"The settings name {configured}, which is code in a file and runs only where you name it.",
+            hint=f"Add --advantage {configured}",
+        )
 
 
 def _check_seeds(seed: int | None, seeds: list[str] | None) -> None:

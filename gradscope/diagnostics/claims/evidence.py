@@ -73,6 +73,8 @@ class Evidence:
     """Why there are no such steps, without the period."""
     samples: tuple[str, ...] = ()
     """Files of held-out samples, before and after; empty: those of the run folder."""
+    advantage: str = ADVANTAGE
+    """The formulation under which ranks are measured."""
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
     read: ReadOptions | None = None
@@ -181,7 +183,7 @@ class Evidence:
 
     def _collect(self) -> Mapping[RowKind, Collected]:
         sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < self.largest_group)
-        requests = {kind: _request(kind, (ADVANTAGE,), sizes) for kind in _KINDS}
+        requests = {kind: _request(kind, (self.advantage,), sizes) for kind in _KINDS}
         if self.at_hand is None:
             every = list(requests.values())
             return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
@@ -194,7 +196,7 @@ class Evidence:
         step = self.gradients("rollout").steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
-        request = _request("weight", ("logged", ADVANTAGE), ())
+        request = _request("weight", ("logged", self.advantage), ())
         found = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
         return origin, found["weight"]
 

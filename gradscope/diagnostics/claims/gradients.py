@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises
 from gradscope.diagnostics.claims.evidence import Evidence
+from gradscope.diagnostics.rank.formulations.kinds import kinds_of
 from gradscope.diagnostics.rank.formulations.reward_baselines import measure_baselines
 from gradscope.diagnostics.rank.formulations.updates import group_index
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
@@ -23,6 +24,7 @@ from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bounded import bounded_means
 from gradscope.metrics.uncertainty.trend import trend
+from gradscope.results.rank import GroupKind
 from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, with_interval
 
@@ -33,7 +35,6 @@ SAME_DIRECTION = 0.9
 SAME_BASELINE = 0.05
 """A baseline as near to the mean reward as this share of the range of the run's rewards is no other."""
 _NO_SPREAD = 1e-9
-GroupKind = Literal["all_fail", "mixed", "all_pass"]
 
 
 def rows_grow_sparser(evidence: Evidence) -> Judgement:
@@ -133,8 +134,8 @@ def sign_part_climbs(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Ca
         known = [one for one in rows if one is not None]
         if not known:
             return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
-        chosen = max(known, key=lambda one: int(_of_kind(one)[part].sum()))
-        groups, mine = group_index(chosen), _of_kind(chosen)[part]
+        chosen = max(known, key=lambda one: int(kinds_of(one)[part].sum()))
+        groups, mine = group_index(chosen), kinds_of(chosen)[part]
         num_groups, size = len(np.unique(groups[mine])), int(np.sum(groups == 0))
         if not num_groups:
             return cannot_tell(f"No group of these steps is {part.replace('_', '-')}", steps=(chosen.step,))
@@ -161,12 +162,6 @@ def _binary_rows(evidence: Evidence, step: int) -> StepRows | None:
     rows = evidence.rows(step)
     sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
     return rows if np.isin(rows.rewards, (0.0, 1.0)).all() and len(sizes) == 1 and sizes != {1} else None
-
-
-def _of_kind(rows: StepRows) -> dict[GroupKind, np.ndarray]:
-    """Which rollouts are of a group of each kind, [R]."""
-    mean = _in_groups(rows, lambda rewards: np.full(len(rewards), rewards.mean()))
-    return {"all_fail": mean == 0.0, "mixed": (mean > 0.0) & (mean < 1.0), "all_pass": mean == 1.0}
 
 
 def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.claims.claim import Claim, Judgement, cannot_tell
-from gradscope.diagnostics.claims.evidence import Evidence, NotAtHand
+from gradscope.diagnostics.claims.evidence import ADVANTAGE, Evidence, NotAtHand
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError
@@ -29,6 +30,7 @@ def measure_claims(
     gradients: bool = True,
     samples: Sequence[str | Path] = (),
     claims: Sequence[Claim] = CLAIMS,
+    advantage: str = ADVANTAGE,
     success_threshold: float | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
@@ -42,6 +44,7 @@ def measure_claims(
         gradients: Whether to recompute gradients at all; without, claims about them cannot be told.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
         claims: The claims; those of the package and any others of their kind.
+        advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
         progress: True for a line on stderr, or a callback, told after each recomputed step.
         read: How to read the run; None: recognize everything.
@@ -51,6 +54,7 @@ def measure_claims(
         One row a claim; a claim that this run cannot tell says why.
     """
     progress = reporter(progress)
+    named_formulation(advantage)
     run = read_run(path, read, progress=progress)
     chosen, reason = _steps(run, steps, gradients=gradients)
     evidence = Evidence(
@@ -58,6 +62,7 @@ def measure_claims(
         steps=chosen,
         no_gradients=reason,
         samples=tuple(map(str, samples)),
+        advantage=advantage,
         success_threshold=success_threshold,
         read=read,
         engine=engine or EngineOptions(),

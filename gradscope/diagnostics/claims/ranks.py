@@ -9,7 +9,7 @@ import numpy as np
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.claim import Judgement, cannot_tell, in_range, rises, together
-from gradscope.diagnostics.claims.evidence import ADVANTAGE, Evidence
+from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.comparison import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.diagnostics.rank.request import RankRequest
@@ -124,13 +124,19 @@ def of_advantages(evidence: Evidence) -> RankEvidence:
     rows = advantage_rows(step, evidence.run.groups_at(step))
     sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < evidence.largest_group)
     request = RankRequest(
-        rows="advantage", advantages=(ADVANTAGE,), group_sizes=sizes, paired=True, centered=False, seed=0, output=None
+        rows="advantage",
+        advantages=(evidence.advantage,),
+        group_sizes=sizes,
+        paired=True,
+        centered=False,
+        seed=0,
+        output=None,
     )
-    only = request.groups(rows, ADVANTAGE)
+    only = request.groups(rows, evidence.advantage)
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []
-    for size in request.sizes(rows, ADVANTAGE):
-        spectra, curve = step_spectra(rows, ADVANTAGE, size, by_group=False, only=only)
+    for size in request.sizes(rows, evidence.advantage):
+        spectra, curve = step_spectra(rows, evidence.advantage, size, by_group=False, only=only)
         ranks.extend(ranks_of_groups(spectra))
         points.extend(curve)
     return _evidence(points, ranks, "rollout")
@@ -150,7 +156,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     for one in found.group_ranks:
         if one.matrix == ALL_WEIGHTS:
             by_group.setdefault(one.group_id, {})[one.advantage] = one.rank
-    both = [(ranks[LOGGED], ranks[ADVANTAGE]) for ranks in by_group.values() if len(ranks) == 2]
+    both = [(ranks[LOGGED], ranks[evidence.advantage]) for ranks in by_group.values() if len(ranks) == 2]
     step = found.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gradscope.advantages.registry import ALL_FORMULATIONS
+from gradscope.advantages.user_file import is_in_file
 from gradscope.rollouts.readers.registry import FORMATS
 
 
 def advantage_names() -> tuple[str, ...]:
     """Every advantage formulation."""
     return tuple(ALL_FORMULATIONS)
+
+
+def is_code(advantage: str) -> bool:
+    """Whether an advantage is named as a function in a file, which runs where it is used."""
+    return is_in_file(advantage)
 
 
 def reader_names() -> tuple[str, ...]:

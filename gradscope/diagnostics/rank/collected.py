@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine
 from gradscope.diagnostics.rank.comparison import GroupRank, ranks_of_groups
+from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
 from gradscope.diagnostics.rank.formulations.reward_baselines import BaselineGroup, baseline_groups
 from gradscope.diagnostics.rank.formulations.updates import measure_formulations, measure_shares
 from gradscope.diagnostics.rank.request import RankRequest
@@ -26,9 +27,10 @@ from gradscope.diagnostics.rank.weights.weight_spectra import weight_spectra
 from gradscope.diagnostics.replay.logprobs import logprob_difference
 from gradscope.errors import GradscopeError
 from gradscope.reason import Reason
-from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, StepGeometry
+from gradscope.results.rank import FormulationUpdate, GradientSpectrum, GroupShare, KindUpdate, StepGeometry
 from gradscope.results.rank_curves import RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.types import RolloutGroup
 
@@ -58,6 +60,7 @@ class Collected:
     engine: dict[str, object] = field(default_factory=dict)
     """How gradients were computed."""
     formulations: list[FormulationUpdate] = field(default_factory=list)
+    kinds: list[KindUpdate] = field(default_factory=list)
     """The update that each formulation makes."""
     shares: list[GroupShare] = field(default_factory=list)
     """What each group gives to a step's gradient."""
@@ -82,7 +85,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         collected.skipped[measured.step] = measured.reason
         return
     # what every kind of rows has: the geometry of the step's gradient
-    rows = step_rows(gram)
+    rows = step_rows(gram, function_rewards(measured.groups, run.settings))
     collected.engine = describe_engine(gram, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram)))
@@ -109,6 +112,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     if request.rows == "rollout":
         collected.rows.append(rows)
     collected.formulations.extend(measure_formulations(rows, request.advantages))
+    collected.kinds.extend(measure_kinds(rows, request.advantages))
     collected.shares.extend(measure_shares(rows))
     collected.baseline_groups.extend(baseline_groups(rows))
     collected.sparsity.extend(token_sparsity(measured.step, measured.answer))

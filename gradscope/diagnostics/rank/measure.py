@@ -74,7 +74,8 @@ def measure_rank(
 
     Args:
         steps: Steps to look at; None: all whose weights are on disk.
-        advantages: ``logged`` and formulations; None: the logged one and every formulation of the registry.
+        advantages: ``logged`` and formulations, ``my.py:name`` for one of your own; None: the logged one and every
+            formulation of the registry, as ``all`` among them.
         group_sizes: Sizes to regroup into; empty: 2, 4 and 8 as far as groups are large enough, and the logged size;
             where rows are tokens the logged size alone.
         pair_groups: Whether only groups count that live at every size, each weighing the same: the same prompts at
@@ -168,6 +169,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         gram=collected.gram,
         engine=collected.engine,
         formulations=tuple(collected.formulations),
+        kinds=tuple(collected.kinds),
         shares=tuple(collected.shares),
         baselines=baselines,
         comparisons=comparisons,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation
+from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED, formulation, named_formulation
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.diagnostics.rank.rollouts.sub_groups import paired_groups
 from gradscope.errors import UsageError
@@ -56,13 +56,20 @@ class RankRequest:
 
 
 def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation."""
-    if names is None or "all" in names:
-        return (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
-    for name in names:
-        if name != LOGGED:
-            formulation(name)
-    return tuple(dict.fromkeys(names))
+    """Names checked against the registry; ``all`` and None stand for the logged one and every formulation.
+
+    A name of a function in a file runs the file.
+
+    Returns:
+        The names, each once.
+    """
+    everything = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    for name in names or ():
+        if name not in (LOGGED, "all"):
+            named_formulation(name)
+    if names is None:
+        return everything
+    return tuple(dict.fromkeys(one for name in names for one in (everything if name == "all" else (name,))))
 
 
 def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -8,20 +8,27 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.registry import compute_step_advantages, formulation
+from gradscope.advantages.gram import optimal_advantages
+from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
+from gradscope.advantages.step import gdpo
+from gradscope.advantages.user_file import is_in_file
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.trainer_advantages import trainer_batch
 from gradscope.diagnostics.replay.trl_advantages import TrlBatch, trl_batch
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.reason import Reason
 from gradscope.results.replay import Quantity
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.function_rewards import function_rewards
+from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.rollouts.types import RolloutGroup
 from gradscope.say import non_finite_word
 
 LOG_TOLERANCE = 1e-5
 """Trainers compute rewards and advantages in float32: 1e-7 relative, a little more after a division by a small std."""
+
+_BEYOND_THE_LOG = ("run", "token", "gram")
+"""Scopes of formulations that need more than a log holds of a step."""
 
 Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
@@ -117,14 +124,18 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return refused(
             "advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, and how is not recorded")
         )
-    if given and formulation(str(given)).function is None:
+    if given and (reason := _not_the_code(str(given), run.settings)) is not None:
+        return refused("advantage", reason)
+    if given and formulation(str(given)).scope in _BEYOND_THE_LOG:
         return refused("advantage", Reason("loss_not_on_disk", f"{given} needs more than the rewards of the step"))
     batch = _batch(run, measured)
     if isinstance(batch, Reason):
         return refused("advantage", batch)
     if batch.unknown is not None:
         return refused("advantage", batch.unknown)
-    value = _formulated(str(given), measured.groups) if given else batch.advantages
+    value = batch.advantages if not given else _formulated(str(given), measured.groups, run.settings)
+    if isinstance(value, Reason):
+        return refused("advantage", value)
     largest = float(np.max(np.abs(value - np.array(logged, dtype=np.float64))))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
@@ -137,6 +148,31 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
 
 
-def _formulated(name: str, groups: Sequence[RolloutGroup]) -> NDArray[np.float64]:
-    """Advantages of all rollouts of a step, in the order of its groups."""
-    return np.concatenate(compute_step_advantages(name, [np.array(group.rewards, dtype=float) for group in groups]))
+def _not_the_code(name: str, settings: TrainerSettings) -> Reason | None:
+    """Why a user's own formulation is not at hand as the run had it."""
+    if is_in_file(name) and not is_known(name):
+        return Reason("code_not_named", f"{name} is code in a file, and nobody named it here")
+    then, now = settings.get("advantage_digest"), formulation(name).digest if is_known(name) else None
+    if then and now and then != now:
+        return Reason("code_changed", f"{name} has changed: SHA-256 {now[:12]}, with which the run began {then[:12]}")
+    return None
+
+
+def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSettings) -> NDArray[np.float64] | Reason:
+    """Advantages of all rollouts of a step, in the order of its groups; or what the log lacks."""
+    scope, rewards = formulation(name).scope, [np.array(group.rewards, dtype=float) for group in groups]
+    if scope == "functions":
+        functions = function_rewards(groups, settings)
+        if functions is None or np.isnan(functions.table).any():
+            return Reason("rewards_missing", f"{name} needs the rewards of each function, which were not logged")
+        sizes = [group.size for group in groups]
+        return np.concatenate(gdpo(np.split(functions.table, np.cumsum(sizes)[:-1]), functions.weights))
+    if scope == "length":
+        ids = [[rollout.completion_ids for rollout in group.rollouts] for group in groups]
+        if any(one is None for of_group in ids for one in of_group):
+            return Reason(
+                "ids_missing", f"{name} needs the lengths of completions, and their token ids were not logged"
+            )
+        lengths = [np.array([len(one or ()) for one in of_group], dtype=float) for of_group in ids]
+        return np.concatenate([optimal_advantages(r, length) for r, length in zip(rewards, lengths, strict=True)])
+    return np.concatenate(compute_step_advantages(name, rewards))

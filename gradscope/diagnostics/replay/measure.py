@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs.steps import (
     MeasuredStep,
     describe_engine,
@@ -45,6 +46,7 @@ def replay_run(
     *,
     steps: Sequence[int] | None = None,
     tolerance: float = GRAD_NORM_TOLERANCE,
+    advantage: str | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
@@ -55,6 +57,8 @@ def replay_run(
         path: A run folder.
         steps: Steps to replay; None: all that were logged.
         tolerance: Largest relative error of ``grad_norm`` that counts as a match.
+        advantage: The formulation to hold the logged advantages to, ``my.py:name`` for one of your own; None: the one
+            that the folder names.
         progress: True for a line on stderr, or a callback, told after each step.
         read: How to read the run; None: recognize everything.
         engine: How to compute the gradients; None: the defaults.
@@ -63,7 +67,7 @@ def replay_run(
         A verdict per step and quantity.
     """
     progress = reporter(progress)
-    run = read_run(path, read, progress=progress)
+    run = _held_to(read_run(path, read, progress=progress), advantage)
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else select_steps(run, steps)
     report = replay_measured(run, measure_steps(run, chosen, engine, progress, closely=True), tolerance=tolerance)
@@ -71,6 +75,14 @@ def replay_run(
         return report
     asked = None if steps is None else chosen
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
+
+
+def _held_to(run: Run, advantage: str | None) -> Run:
+    """The run with the formulation that was named in place of what its folder says."""
+    if advantage is None:
+        return run
+    named = named_formulation(advantage)
+    return replace(run, settings=replace(run.settings, values={**run.settings.values, "advantage": named.name}))
 
 
 def replay_measured(run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE) -> ReplayReport:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gradscope.advantages.group import TRL_EPSILON
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.reason import Reason
+from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.run import TrainerSettings
 from gradscope.rollouts.trl_version import VERSION_HINT, TrlVersion
 from gradscope.rollouts.types import RolloutGroup
@@ -91,18 +92,14 @@ def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> TrlBatch:
 
 def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> TrlBatch | Reason:
     """Each function's rewards are scaled within the group, then weighed and added, then scaled over the batch."""
-    names = list(dict.fromkeys(name for group in groups for rollout in group.rollouts for name in rollout.rewards))
-    weights = settings.get("reward_weights") or [1.0] * len(names)
-    if not names or len(weights) != len(names):
+    functions = function_rewards(groups, settings)
+    if functions is None:
         return Reason("rewards_missing", "normalize_then_sum needs the rewards of each function, which were not logged")
     scaled = []
-    for group in groups:
-        table = np.array(
-            [[np.nan if (r := of.rewards.get(name)) is None else r for name in names] for of in group.rollouts]
-        )  # [G, F]
+    for table in np.split(functions.table, np.cumsum([group.size for group in groups])[:-1]):
         spread = np.array([_spread(column) for column in table.T])
         scaled.append((table - np.nanmean(table, axis=0)) / (spread + TRL_EPSILON))
-    total = np.nansum(np.concatenate(scaled) * np.array(weights, dtype=np.float64), axis=1)
+    total = np.nansum(np.concatenate(scaled) * functions.weights, axis=1)
     total[np.isnan(rewards)] = np.nan
     spread_of_all = _spread(total)
     advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)

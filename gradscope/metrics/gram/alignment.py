@@ -22,6 +22,7 @@ from gradscope.metrics.uncertainty.level import NORMAL
 MIN_GROUPS = 3
 """Fewer groups have no jackknife worth the name."""
 _NO_SIGNAL = "its mean over groups is not above its own noise at this step, so it has no direction"
+_NO_LIMIT = "the signal may be zero, so no number of groups is too large"
 _ONE_GROUP = "it rests on a single group of this step"
 
 
@@ -85,7 +86,7 @@ class ExpectedUpdates:
         if not signal.all():
             return Estimate.undefined_because(_ONE_GROUP, num_units=self.num_groups)
         values = self.cross[:, first, second] / np.sqrt(norms)
-        return _jackknifed(values, bounds=(-1.0, 1.0))
+        return jackknifed(values, bounds=(-1.0, 1.0))
 
     def signal_to_noise(self, place: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
@@ -103,7 +104,23 @@ class ExpectedUpdates:
             return Estimate.undefined_because(
                 "at most one group of this step has a gradient", num_units=self.num_groups
             )
-        return _jackknifed(counts * signal / variance, bounds=(-1.0, np.inf))
+        return jackknifed(counts * signal / variance, bounds=(-1.0, np.inf))
+
+    def critical_batch_size(self, place: int) -> Estimate:
+        """The number of groups at which signal and noise of the step's update are equal: J over the signal to noise.
+
+        Below it twice the groups make nearly twice the progress, above it they add little.
+
+        Returns:
+            Groups, with the image of the ratio's interval; undefined where the ratio may be zero, of which J over the
+            upper end of its interval is still the least that there can be.
+        """
+        ratio = self.signal_to_noise(place)
+        if ratio.value is None:
+            return ratio
+        if ratio.low is None or ratio.low <= 0 or ratio.high is None:
+            return Estimate.undefined_because(_NO_LIMIT, num_units=self.num_groups)
+        return ratio.map(lambda value: self.num_groups / value)
 
 
 def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayLike) -> ExpectedUpdates:
@@ -141,8 +158,15 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
     )
 
 
-def _jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """The first value with its normal interval by the jackknife standard error from the others, cut at the bounds."""
+def jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
+    """The first value with its normal interval by the jackknife standard error from the others, cut at the bounds.
+
+    Args:
+        values: The estimate, and what it is without each unit, [1 + J].
+
+    Returns:
+        The estimate with its interval.
+    """
     num = len(values) - 1
     # the estimate of a cosine may exceed 1; cutting the replicates too would pass for certainty
     error = NORMAL * float(np.sqrt((num - 1) / num * np.sum((values[1:] - values[1:].mean()) ** 2)))

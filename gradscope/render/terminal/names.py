@@ -22,6 +22,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "sparsity",
         "geometry",
         "signal",
+        "kinds",
         "baselines",
         "findings",
         "engine",

@@ -117,8 +117,16 @@ def _contradictions(
 
 def _own_settings(manifest: RunManifest) -> dict[str, Any]:
     """What shapes the rollouts and is no argument of TRL's."""
-    own = {"advantage": manifest.advantage, "sampling": manifest.config.get("sampling")}
-    absent = {"advantage": TRL_ADVANTAGE, "sampling": None}  # where TRL's own arguments say it, or nothing does
+    own = {
+        "advantage": manifest.advantage,
+        "advantage_digest": manifest.advantage_digest,
+        "sampling": manifest.config.get("sampling"),
+    }
+    absent = {
+        "advantage": TRL_ADVANTAGE,
+        "advantage_digest": None,
+        "sampling": None,
+    }  # where TRL's own arguments say it, or nothing does
     return {name: value for name, value in own.items() if value != absent[name]}
 
 

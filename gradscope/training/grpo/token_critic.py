@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts
+from gradscope.advantages.online_advantage import Memory, OnlineAdvantage, StepRollouts
 
 Array = NDArray[np.float64]
 

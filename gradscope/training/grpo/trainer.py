@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gradscope.advantages.online import OnlineAdvantage, StepRollouts
+from gradscope.advantages.online_advantage import OnlineAdvantage, StepRollouts
 from gradscope.processes import num_processes, process_index
 from gradscope.training.grpo.recorder import Recorder, SampledRow
 from gradscope.training.grpo.reward_functions import RewardFunctions, problems_of
@@ -87,6 +87,11 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                 max_logprobs=max_logprobs,
                 token_rewards=token_rewards,
                 states=states,
+                function_rewards={name: per_function[name] for name in scored.trained},
+                completion_ids=completion_ids,
+                rescore=lambda groups, earlier: self._sampler_logprobs(
+                    [prompt_ids[(0, *starts)[group]] for group in groups], [tuple(ids) for ids in earlier]
+                )[0],
             )
         )
         mine, own = own_part(len(problems)), output["advantages"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from gradscope.advantages.online import Memory, OnlineAdvantage
+from gradscope.advantages.online_advantage import Memory, OnlineAdvantage
 from gradscope.errors import InputError
 from gradscope.outside.limits import read_whole
 from gradscope.outside.plain_json import read_json

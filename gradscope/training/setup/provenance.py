@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope import version
+from gradscope.advantages.registry import formulation, short_name
 from gradscope.rollouts.run_folder import RunManifest
 from gradscope.training.setup.config import TrainConfig
 from gradscope.training.setup.processes import shards_model
@@ -50,7 +51,7 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         The manifest.
     """
     return RunManifest(
-        run_id=f"{config.task}-{config.advantage}-{config.seed}-{uuid.uuid4().hex[:8]}",
+        run_id=f"{config.task}-{short_name(config.advantage)}-{config.seed}-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=_command(),
         config=config.to_json(),
@@ -61,6 +62,7 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         commit=checkout_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
+        advantage_digest=formulation(config.advantage).digest,
         notes=(
             LOGPROBS_NOTE if config.vllm is None else VLLM_NOTE,
             *([DENSE_REWARD_NOTE] if config.reward == "answer_probability" else []),

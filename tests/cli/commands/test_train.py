@@ -43,6 +43,17 @@ def test_arguments_of_vllm_are_json(cli: Cli, asked: list[Any]) -> None:
     assert cli("train", "--vllm", "8001").err.startswith("error: the configuration has vllm = 8001, which does not fit")
 
 
+def test_code_runs_only_where_it_is_named(cli: Cli, asked: list[Any], tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"advantage": "my.py:own"}')
+    refused = cli("train", "--config", str(settings))
+    assert refused.code == 2
+    assert "The settings name my.py:own, which is code in a file" in refused.err
+    assert asked == []
+    assert cli("train", "--config", str(settings), "--advantage", "my.py:own").code == 0
+    assert asked == [TrainConfig(advantage="my.py:own")]
+
+
 def test_several_of_anything_are_a_grid(cli: Cli, asked: list[Any]) -> None:
     for arguments in (
         ("--advantage", "grpo", "--advantage", "sign"),

@@ -13,7 +13,7 @@ from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.claims.measure import MOST_STEPS, claims_of, measure_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.collected import Collected
-from gradscope.errors import InputError
+from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.claims.made_up_evidence import Given
@@ -46,6 +46,13 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Eviden
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
     measure_claims("run", claims=[claim(judge)], **options)
     return given[0]
+
+
+def test_ranks_are_measured_under_the_formulation_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
+    assert seen(run_with(range(1, 3), range(2)), monkeypatch, advantage="sign").advantage == "sign"
+    with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
+        measure_claims("anything", advantage="nope")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from gradscope.advantages.registry import compute_step_advantages
+from gradscope.advantages.step import gdpo
+from gradscope.rollouts.function_rewards import function_rewards
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
 from tests.diagnostics.end_to_end.trl_output import digit_sum, replayed, trl_output, verdicts
 from tests.gradients.end_to_end.test_trl_losses import MODEL
 from tests.gradients.models import tiny_model
@@ -66,6 +72,32 @@ def test_every_number_of_a_run_is_reproduced(case: str, tmp_path: Path) -> None:
     assert {step.verdict for step in report.steps} == {"match"}
     assert len(report.steps) >= 4
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 2e-6
+
+
+FORMULATED = {
+    "batch_std": {"scale_rewards": "batch"},
+    "gdpo": {
+        "rewards": [digit_sum, length],
+        "multi_objective_aggregation": "normalize_then_sum",
+        "reward_weights": [1.0, 0.3],
+    },
+}
+
+
+@pytest.mark.parametrize("name", FORMULATED)
+def test_our_formulation_is_what_the_trainer_logs(name: str, tmp_path: Path) -> None:
+    folder = trl_output(tmp_path, **FORMULATED[name], max_steps=2)
+    run = read_run(folder / "run", ReadOptions(trainer_args=folder / "args.json"))
+    for step in run.steps:
+        groups = run.groups_at(step)
+        logged = [rollout.advantage for group in groups for rollout in group.rollouts]
+        if name == "gdpo":
+            functions = function_rewards(groups, run.settings)
+            found = gdpo(np.split(functions.table, len(groups)), functions.weights)
+        else:
+            found = compute_step_advantages(name, [np.array(group.rewards) for group in groups])
+        assert np.ptp(logged) > 0.1
+        np.testing.assert_allclose(np.concatenate(found), logged, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("values", [{}, {"loss_type": "vespo", "beta": 0.3}, {"importance_sampling_level": "sequence"}])

@@ -80,6 +80,9 @@ def update(**changes: object) -> FormulationUpdate:
         "between_groups": one,
         "class_subspace_energy": one,
         "signal_to_noise": Estimate.exact(2.0),
+        "critical_batch_size": Estimate.exact(4.0),
+        "group_cosine": one,
+        "noise_within": one,
         "alignment": {"pass@4": Estimate(value=-0.3, low=-0.6, high=0.1)},
         "cosines": {},
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.log_arithmetic import replay_advantages, replay_rewards, replay_zero_std
 from gradscope.reason import Reason
@@ -87,6 +90,47 @@ def test_formulations_of_the_step_take_groups_of_any_size() -> None:
     second = group_of([1.0], step=1, prompt="b", advantages=[0.25])
     run = run_of(first, second, settings={"advantage": "batch_mean"})
     assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
+def test_opo_takes_lengths_from_the_log() -> None:
+    group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.75, -0.25])
+    long = tuple(
+        replace(rollout, completion_ids=(7,) * length) for rollout, length in zip(group.rollouts, (1, 3), strict=True)
+    )
+    run = run_of(replace(group, rollouts=long), settings={"advantage": "opo"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+    quantity, *_ = replay_advantages(run_of(group, settings={"advantage": "opo"}), measured(run_of(group)))
+    assert (quantity.verdict, quantity.reason) == ("cannot", "ids_missing")
+
+
+def test_gdpo_takes_functions_from_the_log() -> None:
+    # +-.5 of one function of weight 2 in a group of two: 2 x .5 / (.7071 + 1e-4), then over its std over the step
+    scaled = 2 * 0.5 / (0.5**0.5 + 1e-4)
+    value = scaled / ((2 * scaled**2 / 3) ** 0.5 + 1e-4)
+    groups = (
+        group_of([1.0, 0.0], step=1, prompt="a", functions={"f": [1.0, 0.0]}, advantages=[value, -value]),
+        group_of([1.0, 1.0], step=1, prompt="b", functions={"f": [1.0, 1.0]}, advantages=[0.0, 0.0]),
+    )
+    run = run_of(*groups, settings={"advantage": "gdpo", "reward_weights": [2.0]})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+    bare = run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0]), settings={"advantage": "gdpo"})
+    quantity, *_ = replay_advantages(bare, measured(bare))
+    assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
+
+
+def test_code_is_not_run_because_a_log_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "my.py"
+    file.write_text(
+        "from gradscope import advantage_formulation\n@advantage_formulation()\ndef own(r):\n    return 2 * r - 1\n"
+    )
+    name, group = f"{file}:own", group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
+    run = run_of(group, settings={"advantage": name, "advantage_digest": "0" * 64})
+    assert replay_advantages(run, measured(run))[0].reason == "code_not_named"
+    named_formulation(name)
+    assert replay_advantages(run, measured(run))[0].reason == "code_changed"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    same = run_of(group, settings={"advantage": name, "advantage_digest": digest})
+    assert replay_advantages(same, measured(same))[0].verdict == "match"
 
 
 def test_other_advantages_are_a_mismatch() -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradscope.advantages.online import Memory, StepRollouts, online_advantage
+from gradscope.advantages.online import online_advantage
+from gradscope.advantages.online_advantage import Memory, StepRollouts
 from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
 from gradscope.diagnostics.rank.tokens.token_spectra import token_weights
@@ -32,7 +33,7 @@ BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope !=
 @functools.cache
 def measured(lora: bool) -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
     """One step's Gram matrices, of rollouts and of tokens, computed once for all formulations."""
-    policy, groups = tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=3)
+    policy, groups = tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=9)
     step = measured_step(policy, groups, DAPO)
     return groups, step, measure_tokens(prepare_step(policy, groups, DAPO), step)
 
@@ -48,6 +49,8 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
         logprobs=[logprobs.tolist() for logprobs in step.logprobs],
         max_logprobs=[(logprobs + rng.exponential(size=len(logprobs))).tolist() for logprobs in step.logprobs],
         token_rewards=[rng.integers(0, 2, len(logprobs)).tolist() for logprobs in step.logprobs],
+        function_rewards={"half": (rewards.ravel() / 2).tolist(), "other": rng.integers(0, 2, rewards.size).tolist()},
+        completion_ids=[rollout.completion_ids or () for group in groups for rollout in group.rollouts],
         states=[rng.normal(size=(len(logprobs), 5)).astype(np.float32) for logprobs in step.logprobs],
     )
     if name == "optimal_baseline":
@@ -56,7 +59,7 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
             np.full(len(of), a) for a, of in zip(formulated(name, rewards, norms).ravel(), step.logprobs, strict=True)
         ]
     online = TokenCritic(len(seen.states[0][0]), 0.1) if name == "token_critic" else online_advantage(name)
-    if name == "spo":
+    if name == "running_mean":
         online.recall(Memory(numbers={group.prompt_id: 0.3 for group in groups}))
     if name == "token_critic":
         online.advantages(seen)

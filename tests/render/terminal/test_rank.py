@@ -55,6 +55,30 @@ def test_formulations_and_baselines_stand_with_their_reasons() -> None:
     assert "optimal_leave_one_out" in text
 
 
+def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
+    text = words(formulation_report(), "kinds")
+    assert "sign 3 all-fail" in text
+    assert "grpo 3 mixed" in text
+    assert "grpo 3 all-fail" not in text
+
+
+def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
+    report = formulation_report()
+    known = words(report, "signal")
+    assert "25.8 [13.3, 160]" in known
+    assert "0.04 [-0.01, 0.09]" in known
+    reason = Estimate.undefined_because("the signal may be zero, so no number of groups is too large")
+    updates = tuple(dataclasses.replace(update, critical_batch_size=reason) for update in report.formulations)
+    text = words(dataclasses.replace(report, formulations=updates), "signal")
+    assert "at least 13.3" in text  # 16 groups over 1.2, the upper end of the signal to noise
+    assert "the signal may be zero" not in text
+    lost = tuple(
+        dataclasses.replace(update, signal_to_noise=Estimate.undefined_because("2 groups are too few"))
+        for update in updates
+    )
+    assert "the signal may be zero" in words(dataclasses.replace(report, formulations=lost), "signal")
+
+
 def test_formulations_refused_for_one_reason_share_a_note() -> None:
     refused = {"sign": "'sign' needs 0 and 1", "tasa": "'tasa' needs 0 and 1", "max_rl": "needs a group"}
     text = words(dataclasses.replace(examples.rank_report(), refused=refused), "formulations")
@@ -169,7 +193,7 @@ def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked()
 
 
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
-    assert "--show adds formulations, spectra, geometry, signal, baselines, engine; or all." in words(REPORT)
+    assert "--show adds formulations, spectra, geometry, signal, kinds, baselines, engine; or all." in words(REPORT)
     assert "There is no table of tokens in this result." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]
     many = dataclasses.replace(REPORT, findings=tuple("ABCDEFG"))

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # whole runs of TRL, replayed
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("grpo", "dr_grpo", "rloo", "reinforce", "sign", "negative_only", "tasa")),
     *({"advantage": name} for name in ("grpo_negative", "pass_at_2", "batch_mean", "shrinkage")),
+    *({"advantage": name} for name in ("batch_std", "gdpo", "opo", "krpo")),
     *({"task": name} for name in ("conflict", "starved", "steps")),
     {"lora_rank": 2},
     {"beta": 0.1},
@@ -40,7 +41,18 @@ def test_every_logged_number_is_reproduced(short_run: Callable[..., Path], setti
 
 
 BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
-    *({"advantage": name} for name in ("spo", "per_step", "compensation", "compensation_clipped", "token_critic")),
+    *(
+        {"advantage": name}
+        for name in (
+            "running_mean",
+            "spo",
+            "per_step",
+            "per_token",
+            "compensation",
+            "compensation_clipped",
+            "token_critic",
+        )
+    ),
     *(
         {"advantage": "token_critic"} | more
         for more in ({"lora_rank": 2}, {"gradient_accumulation_steps": 4}, {"sampling": "dynamic"})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.advantages.online import Memory, StepRollouts
+from gradscope.advantages.online_advantage import Memory, StepRollouts
 from gradscope.advantages.registry import compute_advantages
 from gradscope.rollouts.run_folder import checkpoint_path, read_metrics
 from gradscope.rollouts.store import read_steps

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, formulation
-from gradscope.diagnostics.rank.rollouts.sub_groups import formulated
+from gradscope.diagnostics.rank.rollouts.sub_groups import WEIGHED, formulated
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array, center_grams, effective_ranks, singular_values_from_grams
 from gradscope.metrics.uncertainty.jackknife import jackknife
@@ -42,7 +42,7 @@ def rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
         kept = np.delete(np.arange(size), left)
-        weights = formulated(advantage, stack.rewards[:, kept], stack.squared_norms[:, kept])
+        weights = formulated(advantage, stack.rewards[:, kept], stack.baseline_weights[:, kept])
         ranks_without = effective_ranks(_values(stack, kept, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
@@ -55,7 +55,7 @@ def _why_not(advantage: str, size: int) -> str | None:
     if advantage == LOGGED:
         return "the logged advantages are relative to all rollouts of a group; name their formulation"
     entry = formulation(advantage)
-    if entry.scope not in {"group", "gram"}:
+    if entry.scope not in {"group", *WEIGHED}:
         return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"

@@ -21,8 +21,8 @@ class PartStack:
     """The parts, [n]."""
     scores: Array
     """Gram matrices of their score vectors, [n, G, G]."""
-    squared_norms: Array
-    """|s|^2 of each score vector by all parameters, [n, G]."""
+    baseline_weights: Array
+    """What each rollout weighs in the baseline of its formulation, [n, G]."""
     gradients: Array
     """Gram matrices of their gradient rows, [n, G, G]."""
     weights: Array

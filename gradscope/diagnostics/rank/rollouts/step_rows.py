@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.rollouts.function_rewards import FunctionRewards
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.measure import StepGram
@@ -46,6 +47,11 @@ class StepRows:
     """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
     them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
+    lengths: Array | None = None
+    """Tokens of each completion, [R]; None where nobody counted them."""
+    functions: FunctionRewards | None = None
+    """The rewards of each function; None where they are not known."""
+
     @property
     def squared_norms(self) -> Array:
         """|s|^2 of each rollout's score vector by all parameters, [R]."""
@@ -61,8 +67,8 @@ class StepRows:
         return np.asarray(np.diag(self.policy_gram) > 0)
 
 
-def step_rows(gram: StepGram) -> StepRows:
-    """The blocks of a step's Gram matrix in plain arrays."""
+def step_rows(gram: StepGram, functions: FunctionRewards | None = None) -> StepRows:
+    """The blocks of a step's Gram matrix in plain arrays, with the rewards of each function where they are at hand."""
     return StepRows(
         step=gram.step,
         gram=gram.score_gram,
@@ -74,4 +80,6 @@ def step_rows(gram: StepGram) -> StepRows:
         samples=gram.samples,
         num_parameters=gram.num_parameters,
         relative_row_error=gram.relative_row_error,
+        lengths=np.array([len(logprobs) for logprobs in gram.logprobs], dtype=np.float64),
+        functions=functions,
     )

@@ -20,7 +20,13 @@ from gradscope.diagnostics.rank.null_values import mean_null_ranks, null_values
 from gradscope.diagnostics.rank.rollouts.curve_point import curve_point
 from gradscope.diagnostics.rank.rollouts.part_stack import PartStack
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
-from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, by_size, sub_groups
+from gradscope.diagnostics.rank.rollouts.sub_groups import (
+    SubGroup,
+    advantages_of,
+    baseline_weights_of,
+    by_size,
+    sub_groups,
+)
 from gradscope.diagnostics.rank.spectrum import spectrum_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import row_norms
@@ -96,6 +102,7 @@ class _AdvantagedStep:
 
     def stacks(self) -> list[PartStack]:
         """The parts by size."""
+        baseline_weights = baseline_weights_of(self.rows, self.advantage)
         stacks = []
         for chosen in by_size(self.parts):
             index = np.stack([self.parts[position].index for position in chosen])
@@ -104,7 +111,7 @@ class _AdvantagedStep:
                 PartStack(
                     parts=tuple(self.parts[position] for position in chosen),
                     scores=self.rows.gram[index[:, :, None], index[:, None, :]],
-                    squared_norms=self.rows.squared_norms[index],
+                    baseline_weights=baseline_weights[index],
                     gradients=self.gradients(index, weights),
                     weights=weights,
                     rewards=self.rows.rewards[index],

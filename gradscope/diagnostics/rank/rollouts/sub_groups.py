@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.gram import optimal_advantages
 from gradscope.advantages.registry import LOGGED, compute_advantages, compute_step_advantages, formulation
+from gradscope.advantages.step import gdpo
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows
 from gradscope.errors import InputError
 from gradscope.metrics.gram.spectrum import Array
+
+WEIGHED = ("gram", "length")
+"""Scopes of formulations whose baseline is a weighted mean of the group's rewards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,31 +99,60 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
     for part in parts:
         if np.isnan(rows.rewards[part.index]).any():
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
-    if formulation(advantage).scope != "gram":
+    scope = formulation(advantage).scope
+    if scope == "functions":
+        return _decoupled(rows, parts, advantage)
+    if scope not in WEIGHED:
         return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     by_position: dict[int, Array] = {}
-    norms = rows.squared_norms
-    if np.isnan(norms).any():
-        raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
+    weights = baseline_weights_of(rows, advantage)
     for positions in by_size(parts):
         index = np.stack([parts[position].index for position in positions])
-        by_position |= dict(zip(positions, formulated(advantage, rows.rewards[index], norms[index]), strict=True))
+        by_position |= dict(zip(positions, formulated(advantage, rows.rewards[index], weights[index]), strict=True))
     return [by_position[position] for position in range(len(parts))]
 
 
-def formulated(advantage: str, rewards: Array, squared_norms: Array) -> Array:
-    """The advantages of groups of one size, of whatever a Gram matrix and rewards decide.
+def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
+    """What each rollout weighs in the baseline of a formulation.
+
+    Returns:
+        Squared norms or lengths where the formulation weighs rewards by them, elsewhere ones, [R].
+
+    Raises:
+        InputError: The norms or the lengths that it needs are not known.
+    """
+    scope = None if advantage == LOGGED else formulation(advantage).scope
+    if scope == "gram" and np.isnan(rows.squared_norms).any():
+        raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
+    if scope == "length" and rows.lengths is None:
+        raise InputError(f"{advantage} depends on the lengths of completions, which are not known here.")
+    if scope == "gram":
+        return rows.squared_norms
+    return np.ones(len(rows.rewards)) if scope != "length" or rows.lengths is None else rows.lengths
+
+
+def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
+    """The advantages of groups of one size, of whatever their rewards and the weights of rollouts decide.
 
     Args:
         rewards: [n, G].
-        squared_norms: |s|^2 of each rollout's score vector, [n, G].
+        weights: Of each rollout, from :func:`baseline_weights_of`, [n, G].
 
     Returns:
         Advantages, [n, G].
     """
-    if formulation(advantage).scope == "gram":
-        return optimal_advantages(rewards, squared_norms)
+    if formulation(advantage).scope in WEIGHED:
+        return optimal_advantages(rewards, weights)
     return compute_advantages(advantage, rewards)
+
+
+def _decoupled(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
+    if rows.functions is None or np.isnan(rows.functions.table).any():
+        raise InputError(
+            f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
+            hint="Name another --advantage.",
+        )
+    return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
 
 
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.rank.formulations.kinds import measure_kinds
+from gradscope.diagnostics.rank.formulations.updates import measure_formulations
 from gradscope.diagnostics.rank.null_values import null_values
 from gradscope.diagnostics.rank.rollouts.step_rows import StepRows, step_rows
 from gradscope.diagnostics.rank.rollouts.sub_groups import SubGroup, advantages_of, sub_groups
@@ -22,7 +24,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import batch_norm, gradient_gram, row_norms
 from gradscope.metrics.gram.row_shares import cosine_of_updates
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, effective_ranks, singular_values_from_gram
-from gradscope.results.report import Cell, Chart, Column, ReportSection, ReportTable, Series
+from gradscope.results.report import Cell, Chart, Column, ColumnStyle, ReportSection, ReportTable, Series
 
 Array = NDArray[np.float64]
 
@@ -33,6 +35,7 @@ _Row = tuple[Cell, ...]
 _NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown beside a rank, and the heads of their columns."""
 
+_STYLES: tuple[ColumnStyle, ...] = ("gap", "gap", "norm")
 _SAME = 0.99
 """A cosine of eight degrees."""
 
@@ -53,7 +56,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(rows),
         command=inputs.command("rank", "--advantage", "all"),
         charts=_chart(rows),
-        tables=(_table(rows, [step.step for step in steps]),),
+        tables=(_table(rows, [step.step for step in steps]), *_noise_table(steps), *_kinds_table(steps[-1], names)),
     )
 
 
@@ -143,6 +146,60 @@ def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
             places=tuple(name for name, _ in cosines),
             series=(Series(name="cosine", values=tuple(value for _, value in cosines)),),
             x_label="cosine",
+        ),
+    )
+
+
+def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
+    """By step how far groups agree under the logged advantage, and how many would make the update mostly signal."""
+    updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
+    if not updates:
+        return ()
+    names = ("group_cosine", "signal_to_noise", "critical_batch_size")
+    return (
+        ReportTable(
+            caption="; ".join(f"{metric(name).title} = {metric(name).formula}" for name in names),
+            columns=(
+                Column(title="step", style="count"),
+                *(Column(title=metric(name).title, style=style) for name, style in zip(names, _STYLES, strict=True)),
+            ),
+            rows=tuple(
+                (update.step, update.group_cosine, update.signal_to_noise, update.critical_batch_size)
+                for update in updates
+            ),
+        ),
+    )
+
+
+def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
+    """What each kind of group gives to the updates of the last step, where it gives anything."""
+    parts = [part for part in measure_kinds(rows, names) if part.norm.value != 0.0]
+    if not parts:
+        return ()
+    targets = tuple(parts[0].alignment)
+    return (
+        ReportTable(
+            caption=f"Step {rows.step} by kind of group: {metric('kinds.norm').formula}, its cosine with the whole "
+            f"update, and its alignment with pass@k = {metric('kinds.alignment.pass@k').formula}",
+            columns=(
+                Column(title="advantage"),
+                Column(title="groups"),
+                Column(title="number", style="count"),
+                Column(title="norm", style="norm"),
+                Column(title="cosine, update", style="gap"),
+                *(Column(title=f"cosine, {target}", style="gap") for target in targets),
+            ),
+            rows=tuple(
+                (
+                    part.advantage,
+                    part.kind.replace("_", "-"),
+                    part.num_groups,
+                    part.norm,
+                    part.cosine,
+                    *(part.alignment[target] for target in targets),
+                )
+                for part in parts
+            ),
         ),
     )
 

@@ -13,7 +13,7 @@ from gradscope.render.figures.style import BLUE, FAINT, INK, MUTED, ON_COLOR, OR
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankReport
 
 _MOST_GROUPS = 10
-_MOST_FORMULATIONS = 14
+_MOST_FORMULATIONS = 20
 
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:

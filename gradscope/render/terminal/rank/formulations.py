@@ -10,7 +10,7 @@ from rich.text import Text
 from gradscope.render.terminal.layout import Column, add_row, new_table
 from gradscope.render.words.escape import cell, plain
 from gradscope.render.words.numbers import UNDEFINED, Footnotes, format_estimate
-from gradscope.results.rank import BaselineNoise, FormulationUpdate
+from gradscope.results.rank import BaselineNoise, FormulationUpdate, KindUpdate
 
 _LIKE = {
     "zero": "reinforce",
@@ -21,6 +21,7 @@ _LIKE = {
     "optimal_leave_one_out": "none: the optimum of the others",
 }
 """Baseline -> the formulation that has it."""
+_HEADS = ("cosine of groups", "noise within prompts", "critical batch, prompts")
 
 
 def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
@@ -55,6 +56,57 @@ def updates_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Tab
             ),
             UNDEFINED if with_first is None else format_estimate(with_first, notes, "rank", interval=False),
         )
+    return table
+
+
+def noise_table(updates: Sequence[FormulationUpdate], notes: Footnotes) -> Table:
+    """Of the last step: how far groups agree, what the noise is of, and the batch at which it equals the signal."""
+    step = max(update.step for update in updates)
+    table = new_table([(f"step {step}", "left"), *((head, "left") for head in _HEADS)])
+    for update in (update for update in updates if update.step == step):
+        add_row(
+            table,
+            cell(update.advantage, limit=14),
+            format_estimate(update.group_cosine, notes, "rank"),
+            format_estimate(update.noise_within, notes, "rank"),
+            _critical_batch(update, notes),
+        )
+    return table
+
+
+def _critical_batch(update: FormulationUpdate, notes: Footnotes) -> str | Text:
+    """The number of groups, or the least that there can be, of which the interval of the signal to noise tells."""
+    ratio = update.signal_to_noise
+    if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
+        return f"at least {ratio.num_units / ratio.high:.3g}"
+    return format_estimate(update.critical_batch_size, notes, "norm")
+
+
+def kinds_table(kinds: Sequence[KindUpdate], notes: Footnotes) -> Table:
+    """What each kind of group gives to the updates of the last step, where it gives anything."""
+    step = max(part.step for part in kinds)
+    given = [part for part in kinds if part.step == step and part.norm.value != 0.0]
+    targets = list(dict.fromkeys(name for part in kinds if part.step == step for name in part.alignment))
+    table = new_table(
+        [
+            (f"step {step}", "left"),
+            ("groups", "left"),
+            ("norm", "right"),
+            ("cosine,\nupdate", "right"),
+            *((f"cosine,\n{target}", "left") for target in targets),
+        ]
+    )
+    above = None
+    for part in given:
+        add_row(
+            table,
+            cell(part.advantage, limit=14) if part.advantage != above else "",
+            f"{part.num_groups} {part.kind.replace('_', '-')}",
+            format_estimate(part.norm, notes, "norm", interval=False),
+            format_estimate(part.cosine, notes, "rank", interval=False),
+            *(format_estimate(part.alignment[target], notes, "rank") for target in targets),
+        )
+        above = part.advantage
     return table
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from gradscope.render.terminal.answer import Blocks, answer
 from gradscope.render.terminal.layout import source_line
 from gradscope.render.terminal.names import ALL
-from gradscope.render.terminal.rank.formulations import baselines_table, updates_table
+from gradscope.render.terminal.rank.formulations import baselines_table, kinds_table, noise_table, updates_table
 from gradscope.render.terminal.rank.ranks import geometry_table, matrices_table, ranks_table, spectra_table
 from gradscope.render.terminal.rank.sparsity import sparsity_table
 from gradscope.render.terminal.rank.step_ranks import step_ranks
@@ -124,6 +124,12 @@ def _geometry(report: RankReport, notes: Footnotes) -> Blocks:
 def _signal(report: RankReport, notes: Footnotes) -> Blocks:
     if report.formulations:
         yield updates_table(report.formulations, notes)
+        yield noise_table(report.formulations, notes)
+
+
+def _kinds(report: RankReport, notes: Footnotes) -> Blocks:
+    if report.kinds:
+        yield kinds_table(report.kinds, notes)
 
 
 def _baselines(report: RankReport, notes: Footnotes) -> Blocks:
@@ -145,6 +151,7 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "sparsity": _sparsity,
     "geometry": _geometry,
     "signal": _signal,
+    "kinds": _kinds,
     "baselines": _baselines,
     "engine": _engine,
 }

@@ -42,6 +42,33 @@ def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
     assert update.cancellation.value == pytest.approx(0.0, abs=1e-6)
 
 
+def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
+    rows, scores = make_rows(REWARDS, GROUPS)
+    found = by_name(measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
+    rewards = np.array(REWARDS).reshape(4, 4)
+    sums = np.stack([(2 * own - 1) @ part for own, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)])
+    units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    assert found["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
+    # halves with means of their own
+    halves = rewards.reshape(8, 2)
+    vectors = np.einsum("hg,hgp->hp", halves - halves.mean(1, keepdims=True), scores.reshape(8, 2, -1))
+    first, second = vectors[::2], vectors[1::2]
+    means = (first + second) / 2
+    other = (np.sum(means @ means.T) - np.sum(means**2)) / 12
+    share = np.mean(np.sum((first - second) ** 2, 1)) / 2 / (np.mean(np.sum(first**2 + second**2, 1)) / 2 - other)
+    assert found["dr_grpo"].noise_within.value == pytest.approx(share)
+    assert found["batch_mean"].noise_within.undefined == "batch_mean is relative to more than a group"
+    assert found["pass_at_4"].noise_within.undefined == "half of a group has 2 rollouts, too few for pass_at_4"
+    ratio = found["sign"].signal_to_noise
+    assert ratio.low > 0 or "the signal may be zero" in found["sign"].critical_batch_size.undefined
+
+
+def test_logged_advantages_cannot_be_made_of_halves() -> None:
+    rows, _ = make_rows(REWARDS, GROUPS, advantages=[1.0, -1.0] * 8)
+    (update,) = measure_formulations(rows, [LOGGED])
+    assert update.noise_within.undefined == ("logged advantages are relative to whole groups; name their formulation")
+
+
 def test_a_zero_update_has_no_cosine() -> None:
     rows, _ = make_rows([1.0] * 4, ["a", "a", "b", "b"])
     found = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,14 +24,15 @@ def given_prompts(advantage: str, rewards: list[float], groups: list[str], size:
     return point.given_prompts
 
 
-@pytest.mark.parametrize("advantage", ["dr_grpo", "optimal_baseline"])
+@pytest.mark.parametrize("advantage", ["dr_grpo", "optimal_baseline", "opo"])
 def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
-    found = given_prompts(advantage, REWARDS, GROUPS)
+    rows = replace(rows, lengths=np.arange(1.0, 13.0))
+    found = step_spectra(rows, advantage, None, by_group=False)[1][0].given_prompts
 
     def rank(index: list[int]) -> float:
-        norms = np.diag(rows.gram)[index]
-        fresh = formulated(advantage, rows.rewards[None, index], norms[None])[0][:, None] * scores[index]
+        weights = (np.arange(1.0, 13.0) if advantage == "opo" else np.diag(rows.gram))[index]
+        fresh = formulated(advantage, rows.rewards[None, index], weights[None])[0][:, None] * scores[index]
         return effective_rank(np.linalg.svd(fresh, compute_uv=False)).value or 0.0
 
     both = [list(range(6)), list(range(6, 12))]

@@ -20,7 +20,7 @@ def stack_of(*, centered: bool = False, is_scalar: bool = True) -> tuple[PartSta
     stack = PartStack(
         parts=tuple(sub_groups(rows, 2)),
         scores=grams,
-        squared_norms=np.diagonal(grams, axis1=1, axis2=2),
+        baseline_weights=np.ones((2, 2)),
         gradients=WEIGHTS[:, :, None] * grams * WEIGHTS[:, None, :],
         weights=WEIGHTS,
         rewards=rows.rewards.reshape(2, 2),

@@ -22,6 +22,7 @@ def test_the_blocks_are_those_of_the_step() -> None:
     assert rows.group_ids == ("g0", "g0", "g1", "g1")
     assert rows.samples == (0, 1, 0, 1)
     assert rows.rewards.tolist() == [rollout.reward for rollout in rollouts]
+    assert rows.lengths.tolist() == [len(rollout.completion_ids) for rollout in rollouts]
     assert (rows.step, rows.num_parameters) == (1, gram.num_parameters)
 
 

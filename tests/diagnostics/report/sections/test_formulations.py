@@ -41,6 +41,35 @@ def test_a_formulation_without_a_baseline_keeps_the_dead_group() -> None:
     assert dead.value == 0.0
 
 
+def test_each_step_says_how_far_groups_agree() -> None:
+    rows = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    gram = gram_of(rows, ["a", "b", "c", "d"], rewards=[1, 0, 1, 1], advantages=[1, 1, 1, 0])
+    table = formulations_section(inputs_of(RUN, grams=[gram])).tables[1]
+    ((step, cosine, ratio, critical),) = table.rows
+    assert [column.title for column in table.columns][1:] == [
+        "cosine of groups",
+        "signal to noise",
+        "critical batch size",
+    ]
+    assert step == gram.step
+    assert cosine.value == pytest.approx(1 / 3)  # of a, b and c: 1, 0 and 0
+    assert ratio.num_units == 4
+    assert "the signal may be zero" in critical.undefined
+    gram.advantages = None
+    assert len(formulations_section(inputs_of(RUN, grams=[gram])).tables) == 1
+
+
+def test_each_kind_of_group_says_what_it_gives() -> None:
+    gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
+    table = formulations_section(inputs_of(RUN, grams=[gram])).tables[-1]
+    rows = {row[:2]: row[2:] for row in table.rows}
+    assert ("grpo", "all-pass") not in rows
+    number, norm, *_ = rows["reinforce", "all-pass"]  # two rows along one axis
+    assert (number, norm.value) == (1, pytest.approx(2.0))
+    fractions = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[0.5, 0, 1, 1], advantages=[1, -1, 0, 0])
+    assert len(formulations_section(inputs_of(RUN, grams=[fractions])).tables) == 2
+
+
 def test_nearest_and_farthest_formulation_are_named() -> None:
     gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
     (finding,) = formulations_section(inputs_of(RUN, grams=[gram])).findings
