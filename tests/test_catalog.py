@@ -53,8 +53,8 @@ from gradscope.results.logged.course import EntropyNumbers, GenerationNumbers, S
 from gradscope.results.logged.mismatch import MismatchNumbers
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
 from gradscope.results.rank import BaselineNoise, FormulationUpdate, GroupShare, RankReport, Ranks, StepGeometry
-from gradscope.results.rank_curves import RankCurvePoint
-from gradscope.results.rank_tokens import GradientSparsity
+from gradscope.results.ranks.curves import RankCurvePoint
+from gradscope.results.ranks.tokens import GradientSparsity
 from gradscope.results.replay import ReplayReport
 from gradscope.results.report import RunReport
 from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost

@@ -102,7 +102,11 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
 
 
 def _tensors(report: SpikeReport) -> Iterator[str]:
-    large = [one for one in report.tensors[:3] if one.tensor_share >= LARGE_PART * one.frac_parameters and one.tensor_share >= 0.1]
+    large = [
+        one
+        for one in report.tensors[:3]
+        if one.tensor_share >= LARGE_PART * one.frac_parameters and one.tensor_share >= 0.1
+    ]
     if large:
         parts = [f"{one.tensor} {one.tensor_share:.0%} (of the parameters {one.frac_parameters:.1%})" for one in large]
         yield f"Of the squared norm, {_listed(parts)}."

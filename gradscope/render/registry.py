@@ -78,7 +78,7 @@ SPECS = (
     ResultSpec(
         result=DegeneracyReport,
         name="degeneracy",
-        table="terminal.degeneracy:degeneracy_table",
+        table="terminal.degeneracy.degeneracy:degeneracy_table",
         figures="figures.degeneracy:draw_degeneracy",
         csv=csv_rows.degeneracy_rows,
     ),

@@ -30,7 +30,7 @@ from gradscope.results.passk import (
     Solved,
 )
 from gradscope.results.rank import GradientSpectrum, RankReport, Ranks, SpectrumLabel, StepGeometry
-from gradscope.results.rank_curves import NullRank, RankCurvePoint
+from gradscope.results.ranks.curves import NullRank, RankCurvePoint
 from gradscope.results.replay import Quantity, ReplayReport, StepReplay
 from gradscope.results.signal import (
     AdvantageMass,
