@@ -77,7 +77,7 @@ def _rollouts(rollouts: Sequence[SpikeRollout], notes: Footnotes) -> Table:
     for one in rollouts:
         add_row(
             table,
-            cell(one.group_id, limit=20),
+            cell(one.group_id, limit=14),
             str(one.sample),
             UNDEFINED if one.reward is None else format_number(one.reward, "norm"),
             UNDEFINED if one.advantage is None else format_number(one.advantage, "gap"),
