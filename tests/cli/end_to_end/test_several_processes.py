@@ -10,12 +10,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Done
 from tests.gradients.launched import finish, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
+CLAIMS = ("claims", "--step", "1,2")
+HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
+
+
+_EACH = """
+import contextlib, io, json, sys
+from gradscope.__main__ import main
+told = sys.stdout
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(arguments)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), file=told, flush=True)
+"""
+"""Commands one after the other: to start two processes takes longer than most of them."""
 
 
 def by_two(*arguments: object, timeout: float = 120) -> list[tuple[int, str, str]]:
@@ -32,45 +46,66 @@ def singular_values(node: object) -> list[list[float]]:
     return [v for each in node for v in singular_values(each)] if isinstance(node, list) else []
 
 
-def test_rank_prints_and_writes_once_what_one_process_does(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    alone = cli("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "one")
-    (main, other) = by_two("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "two")
-    assert (main[0], other) == (0, (0, "", ""))
-    said = [err.replace("/two", "/one").splitlines() for err in (main[2], alone.err)]
-    told = [[line for line in lines if not line.startswith("about ")] for lines in said]  # how long it takes differs
-    assert told[0] == told[1]
-    names = [
-        sorted(str(file.relative_to(tmp_path / of)) for file in (tmp_path / of).rglob("*")) for of in ("one", "two")
-    ]
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def told(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
+    """What both processes told of each command; what refuses a part on its way, as the report does, comes last."""
+    commands = {
+        "rank": ("rank", tiny_run, *RANK, "--json", "--output", output / "rank"),
+        "hidden": (*HIDDEN, tiny_run),
+        "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
+    }
+    words = json.dumps([list(map(str, command)) for command in commands.values()])
+    done = finish(start_processes(2, "-c", _EACH, words), timeout=240)
+    rows = [[Done(*json.loads(line)) for line in out.splitlines()] for _, out, _ in done]
+    return {name: list(both) for name, both in zip(commands, zip(*rows, strict=True), strict=True)}
+
+
+def test_rank_prints_and_writes_once_what_one_process_does(
+    cli: Cli, tiny_run: Path, told: dict[str, list[Done]], output: Path, tmp_path: Path
+) -> None:
+    alone = cli("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "rank")
+    (main, other) = told["rank"]
+    assert (main.code, other) == (0, (0, "", ""))
+    said = [
+        [line for line in err.replace(str(place), "").splitlines() if not line.startswith("about ")]
+        for err, place in ((main.err, output), (alone.err, tmp_path))
+    ]  # how long it takes differs
+    assert said[0] == said[1]
+    names = [sorted(str(file.relative_to(of)) for file in (of / "rank").rglob("*")) for of in (output, tmp_path)]
     assert names[0] == names[1]
-    assert not list(tmp_path.glob(".*"))
-    one, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main[1]))
+    assert not list(output.glob(".*"))
+    one, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main.out))
     assert len(one) == len(two) > 0
     for values, expected in zip(two, one, strict=True):
         # logits in slices and whole ones round differently
         np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
 
 
-def test_other_commands_and_rows_say_what_one_process_says(cli: Cli, tiny_run: Path) -> None:
-    for command in (
-        ("claims", tiny_run, "--step", "1,2"),
-        ("rank", tiny_run, "--step", "1", "--rows", "hidden", "--engine", "stream"),
-    ):
-        alone, (main, other) = cli(*command), by_two(*command)
-        assert (main[0], other) == (alone.code, (alone.code, "", ""))
-        assert "$ gradscope" not in main[1]  # the next command would need the launcher
-        said = [text.partition("The gradient of a group has")[0] for text in (main[1], alone.out)]
-        texts = [text.partition("\n$ gradscope")[0].rstrip().splitlines() for text in said]
-        lines = [[line.split()[:2] for line in text if "tokens" not in line and "e-" not in line] for text in texts]
-        assert lines[0] == lines[1]
-        assert len(lines[0]) > 5
+@pytest.mark.parametrize(("name", "command"), [("claims", CLAIMS), ("hidden", HIDDEN)])
+def test_other_commands_and_rows_say_what_one_process_says(
+    cli: Cli, tiny_run: Path, told: dict[str, list[Done]], name: str, command: tuple[str, ...]
+) -> None:
+    done = told[name] if name in told else [Done(*one) for one in by_two(*command, tiny_run)]
+    alone, (main, other) = cli(*command, tiny_run), done
+    assert (main.code, other) == (alone.code, (alone.code, "", ""))
+    assert "$ gradscope" not in main.out  # the next command would need the launcher
+    said = [text.partition("The gradient of a group has")[0] for text in (main.out, alone.out)]
+    texts = [text.partition("\n$ gradscope")[0].rstrip().splitlines() for text in said]
+    lines = [[line.split()[:2] for line in text if "tokens" not in line and "e-" not in line] for text in texts]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) > 5
 
 
-def test_a_report_is_written_once(tiny_run: Path, tmp_path: Path) -> None:
-    (main, other) = by_two("report", tiny_run, "--step", "1", "--output", tmp_path / "report.html")
-    assert (main[0], other) == (0, (0, "", ""))
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    assert "2 share this model" in (tmp_path / "report.html").read_text()  # rows of tokens
+def test_a_report_is_written_once(told: dict[str, list[Done]], output: Path) -> None:
+    (main, other) = told["report"]
+    assert (main.code, other) == (0, (0, "", ""))
+    assert [path.name for path in (output / "report").iterdir()] == ["report.html"]
+    assert "2 share this model" in (output / "report" / "report.html").read_text()  # rows of tokens
 
 
 def test_rows_of_tokens_are_refused_once(tiny_run: Path) -> None:

@@ -83,7 +83,7 @@ WITHIN = (*KEYS, "info", "ship", "dispatch")
 def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agents: int) -> None:
     num_reduced = 0
     rows = EPISODES if agents == 1 else [*EPISODES, row(1, "g", trace("t20"), trace("t21"))]
-    for seed in range(25):
+    for seed in range(12):
         folder, chance = tmp_path / str(seed), random.Random(seed)
         for chunk in ("00000", "00001")[: 1 + seed % 2]:
             lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), within=WITHIN)]
@@ -91,7 +91,7 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
             write(folder, lines, told, chunk=chunk)
         run = assert_same(folder)
         num_reduced += run is not None and run.source.missing[-1] == REDUCED
-    assert num_reduced > 12
+    assert num_reduced > 5
 
 
 def test_the_sample_of_the_format_is_reduced() -> None:
@@ -209,9 +209,14 @@ def test_whether_log_probabilities_are_rounded_is_told_of_all(tmp_path: Path, lo
     assert_same(write(tmp_path / "long", [*rows[:1], *others, *deep]), is_reduced=True)
 
 
+PLACES = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("value", STRANGE)
-@pytest.mark.parametrize("key", ["work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for at, key in enumerate(PLACES) for number, value in enumerate(STRANGE) if (at + number) % 3 == 0],
+)  # each value in three or four of the places, each place with a third of the values
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, value: Any) -> None:
     def other(cell: Any) -> Any:
         if isinstance(cell, list):

@@ -48,13 +48,13 @@ MESSAGES = [
 @pytest.mark.parametrize("reward", [{}, {"reward": SEVERAL}], ids=["one", "several"])
 def test_damaged_rollouts_have_the_answers_of_the_row_reader(tmp_path: Path, reward: dict[str, Any]) -> None:
     num_reduced = 0
-    for seed in range(14):
+    for seed in range(7):
         rows = [cells | reward for cells in (*ROWS, *MESSAGES)]
         files = [[rows[0], *mutated(rows, 2 * seed + at, within=("reward",))] for at in range(1 + seed % 2)]
         named = {} if seed % 3 or not reward else {"columns": ColumnNames(reward="for'mat")}
         run = assert_same(write(tmp_path / str(seed), *files, ended=seed % 2 == 0), **named)
         num_reduced += run is not None and REDUCED in run.source.missing
-    assert num_reduced > 10
+    assert num_reduced > 4
 
 
 def test_the_sample_of_the_format() -> None:
