@@ -12,7 +12,7 @@ SPIKE_METRICS: tuple[Metric, ...] = (
     _spike_metric(
         name="deviation",
         title="standard deviations from the steps around",
-        formula="(log x - log m) / (1.4826 median |log x_j - log m|), j the 50 nearest steps; no logs where x <= 0",
+        formula="(log x - log m) / (1.4826 median |log x_j - log m|), j the 50 nearest steps; no logs where some x < 0",
         meaning="How far a step's gradient norm, KL or loss stands out. A step is named where it lies above what the "
         "furthest of as many steps exceeds in one run of twenty (Student's quantile, for the spread is estimated).",
         range="(-inf, inf)",

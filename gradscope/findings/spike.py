@@ -28,23 +28,24 @@ def _headline(report: SpikeReport) -> str:
         return f"Step {report.step} is broken: {_listed(broken)} was logged as no finite number."
     unusual = [one for one in report.metrics if one.is_unusual]
     if unusual:
-        return f"Step {report.step} stands out: {'; '.join(map(_said, unusual))}."
+        return f"Step {report.step} stands out: {'; '.join(_said(one, report) for one in unusual)}."
     told = [one for one in report.metrics if one.deviation.is_defined]
     if not told:
         return f"Whether step {report.step} stands out cannot be told: {_untold(report)}."
-    said = "; ".join(map(_said, told[:1]))
+    said = _said(told[0], report)
     if report.was_named:
         return f"Step {report.step} does not stand out: {said}."
     return f"No step stands out; the furthest, step {report.step}, does not either: {said}."
 
 
-def _said(one: SpikeMetric) -> str:
+def _said(one: SpikeMetric, report: SpikeReport) -> str:
     values = (one.value.value, one.typical.value, one.deviation.value, one.by_chance.value)
     value, typical, deviation, by_chance = (0.0 if number is None else number for number in values)
     times = f", {value / typical:.3g} times" if value > 0 and typical > 0 else ", against"
+    chance = f"chance reaches {by_chance:.1f} in one {'step' if report.was_named else 'run'} of twenty"
     return (
         f"{one.name} {value:.3g}{times} the {typical:.3g} of the {one.typical.num_units} steps around it, "
-        f"{deviation:.1f} standard deviations, where chance reaches {by_chance:.1f} in one run of twenty"
+        f"{deviation:.1f} standard deviations, where {chance}"
     )
 
 

@@ -21,7 +21,7 @@ class SpikeMetric:
     typical: Estimate
     """Median of the up to 50 nearest steps; undefined with fewer than 8."""
     deviation: Estimate
-    """Standard deviations from it, by their median absolute deviation; of logarithms where all are positive."""
+    """Standard deviations from it, by their median absolute deviation; of logarithms where none is negative."""
     by_chance: Estimate
     """What the furthest of as many steps exceeds in one run of twenty, were the steps normal and alike."""
     is_unusual: bool

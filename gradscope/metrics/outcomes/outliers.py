@@ -28,10 +28,10 @@ class Deviation:
     typical: float
     """Median of the neighbors."""
     times: float | None
-    """The number over that median; None where either is not positive."""
+    """The number over that median; None where some step's is negative."""
     deviation: float
-    """Standard deviations from it, of logarithms where all numbers are positive; the spread is the neighbors' median
-    absolute deviation."""
+    """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
+    median absolute deviation."""
     by_chance: float
     """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike."""
     num_neighbors: int
@@ -47,7 +47,7 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     """A step's number beside those of the up to 50 steps nearest to it.
 
     Args:
-        values: Step -> number; what is not finite does not count.
+        values: Step -> number; what is not finite does not count, nor do zeros where no number is negative.
         step: One of them, with a finite number.
         num_chosen_from: Of how many steps this one was chosen for being far off; 1 where it was named beforehand.
 
@@ -59,12 +59,17 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
         >>> found.times, found.is_unusual
         (5.333333333333333, True)
     """
-    finite = {at: value for at, value in values.items() if math.isfinite(value) and at != step}
+    finite = {at: value for at, value in values.items() if math.isfinite(value)}
+    in_logs = min(finite.values()) >= 0  # a norm of zero, of a step without a live group, is of another kind
+    if in_logs:
+        finite = {at: value for at, value in finite.items() if value > 0}
+        if step not in finite:
+            return "it is zero"
+    own = finite.pop(step)
     nearest = sorted(finite, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
     if len(nearest) < FEWEST_NEIGHBORS:
         return f"{len(nearest)} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
-    own, others = values[step], np.array([finite[at] for at in nearest])
-    in_logs = own > 0 and bool((others > 0).all())
+    others = np.array([finite[at] for at in nearest])
     scaled, at = (np.log(others), math.log(own)) if in_logs else (others, own)
     middle = float(np.median(scaled))
     spread = _TO_SIGMA * float(np.median(np.abs(scaled - middle)))

@@ -16,7 +16,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     name = report.metrics[0].name if report.metrics else "logged"
     figure, axes = new_figure(
         f"Step {report.step}: {name} beside the other steps",
-        "median and bound of chance from the up to 50 steps around it",
+        "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
         rows=2 if report.removals else 1,
         hspace=0.5,

@@ -44,12 +44,18 @@ def test_what_is_not_finite_is_no_neighbor() -> None:
     assert found(values, 11).num_neighbors == 9
 
 
+def test_a_step_without_a_gradient_changes_nothing() -> None:
+    values = {step: 1.0 + step % 4 for step in range(12)}
+    assert found(values | {12: 0.0}, 11) == found(values, 11)
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
+        ({step: float(step != 1) for step in range(20)}, "it is zero"),
         (dict.fromkeys(range(20), 1.0), "half of the other steps have the same number"),
         (
-            {step: float(step) for step in range(FEWEST_NEIGHBORS)},
+            {step: 1.0 + step for step in range(FEWEST_NEIGHBORS)},
             "7 other steps have the number, and a spread needs 8",
         ),
     ],
